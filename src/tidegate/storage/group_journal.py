@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tidegate.storage.log.group_commit import sync_path
 from tidegate.storage.private_files import PRIVATE_FILE
 
 __all__ = ["FULL_BYTES", "MAX_RECORD_BYTES", "SWITCH_BYTES", "GroupJournal"]
@@ -89,6 +90,7 @@ class GroupJournal:
     def __init__(self, directory: Path) -> None:
         """Open the files, made when absent. Raises `OSError`."""
         self._active, self._other = (_File(directory / name) for name in _NAMES)
+        sync_path(directory)  # their names outlive a power failure
         self.number = 0
         self._is_lost = False
 

@@ -6,7 +6,7 @@ topic by its id, so that a record never applies to a later topic of the same nam
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from json.encoder import encode_basestring_ascii
@@ -50,13 +50,13 @@ class JournaledPositions:
 
 
 def encode_positions(
-    group_id: str, positions: Mapping[str, Partitions], topic_id: Callable[[str], str], owner: str | None
+    group_id: str, positions: Mapping[str, Partitions], topic_ids: Mapping[str, str], owner: str | None
 ) -> bytes:
-    """Return the record of a commit. positions: by topic name. owner: see `JournaledPositions`."""
+    """Return the record of a commit. positions, topic_ids: by topic name. owner: see `JournaledPositions`."""
     group, of_owner = group_id.encode(), (owner or "").encode()
     parts = [_HEADER.pack(_POSITIONS, owner is not None, len(group), len(of_owner)), group, of_owner]
     for topic, partitions in positions.items():
-        of_topic, count = topic_id(topic).encode(), len(partitions)
+        of_topic, count = topic_ids[topic].encode(), len(partitions)
         values = b"".join(partitions.values())
         size = VALUE_BYTES if len(values) == count * VALUE_BYTES else 0
         parts.append(_TOPIC.pack(len(of_topic), count, size))

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from sqlite3 import Cursor
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup
@@ -33,6 +33,7 @@ from tidegate.storage.group_records import (
 )
 
 __all__ = [
+    "ROW_BYTES",
     "GroupChange",
     "GroupRows",
     "batched_partitions",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 _ROW_BYTES = 4096  # of a page
-_METADATA_OF_A_ROW = 1024  # characters: with so many a row takes twice as long
+ROW_BYTES: Final = 1024  # characters: with so many a row takes twice as long
 _ROWS_OF_A_STATEMENT = (64, 16, 4, 1)
 """Rows that one statement writes: each step of a statement gives up the interpreter's lock, and waits for it again."""
 
@@ -81,6 +82,7 @@ class GroupChange(NamedTuple):
     (`OffsetTable.bound`).
     forgotten: positions that are deleted unless they were committed again. group: a group with its new state.
     removed: the id of a group that is deleted; its positions stay.
+    topic_ids: of the positions, by topic name. Positions are kept only where the topic of that id is there.
     """
 
     group_id: str = ""
@@ -91,6 +93,7 @@ class GroupChange(NamedTuple):
     forgotten: Sequence[CommittedOffset] = ()
     group: StoredGroup | None = None
     removed: str | None = None
+    topic_ids: Mapping[str, str] = MappingProxyType({})
 
     @property
     def group_ids(self) -> set[str]:
@@ -115,12 +118,11 @@ class GroupChange(NamedTuple):
         sizes = [len(member.metadata) + len(member.assignment) for member in self.group.members]
         return rows + len(sizes) + sum(sizes) // _ROW_BYTES
 
-    def committed(self) -> list[CommittedOffset]:
-        """Return its positions as rows."""
+    def committed(self, topic: str) -> list[CommittedOffset]:
+        """Return its positions in a topic as rows."""
         return [
             unpack_position(self.group_id, topic, partition, packed)
-            for topic, positions in self.positions.items()
-            for partition, packed in positions.items()
+            for partition, packed in self.positions[topic].items()
         ]
 
 
@@ -178,10 +180,18 @@ class GroupRows:
             self._put_journaled(number)
 
     def _put_journaled(self, number: int) -> None:
-        self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_JOURNALED, str(number)))
+        """Store the number of the last record that the rows contain. It never becomes smaller."""
+        self._run(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value=excluded.value"
+            " WHERE CAST(value AS INTEGER) < CAST(excluded.value AS INTEGER)",
+            (_JOURNALED, str(number)),
+        )
 
     def _apply(self, change: GroupChange) -> None:
-        self._put_offsets(change.committed())
+        for topic in change.positions:
+            topic_id = change.topic_ids.get(topic)
+            if topic_id is None or self._has_topic(topic, topic_id):
+                self._put_offsets(change.committed(topic))
         if change.is_new:
             self._run(
                 "INSERT INTO group_owners (group_id, owner) VALUES (?, ?)"
@@ -200,6 +210,10 @@ class GroupRows:
                 self._run(_FORGET_OWNER, (group_id,))
         if change.group is not None:
             self._put_group(change.group)
+
+    def _has_topic(self, name: str, topic_id: str) -> bool:
+        found = self._run("SELECT 1 FROM topics WHERE topic_id=? AND name=?", (topic_id, name)).fetchone()
+        return found is not None
 
     def _put_offsets(self, offsets: Sequence[CommittedOffset]) -> None:
         at = 0
@@ -300,7 +314,7 @@ def _change(decoded: JournaledPositions | StoredGroup, names: Mapping[str, str])
     if isinstance(decoded, StoredGroup):
         return GroupChange(group=decoded)
     positions = {names[topic_id]: part for topic_id, part in decoded.positions.items() if topic_id in names}
-    owner = decoded.owner if positions else None
+    owner = decoded.owner
     return GroupChange(
         group_id=decoded.group_id,
         positions=positions,
@@ -315,7 +329,7 @@ def batched_positions(positions: Iterable[CommittedOffset]) -> Iterator[list[Com
     rows = 0
     for position in positions:
         some.append(position)
-        rows += 1 + len(position.metadata) // _METADATA_OF_A_ROW
+        rows += 1 + len(position.metadata) // ROW_BYTES
         if rows >= OFFSETS_AT_ONCE:
             yield some
             some, rows = [], 0
@@ -332,7 +346,7 @@ def batched_partitions(positions: Partitions) -> Iterator[Partitions]:
     rows = 0
     for partition, packed in positions.items():
         some[partition] = packed
-        rows += 1 + (len(packed) - VALUE_BYTES) // _METADATA_OF_A_ROW
+        rows += 1 + (len(packed) - VALUE_BYTES) // ROW_BYTES
         if rows >= OFFSETS_AT_ONCE:
             yield some
             some, rows = {}, 0
@@ -342,4 +356,4 @@ def batched_partitions(positions: Partitions) -> Iterator[Partitions]:
 
 def _metadata_rows(positions: Partitions) -> int:
     """Return for how many rows the metadata of some positions count, besides one row for each position."""
-    return (sum(map(len, positions.values())) - len(positions) * VALUE_BYTES) // _METADATA_OF_A_ROW
+    return (sum(map(len, positions.values())) - len(positions) * VALUE_BYTES) // ROW_BYTES

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.storage.committed_offsets import OffsetTable, Partitions, unpack_position
+from tidegate.storage.committed_offsets import OffsetTable, Partitions
 from tidegate.storage.errors import StorageError
 from tidegate.storage.group_journal import GroupJournal
 from tidegate.storage.group_records import encode_group, encode_positions
-from tidegate.storage.group_rows import GroupChange, batched_partitions
+from tidegate.storage.group_rows import ROW_BYTES, GroupChange, batched_partitions
 from tidegate.storage.log.group_commit import sync_path
 from tidegate.storage.store import MetadataStore
 from tidegate.storage.worker_thread import WorkerThread
@@ -54,7 +55,7 @@ _logger = logging.getLogger(__name__)
 class _Entry:
     """A change that waits for the database, and the calls to make when it is over.
 
-    dropped: topics of its positions that were deleted meanwhile.
+    dropped: topics of its positions that were deleted meanwhile: they are not counted in the table.
     """
 
     __slots__ = ("change", "dropped", "on_over")
@@ -89,19 +90,20 @@ class _Batch:
     number: of the last record in it. rows: at least as many as it will write. is_open: more may be added.
     """
 
-    __slots__ = ("dropped", "groups", "is_open", "number", "owners", "positions", "rows")
+    __slots__ = ("groups", "is_open", "number", "owners", "positions", "rows", "topic_ids")
 
     def __init__(self) -> None:
         self.positions: dict[str, dict[str, Partitions]] = {}
         self.owners: dict[str, str] = {}  # of new groups
         self.groups: dict[str, StoredGroup] = {}
-        self.dropped: set[str] = set()
+        self.topic_ids: dict[str, str] = {}
         self.number = self.rows = 0
         self.is_open = True
 
-    def add(self, change: GroupChange, number: int) -> None:
+    def add(self, change: GroupChange, number: int, record_bytes: int) -> None:
         """Add a change with record `number`, which replaces earlier ones of the same positions or group."""
         self.number = number
+        self.rows += record_bytes // ROW_BYTES
         if change.positions:
             topics = self.positions.setdefault(change.group_id, {})
             for topic, positions in change.positions.items():
@@ -109,6 +111,7 @@ class _Batch:
                 before = len(known)
                 known.update(positions)
                 self.rows += len(known) - before
+            self.topic_ids.update(change.topic_ids)
             if change.is_new:
                 self.owners[change.group_id] = change.owner
         group = change.group
@@ -117,7 +120,7 @@ class _Batch:
             self.groups[group.group_id] = group
 
     def parts(self) -> Iterator[list[GroupChange]]:
-        """Yield what is written in one transaction: without the positions in topics that were deleted meanwhile."""
+        """Yield what is written in one transaction."""
         part: list[GroupChange] = []
         rows = 0
         for change in self._changes():
@@ -131,16 +134,11 @@ class _Batch:
     def _changes(self) -> Iterator[GroupChange]:
         for group_id, topics in self.positions.items():
             owner = self.owners.get(group_id)
+            is_new = owner is not None
             for topic, positions in topics.items():
-                if topic in self.dropped:
-                    continue
+                ids = {topic: self.topic_ids[topic]} if self.topic_ids else {}
                 for some in batched_partitions(positions):
-                    if owner is None:
-                        yield GroupChange(group_id=group_id, positions={topic: some})
-                    else:
-                        yield GroupChange(
-                            group_id=group_id, positions={topic: some}, owner=owner, is_new=True
-                        )
+                    yield GroupChange(group_id, {topic: some}, owner or UNKNOWN_OWNER, is_new, topic_ids=ids)
         for group in self.groups.values():
             yield GroupChange(group=group)
 
@@ -163,11 +161,12 @@ class GroupWrites:
         worker: WorkerThread,
         sync: SyncPath | None = None,
         journal: GroupJournal | None = None,
-        topic_id: Callable[[str], str] = str,
+        topic_id: Callable[[str], str] | None = None,
     ) -> None:
-        """Gather changes until `start`. sync: is called before a change is over. topic_id: returns the id of a topic.
+        """Gather changes until `start`. sync: is called before a change is over.
 
-        journal: acknowledges small changes; not with `sync`.
+        journal: acknowledges small changes; not with `sync`. topic_id: returns the id of a topic: positions are not
+        written when the topic of that id is there no more.
         """
         assert sync is None or journal is None
         self._store = store
@@ -188,6 +187,7 @@ class GroupWrites:
         self._timer: Timer | None = None
         self._planned = self._closed = False
         self._since_look = 0  # changes since the size of the file was looked at
+        self._last_written = 0  # number of the last record that the database has; set by the thread
         self.written = 0
 
     def start(self, scheduler: Scheduler) -> None:
@@ -197,6 +197,12 @@ class GroupWrites:
 
     def add(self, change: GroupChange, on_over: _OnOver) -> None:
         """Keep a change. `on_over` is called once, on the loop, with whether it is kept: at once, or later."""
+        if self._closed:
+            on_over(False)
+            return
+        if change.positions and self._topic_id is not None:
+            ids = {topic: self._topic_id(topic) for topic in change.positions}
+            change = change._replace(topic_ids=ids)
         if self._journal is not None and self._append(change, self._journal):
             self.written += 1
             self._count(change)
@@ -222,10 +228,10 @@ class GroupWrites:
         self._plan()
 
     def drop_topic(self, topic: str) -> None:
-        """Forget the positions in a topic that was deleted, also those that are not written yet."""
-        self._batch.is_open = False
+        """Forget the positions in a topic that was deleted, when they are over. The database has its id no more."""
+        self._batch.is_open = False  # it has one topic of a name
         for unit in (*self._writing, *self._gathered):
-            if isinstance(unit, _Batch) or topic in unit.change.positions:
+            if isinstance(unit, _Entry) and topic in unit.change.positions:
                 unit.dropped.add(topic)
 
     def close(self) -> bool:
@@ -253,7 +259,7 @@ class GroupWrites:
             if change.group_id in self._waiting_of:
                 return False
             owner = change.owner if change.is_new else None
-            record = encode_positions(change.group_id, change.positions, self._topic_id, owner)
+            record = encode_positions(change.group_id, change.positions, change.topic_ids, owner)
         elif change.positions or group.group_id in self._waiting_of or not _is_small(group):
             return False
         else:
@@ -265,7 +271,7 @@ class GroupWrites:
         if not batch.is_open:
             batch = self._batch = _Batch()
             self._gathered.append(batch)
-        batch.add(change, number)
+        batch.add(change, number, len(record))
         if self._timer is None or batch.rows >= ROWS_AT_ONCE:
             self._plan()
         return True
@@ -321,20 +327,16 @@ class GroupWrites:
         """Answer what was written, and go on with what came meanwhile."""
         if self._closed:
             return
-        units, self._writing, self._written = self._writing, [], []
         over: list[tuple[_Entry, bool]] = []
-        for unit, is_written in zip(units, written, strict=True):
+        unwritten: list[_Batch] = []
+        for unit, is_written in zip(self._writing, written, strict=True):
             if isinstance(unit, _Entry):
                 over.append((unit, is_written))
-            elif is_written:
-                self._forget_dropped(unit)
-        unwritten = [
-            unit
-            for unit, is_written in zip(units, written, strict=True)
-            if isinstance(unit, _Batch) and not is_written
-        ]
+            elif not is_written:
+                unwritten.append(unit)
         if unwritten:
             over += self._refuse_waiting(unwritten)
+        self._writing, self._written = [], []
         for entry, is_written in over:
             self._settle(entry, is_written)
         if not unwritten:
@@ -366,8 +368,6 @@ class GroupWrites:
             if change.reserved:
                 self._offsets.bound.remove(change.owner, change.reserved)
             return
-        if entry.dropped:
-            self._forget_dropped(entry)
         self._count(change, entry.dropped)
 
     def _count(self, change: GroupChange, dropped: frozenset[str] | set[str] = frozenset()) -> None:
@@ -379,20 +379,6 @@ class GroupWrites:
                 self._offsets.put(change.group_id, topic, positions, change.owner)
         if change.forgotten:
             self._offsets.forget(change.forgotten)
-
-    def _forget_dropped(self, unit: _Entry | _Batch) -> None:
-        """Delete the positions that were written in topics that were deleted meanwhile."""
-        changed = (
-            unit.positions if isinstance(unit, _Batch) else {unit.change.group_id: unit.change.positions}
-        )
-        for topic in unit.dropped:
-            for group_id, topics in changed.items():
-                strays = [
-                    unpack_position(group_id, topic, partition, packed)
-                    for partition, packed in topics.get(topic, {}).items()
-                ]
-                if strays:
-                    self.add(GroupChange(forgotten=strays), _nothing)
 
     # --- on the thread
 
@@ -413,9 +399,16 @@ class GroupWrites:
         if self._since_look >= _LOOK_EVERY or any(unit.rows > ROWS_AT_ONCE for unit in units):
             self._since_look = 0
             self._store.checkpoint(CHECKPOINT_AT_BYTES)
+        self._last_written = max(
+            self._last_written,
+            _last_number([unit for unit, is_written in zip(units, written, strict=True) if is_written]) or 0,
+        )
+        self.retire_journal()
+
+    def retire_journal(self) -> None:
+        """Empty a file of the journal of which the database has all, once that is synced. On the thread."""
         journal = self._journal
-        number = _last_number([unit for unit, is_written in zip(units, written, strict=True) if is_written])
-        if journal is not None and number and journal.can_retire(number) and self._is_synced(sync_path):
+        if journal is not None and journal.can_retire(self._last_written) and self._is_synced(sync_path):
             journal.retire()
 
     def _write(self, units: list[_Entry | _Batch]) -> list[bool]:

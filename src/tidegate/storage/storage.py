@@ -129,7 +129,7 @@ class Storage:
                 f"cannot use data directory {str(directory)!r}: {error.strerror}",
                 hint="name a directory that the broker may write to (--data, log.dirs)",
             ) from error
-        store = None
+        store = storage = None
         try:
             _raise_open_files_limit(config.max_partitions)
             check_store(directory, directory / _DATABASE, directory / CHECKPOINT)
@@ -137,6 +137,8 @@ class Storage:
             storage = cls(directory, config, clock, store, lock_fd, sync)
             storage._recover()
         except BaseException as error:
+            if storage is not None:
+                storage._journal.close()
             if store is not None:
                 store.close()
             os.close(lock_fd)
@@ -305,6 +307,7 @@ class Storage:
         """Move the last commits into the database, and make its file smaller. On the thread that writes groups."""
         self.store.checkpoint(_CHECKPOINT_AT_BYTES)
         self.store.shrink()
+        self.group_writes.retire_journal()
 
     def _all_logs(self) -> list[PartitionLog]:
         return [log for topic in self.topics for log in topic.logs]
@@ -352,17 +355,18 @@ class Storage:
                 replace_private_file(self.directory / _CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
         except OSError as error:
             _logger.error("cannot end cleanly, the next start recovers what it can: %s", error)
-        self.store.close()
         self._close_journal(all_written)
+        self.store.close()
         os.close(self._lock_fd)
 
     def _close_journal(self, all_written: bool) -> None:
-        """Close the journal, empty where the database has all of it."""
+        """Close the journal; empty it if the database has all of it, and is synced."""
         try:
             if all_written:
+                sync_path(self.store.recent_path)
                 self._journal.empty()
         except OSError as error:
-            _logger.warning("cannot empty the groups' journal, the next start reads it: %s", error)
+            _logger.warning("cannot empty the journal of groups, the next start reads it: %s", error)
         self._journal.close()
 
     def _close_logs(self) -> bool:

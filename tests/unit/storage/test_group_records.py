@@ -52,14 +52,14 @@ def test_positions(seed: int) -> None:
         for topic in range(chosen.randrange(1, 4))
     }
     owner = chosen.choice((None, "", "User:ü"))
-    record = encode_positions("g-ü", positions, lambda name: f"id-{name}", owner)
+    record = encode_positions("g-ü", positions, {topic: f"id-{topic}" for topic in positions}, owner)
     by_id = {f"id-{topic}": part for topic, part in positions.items()}
     assert decode_record(record) == JournaledPositions(group_id="g-ü", positions=by_id, owner=owner)
 
 
 def test_other_bytes_are_refused() -> None:
     """Cut records and unknown kinds raise what `decode_record` names, and nothing else."""
-    records = [encode_group(GROUP), encode_positions("g", {"t": {1: packed(OFFSET)}}, str, "User:a")]
+    records = [encode_group(GROUP), encode_positions("g", {"t": {1: packed(OFFSET)}}, {"t": "id"}, "User:a")]
     for record in records:
         for end in range(0, min(len(record), 400)):
             try:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +12,12 @@ from tests.unit.storage.node import ManualScheduler
 from tests.unit.storage.positions import OFFSET, commit
 from tests.unit.storage.test_group_rows import GROUP, MEMBER
 
-from tidegate.storage import group_journal
+from tidegate.storage import group_journal, group_writes
 from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, OffsetTable
 from tidegate.storage.group_journal import GroupJournal
 from tidegate.storage.group_rows import GroupChange
 from tidegate.storage.group_writes import RETRY_AFTER_S, ROWS_AT_ONCE, WRITE_AFTER_S, GroupWrites
-from tidegate.storage.store import MetadataStore
+from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.worker_thread import WorkerThread
 
 
@@ -30,8 +31,30 @@ class Disk:
         self.scheduler = ManualScheduler()
         self.worker = WorkerThread("groups")
         self.offsets = OffsetTable()
-        self.writes = GroupWrites(self.store, self.offsets, self.worker, self._sync)
+        self.topics: dict[str, StoredTopic] = {}
+        for name in "tuv":
+            self.create(name)
+        self.writes = GroupWrites(
+            self.store,
+            self.offsets,
+            self.worker,
+            self._sync,
+            topic_id=lambda name: self.topics[name].topic_id,
+        )
         self.over: list[bool] = []
+
+    def create(self, name: str) -> None:
+        """Create a topic."""
+        self.topics[name] = StoredTopic(topic_id=str(uuid.uuid4()), name=name, partitions=1)
+        self.store.put_topic(self.topics[name])
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and the positions in it, as a storage does."""
+        self.store.delete_topic(self.topics.pop(name))
+        self.writes.drop_topic(name)
+        list(self.offsets.forget_topic(name))
+        while self.store.groups.forget_topic(name):
+            pass
 
     def _sync(self, path: Path) -> None:
         assert path.name == "db-wal"
@@ -108,7 +131,8 @@ def test_offsets_of_a_topic_that_is_deleted_meanwhile(disk: Disk) -> None:
     disk.writes.add(commit(OFFSET, OFFSET._replace(topic="u")), disk.over.append)
     disk.scheduler.one_turn()
     disk.add(2)
-    disk.writes.drop_topic("t")
+    disk.delete("t")
+    disk.create("t")
     disk.add(3)
     for _ in range(4):
         disk.round()
@@ -155,7 +179,7 @@ def test_a_group_is_not_written_before_what_was_said_of_it(disk: Disk, between: 
     save(disk, 3)
     save(disk, 4)
     changes = [entry.change for entry in disk.writes._gathered]
-    assert (groups_gathered(disk), changes[1]) == ([2, 4], between)
+    assert (groups_gathered(disk), changes[1]._replace(topic_ids={})) == ([2, 4], between)
     disk.round()
     assert [kept.generation for kept in disk.store.groups.load()] == [4]
     assert disk.over == [True] * 5
@@ -207,7 +231,11 @@ class Journaled(Disk):
         self.journal = GroupJournal(directory)
         self.journal.read(self.store.groups.journaled())
         self.writes = GroupWrites(
-            self.store, self.offsets, self.worker, journal=self.journal, topic_id=lambda name: f"id-{name}"
+            self.store,
+            self.offsets,
+            self.worker,
+            journal=self.journal,
+            topic_id=lambda name: self.topics[name].topic_id,
         )
 
     def end(self) -> None:
@@ -295,26 +323,120 @@ def test_large_groups_wait_for_the_database(journaled: Journaled) -> None:
     assert [kept.generation for kept in journaled.store.groups.load()] == [4]
 
 
-def test_offsets_of_a_topic_that_is_deleted_before_they_are_written(journaled: Journaled) -> None:
-    """They are not written, nor taken for those of a later topic of the same name."""
+@pytest.mark.parametrize("is_being_written", [False, True])
+def test_offsets_of_a_topic_that_is_created_anew(journaled: Journaled, is_being_written: bool) -> None:
+    """Those of its predecessor are not written, or are deleted, whenever the thread comes to them."""
     journaled.add(1)
-    journaled.writes.drop_topic("t")
-    list(journaled.offsets.forget_topic("t"))
-    journaled.add(2)
-    assert journaled.in_database() == [2]
-
-
-def test_offsets_of_a_topic_that_is_deleted_while_they_are_written(journaled: Journaled) -> None:
-    """They are deleted again."""
-    journaled.add(1)
-    journaled.scheduler.advance(WRITE_AFTER_S)
-    journaled.thread()
-    journaled.writes.drop_topic("t")
-    list(journaled.offsets.forget_topic("t"))
+    if is_being_written:
+        journaled.scheduler.advance(WRITE_AFTER_S)
+        journaled.thread()
+    journaled.delete("t")
+    journaled.create("t")
     journaled.add(2)
     for _ in range(4):
         journaled.round()
     assert journaled.in_database() == [2]
+
+
+def test_a_topic_that_is_created_anew_between_two_transactions(tmp_path: Path) -> None:
+    """A batch is several transactions: the later ones do not give a new topic the positions of its predecessor."""
+    disk = Journaled(tmp_path)
+    for number in range(10):
+        disk.add(*range(200), group_id=f"g{number}")
+    (batch,) = disk.writes._gathered
+    parts = batch.parts()
+    disk.store.written_groups.apply(next(parts))
+    assert disk.store.groups.offsets_of("g0")
+    disk.delete("t")
+    disk.create("t")
+    for part in parts:
+        disk.store.written_groups.apply(part)
+    assert [disk.store.groups.offsets_of(f"g{number}") for number in range(10)] == [[]] * 10
+    disk.end()
+    assert [path.stat().st_size > 0 for path in sorted(tmp_path.glob("*.journal"))] == [True, False]
+
+
+def test_an_owner_outlives_the_topic_of_the_first_commit(journaled: Journaled) -> None:
+    """The group has it from the first commit on, whatever becomes of its positions."""
+    for topic, is_new in (("t", True), ("u", False)):
+        change = commit(OFFSET._replace(topic=topic), owner="User:a", is_new=is_new)
+        journaled.writes.add(change, journaled.over.append)
+    records = journaled.journal.read(0)
+    journaled.delete("t")
+    assert journaled.in_database() == [1]
+    for again in (False, True):
+        if again:
+            journaled.store.groups.replay(records, journaled.journal.number)
+        table = OffsetTable()
+        journaled.store.groups.load_offsets(table)
+        assert (table.owner("g"), len(table)) == ("User:a", 1)
+
+
+def test_a_batch_that_was_not_written_is_not_overtaken(journaled: Journaled) -> None:
+    """Neither by a later batch nor by a number: what the database has not is in the journal."""
+    journaled.add(1, group_id="h")
+    journaled.writes.drop_topic("other")
+    journaled.writes.add(commit(OFFSET._replace(topic="u")), journaled.over.append)
+    journaled.store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON offsets WHEN new.group_id = 'g'"
+        " BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    )
+    journaled.scheduler.advance(WRITE_AFTER_S)
+    journaled.delete("t")
+    journaled.thread()
+    journaled.writes.add(commit(OFFSET._replace(topic="v", group_id="k")), journaled.over.append)
+    journaled.store._db.execute("DROP TRIGGER full")
+    journaled.scheduler.turn()
+    journaled.thread()
+    assert (journaled.store.groups.journaled(), journaled.kept()) in [(1, []), (3, [1])]
+    for _ in range(3):
+        journaled.scheduler.advance(RETRY_AFTER_S)
+        journaled.round()
+    assert (journaled.store.groups.journaled(), journaled.kept()) == (3, [1])
+
+
+def test_the_stored_number_never_becomes_smaller(journaled: Journaled) -> None:
+    """Each record is replayed at most once."""
+    for number, stored in ((5, 5), (3, 5), (10, 10), (9, 10)):
+        journaled.store.groups.apply([], number)
+        assert journaled.store.groups.journaled() == stored
+
+
+def test_a_file_is_emptied_after_a_sync_that_failed(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where both files are full, so that no more batches come."""
+    monkeypatch.setattr(group_journal, "SWITCH_BYTES", 1000)
+    monkeypatch.setattr(group_journal, "FULL_BYTES", 2000)
+
+    def fails(path: Path) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(group_writes, "sync_path", fails)
+    for part in range(100):
+        journaled.add(part, group_id=f"g{part}")
+    for _ in range(5):
+        journaled.scheduler.advance(WRITE_AFTER_S)
+        journaled.round()
+    journaled.add(1)
+    assert len(journaled.over) == 100
+    monkeypatch.undo()
+    monkeypatch.setattr(group_journal, "SWITCH_BYTES", 1000)
+    journaled.writes.retire_journal()
+    for _ in range(2):
+        journaled.round()
+    journaled.add(2)
+    assert len(journaled.over) == 102
+    assert "cannot sync" in caplog.text
+
+
+def test_after_the_end(tmp_path: Path) -> None:
+    """A change that comes too late is refused: the files are closed."""
+    disk = Journaled(tmp_path)
+    disk.writes.start(disk.scheduler)
+    disk.writes.close()
+    disk.add(1)
+    assert disk.over == [False]
 
 
 def test_what_the_database_does_not_take(journaled: Journaled, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ two numbers), and the answer.
 """
 
 import struct
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator, Iterable
 from itertools import chain, repeat
 
 from tidegate import error_codes
@@ -133,6 +133,7 @@ class _Commit:
         self._missing: dict[str, list[int]] = {}
         self._found: list[tuple[str, str, list[int]]] = []  # name or id in the request, name, results
         self._accepted: dict[str, Partitions] = {}
+        self._refused: dict[tuple[str, int], int] = {}
         self._owner = groups.owner(self._group_id) or request.connection.owner
         self._room = self._reserved = 0
 
@@ -150,9 +151,9 @@ class _Commit:
                     for wanted in some:
                         results += wanted["partition_index"], missing
                     yield
-            elif not len(part["partitions"]):
-                continue
-            elif refused or not self._accept_rows(key, topic, part["partitions"]):
+            elif len(part["partitions"]) and (
+                refused or not self._accept_rows(key, topic, part["partitions"])
+            ):
                 yield from self._check_partitions(key, topic, _messages(part["partitions"]), refused)
             yield
 
@@ -163,8 +164,8 @@ class _Commit:
         """
         if not isinstance(rows, PlainRows):
             return False
-        most_bytes = self._offsets.growth_of_new(self._group_id, topic.name) + len(rows) * POSITION_BYTES
-        if most_bytes > self._room:
+        of_topic = self._offsets.growth_of_new(self._group_id, topic.name)
+        if of_topic + len(rows) * POSITION_BYTES > self._room:
             return False
         is_short = self._request.header.api_version < _LEADER_EPOCH_SINCE
         rest = _NO_EPOCH + self._times if is_short else self._times
@@ -173,7 +174,9 @@ class _Commit:
         positions = {index: value + rest for index, value in found}
         if min(positions, default=0) < 0 or max(positions, default=-1) >= len(topic.logs):
             return False
-        self._reserve(most_bytes)
+        before = self._offsets.partitions(self._group_id, topic.name)
+        added = 0 if positions.keys() <= before.keys() else len(positions.keys() - before.keys())
+        self._reserve(of_topic + added * POSITION_BYTES)
         indexes = positions if len(positions) == len(found) else [index for index, _ in found]
         results = list(chain.from_iterable(zip(indexes, repeat(error_codes.NONE))))
         self._found.append((key, topic.name, results))
@@ -247,7 +250,7 @@ class _Commit:
             for some in parts:
                 problem = self._problem()
                 if problem:
-                    self._refuse({(topic, index) for index in some}, problem)
+                    self._refuse(topic, some, problem)
                 elif topic in self._topics_there.by_name:
                     is_last = not left and some is parts[-1]
                     reserved = self._reserved if is_last else 0  # given back when all are counted
@@ -260,26 +263,34 @@ class _Commit:
             self._offsets.bound.remove(self._owner, self._reserved)
         return bool(self._accepted)
 
-    def _refuse(self, positions: Collection[tuple[str, int]], code: int) -> None:
-        """Answer an error for positions that were accepted."""
-        for _, topic, results in self._found:
+    def _refuse(self, topic: str, positions: Partitions, code: int) -> None:
+        """Note the error for positions that were accepted, and are not kept."""
+        self._refused.update(dict.fromkeys([(topic, index) for index in positions], code))
+
+    def _answer_refused(self) -> Generator[None, None, None]:
+        """Answer an error for what was accepted and is not kept."""
+        for _, topic, results in self._found if self._refused else ():
             for at in range(0, len(results), 2):
-                if not results[at + 1] and (topic, results[at]) in positions:
-                    results[at + 1] = code
+                if not results[at + 1]:
+                    results[at + 1] = self._refused.get((topic, results[at]), error_codes.NONE)
+                if at % _ENCODED_AT_ONCE == 0:
+                    yield
 
     def answer_in_slices(self, failed: Iterable[GroupChange]) -> Work:
         """Return the answer when all is kept but the changes that failed."""
         for change in failed:
             for topic, positions in change.positions.items():
-                self._refuse({(topic, index) for index in positions}, error_codes.COORDINATOR_NOT_AVAILABLE)
+                self._refuse(topic, positions, error_codes.COORDINATOR_NOT_AVAILABLE)
                 yield
+        yield from self._answer_refused()
         topics: list[Message] = []
         if self._missing:
             for key, _, results in self._found:
                 self._missing.setdefault(key, []).extend(results)
-            answered = list(self._missing.items())
+                yield
+            answered: Iterable[tuple[str, list[int]]] = self._missing.items()
         else:
-            answered = [(key, results) for key, _, results in self._found]
+            answered = ((key, results) for key, _, results in self._found)
         is_flexible = API_BY_KEY[OFFSET_COMMIT].is_flexible(self._request.header.api_version)
         code = "ihx" if is_flexible else "ih"
         for key, results in answered:
@@ -289,6 +300,7 @@ class _Commit:
                 chunks.append(struct.pack(">" + code * (len(some) // 2), *some))
                 yield
             topics.append({self.field: key, "partitions": EncodedElements(len(results) // 2, chunks)})
+            yield
         yield from release(self._found, self._missing, *self._accepted.values())
         message = {"throttle_time_ms": 0, "topics": topics}
         return (yield from answer_partitions(self._request, message, topics, "partitions", Charge.REQUEST))

@@ -20,7 +20,6 @@ from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
 from tidegate.in_slices import release_messages, run_at_once
 from tidegate.server.handler import (
-    SHORT_FRAME_BYTES,
     Answer,
     Charge,
     Deferred,
@@ -46,6 +45,7 @@ _TOPIC_IDS_SINCE = field_since(OFFSET_FETCH, "request", "topic_id")
 _GROUP_ERROR_SINCE = 2  # before, each partition has one
 _LEADER_EPOCH_SINCE = field_since(OFFSET_FETCH, "response", "committed_leader_epoch")
 _NOTHING = pack_position(-1, -1, "", times(0))  # of a partition without a position
+_SHORT_FRAME_BYTES = 512  # of some hundred partitions, which have some hundred KB of metadata at most
 _OFFSET_BYTES, _EPOCH_BYTES = 8, 12  # of a packed position: up to its leader epoch, and with it
 
 MAX_POSITIONS = 100_000
@@ -59,7 +59,7 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that answers the offsets kept in `storage`."""
 
     def handle(request: Request) -> Answer | Deferred | Work:
-        if len(request.frame) > SHORT_FRAME_BYTES:
+        if len(request.frame) > _SHORT_FRAME_BYTES:
             return read(request)
         body = request.body()
         work = answer(request, body)
@@ -175,6 +175,7 @@ class _Positions:
         """Encode partitions of one topic; return whether the answer has room for them."""
         chunks: list[bytes] = []
         topics.append({self._field: key, "partitions": EncodedElements(len(indexes), chunks)})
+        yield
         self._left -= len(indexes)
         if self._left < 0:
             return False

@@ -1,11 +1,12 @@
 """Tests of OffsetCommit, OffsetFetch and FindCoordinator."""
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.node import Node
+from tests.unit.broker.node import Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
 from tidegate.broker.handlers import offset_fetch
@@ -367,3 +368,49 @@ def test_commits_in_every_shape(node: Node, version: int) -> None:
     assert used == node.storage.offsets.bytes_of("g")
     epochs = {at.leader_epoch for page in node.storage.offsets.pages("g") for at in page}
     assert epochs == {3 if version >= 6 else -1}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ["orders", "absent", ""])
+@pytest.mark.parametrize(("api_key", "version"), [(OFFSET_COMMIT, 5), (OFFSET_FETCH, 5), (OFFSET_FETCH, 1)])
+def test_topics_without_partitions_take_no_long_step(
+    node: Node, api_key: int, version: int, name: str
+) -> None:
+    """90,000 of them, the same or all different, known or not."""
+    node.create("orders", 2)
+    topics = [
+        {"name": name or f"t{number}", "partitions": [], "partition_indexes": []} for number in range(90_000)
+    ]
+    request = {"generation_id_or_member_epoch": -1, "member_id": "", "retention_time_ms": -1}
+    message = {"group_id": "g", "topics": topics, **request}
+    frame = memoryview(encode_request(api_key, version, 7, "tester", message)[4:])
+    _, longest_ms = longest_step_ms(lambda: node.begin(frame))
+    assert longest_ms < MOST_STEP_MS
+
+
+@pytest.mark.alone
+def test_a_commit_that_fails_in_the_end_takes_no_long_step(node: Node) -> None:
+    """All of its positions are answered the error, in time that grows with their number alone."""
+    topics = []
+    for number in range(40):
+        node.create(f"t{number}", 50)
+        part = {"committed_offset": 1, "committed_leader_epoch": 1, "committed_metadata": "m"}
+        partitions = [{**part, "partition_index": index % 50} for index in range(2000)]
+        topics.append({"name": f"t{number}", "partitions": partitions})
+    message = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": topics,
+    }
+    frame = memoryview(encode_request(OFFSET_COMMIT, 7, 7, "tester", message)[4:])
+    node.storage.store._lost = "the file is gone"
+    deferred, longest_ms = longest_step_ms(lambda: node.begin(frame), times=1)
+    begun_ns = time.thread_time_ns()
+    answer = decoded(OFFSET_COMMIT, 7, node.awaited(deferred))
+    assert time.thread_time_ns() - begun_ns < 3_000_000_000
+    assert longest_ms < 20.0
+    codes = {part["error_code"] for topic in answer["topics"] for part in topic["partitions"]}
+    assert codes == {15}
+    assert node.storage.offsets.bound.used == 0
