@@ -9,6 +9,7 @@ answer.
 """
 
 from collections.abc import Generator
+from itertools import chain
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -22,6 +23,8 @@ from tidegate.storage.committed_offsets import CommittedOffset
 from tidegate.storage.group_rows import GroupChange, batched_positions
 
 __all__ = ["offset_delete_handler"]
+
+_RELEASED_AT_ONCE = 1000  # results
 
 
 def offset_delete_handler(groups: NodeGroups) -> Handler:
@@ -102,7 +105,11 @@ class _Deletion:
             yield
         self.problem = _problem(self._groups, self._request, self._group_id)
         if self.problem:
-            yield from release_messages(*missing.values(), *[there for _, there in found])
+            for number, results in enumerate(chain(missing.values(), (there for _, there in found))):
+                if len(results) > _RELEASED_AT_ONCE:
+                    yield from release_messages(results)
+                if number % _RELEASED_AT_ONCE == 0:
+                    yield
             yield from release(missing, found)
             return
         for name, there in found:
