@@ -77,23 +77,23 @@ _FORGET_OWNER = (
 class GroupChange(NamedTuple):
     """Changes that are kept all together or not at all.
 
-    group_id, positions: committed positions of one group, packed, by topic. owner: the principal that the group counts
-    for. is_new: whether the owner is to be kept. reserved: bytes that were reserved for the positions
+    group_id, positions: committed positions of one group, packed, by topic. topic_ids: of these topics, by name;
+    positions are written only where the topic of that id, if one is given, is there. owner: the principal that the
+    group counts for. is_new: whether the owner is to be kept. reserved: bytes that were reserved for the positions
     (`OffsetTable.bound`).
     forgotten: positions that are deleted unless they were committed again. group: a group with its new state.
     removed: the id of a group that is deleted; its positions stay.
-    topic_ids: of the positions, by topic name. Positions are kept only where the topic of that id is there.
     """
 
     group_id: str = ""
     positions: Mapping[str, Partitions] = MappingProxyType({})
+    topic_ids: Mapping[str, str] = MappingProxyType({})
     owner: str = UNKNOWN_OWNER
     is_new: bool = False
     reserved: int = 0
     forgotten: Sequence[CommittedOffset] = ()
     group: StoredGroup | None = None
     removed: str | None = None
-    topic_ids: Mapping[str, str] = MappingProxyType({})
 
     @property
     def group_ids(self) -> set[str]:
@@ -313,11 +313,12 @@ def _change(decoded: JournaledPositions | StoredGroup, names: Mapping[str, str])
     """Return the change that a record of the journal has kept. names: of topics, by id."""
     if isinstance(decoded, StoredGroup):
         return GroupChange(group=decoded)
-    positions = {names[topic_id]: part for topic_id, part in decoded.positions.items() if topic_id in names}
+    there = [(names[topic_id], topic_id) for topic_id in decoded.positions if topic_id in names]
     owner = decoded.owner
     return GroupChange(
         group_id=decoded.group_id,
-        positions=positions,
+        positions={name: decoded.positions[topic_id] for name, topic_id in there},
+        topic_ids=dict(there),
         owner=UNKNOWN_OWNER if owner is None else owner,
         is_new=owner is not None,
     )

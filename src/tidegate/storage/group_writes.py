@@ -136,9 +136,9 @@ class _Batch:
             owner = self.owners.get(group_id)
             is_new = owner is not None
             for topic, positions in topics.items():
-                ids = {topic: self.topic_ids[topic]} if self.topic_ids else {}
+                ids = {topic: self.topic_ids[topic]}
                 for some in batched_partitions(positions):
-                    yield GroupChange(group_id, {topic: some}, owner or UNKNOWN_OWNER, is_new, topic_ids=ids)
+                    yield GroupChange(group_id, {topic: some}, ids, owner or UNKNOWN_OWNER, is_new)
         for group in self.groups.values():
             yield GroupChange(group=group)
 
@@ -161,12 +161,10 @@ class GroupWrites:
         worker: WorkerThread,
         sync: SyncPath | None = None,
         journal: GroupJournal | None = None,
-        topic_id: Callable[[str], str] | None = None,
     ) -> None:
         """Gather changes until `start`. sync: is called before a change is over.
 
-        journal: acknowledges small changes; not with `sync`. topic_id: returns the id of a topic: positions are not
-        written when the topic of that id is there no more.
+        journal: acknowledges small changes; not with `sync`.
         """
         assert sync is None or journal is None
         self._store = store
@@ -174,7 +172,6 @@ class GroupWrites:
         self._worker = worker
         self._sync = sync
         self._journal = journal
-        self._topic_id = topic_id
         self._scheduler: Scheduler | None = None
         self._gathered: deque[_Entry | _Batch] = deque()
         self._batch = _Batch()  # the last of `_gathered`, where it is open
@@ -200,9 +197,6 @@ class GroupWrites:
         if self._closed:
             on_over(False)
             return
-        if change.positions and self._topic_id is not None:
-            ids = {topic: self._topic_id(topic) for topic in change.positions}
-            change = change._replace(topic_ids=ids)
         if self._journal is not None and self._append(change, self._journal):
             self.written += 1
             self._count(change)

@@ -102,7 +102,6 @@ class Storage:
             self._group_worker,
             sync=sync_path if waits else None,
             journal=None if waits else self._journal,
-            topic_id=lambda name: self.topics.by_name[name].topic_id,
         )
         self._producer_ids = range(0)
         self._producer_memory = ProducerMemory()

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.storage.node import ManualScheduler
@@ -13,7 +14,7 @@ from tests.unit.storage.positions import OFFSET, commit
 from tests.unit.storage.test_group_rows import GROUP, MEMBER
 
 from tidegate.storage import group_journal, group_writes
-from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, OffsetTable
+from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset, OffsetTable
 from tidegate.storage.group_journal import GroupJournal
 from tidegate.storage.group_rows import GroupChange
 from tidegate.storage.group_writes import RETRY_AFTER_S, ROWS_AT_ONCE, WRITE_AFTER_S, GroupWrites
@@ -34,13 +35,7 @@ class Disk:
         self.topics: dict[str, StoredTopic] = {}
         for name in "tuv":
             self.create(name)
-        self.writes = GroupWrites(
-            self.store,
-            self.offsets,
-            self.worker,
-            self._sync,
-            topic_id=lambda name: self.topics[name].topic_id,
-        )
+        self.writes = GroupWrites(self.store, self.offsets, self.worker, self._sync)
         self.over: list[bool] = []
 
     def create(self, name: str) -> None:
@@ -65,7 +60,12 @@ class Disk:
     def add(self, *parts: int, group_id: str = "g") -> None:
         """Commit in some partitions."""
         offsets = [OFFSET._replace(partition=part, group_id=group_id) for part in parts]
-        self.writes.add(commit(*offsets), self.over.append)
+        self.commit(*offsets)
+
+    def commit(self, *offsets: CommittedOffset, **fields: Any) -> None:
+        """Commit positions of one group in the topics that there are."""
+        ids = {at.topic: self.topics[at.topic].topic_id for at in offsets}
+        self.writes.add(commit(*offsets, topic_ids=ids, **fields), self.over.append)
 
     def thread(self) -> None:
         """Do what is to be done on the thread."""
@@ -128,7 +128,7 @@ def test_many_changes_take_several_transactions(disk: Disk) -> None:
 
 def test_offsets_of_a_topic_that_is_deleted_meanwhile(disk: Disk) -> None:
     """What was being written when its topic was deleted is forgotten again, also for a topic of the same name."""
-    disk.writes.add(commit(OFFSET, OFFSET._replace(topic="u")), disk.over.append)
+    disk.commit(OFFSET, OFFSET._replace(topic="u"))
     disk.scheduler.one_turn()
     disk.add(2)
     disk.delete("t")
@@ -179,7 +179,7 @@ def test_a_group_is_not_written_before_what_was_said_of_it(disk: Disk, between: 
     save(disk, 3)
     save(disk, 4)
     changes = [entry.change for entry in disk.writes._gathered]
-    assert (groups_gathered(disk), changes[1]._replace(topic_ids={})) == ([2, 4], between)
+    assert (groups_gathered(disk), changes[1]) == ([2, 4], between)
     disk.round()
     assert [kept.generation for kept in disk.store.groups.load()] == [4]
     assert disk.over == [True] * 5
@@ -230,13 +230,7 @@ class Journaled(Disk):
         self.directory = directory
         self.journal = GroupJournal(directory)
         self.journal.read(self.store.groups.journaled())
-        self.writes = GroupWrites(
-            self.store,
-            self.offsets,
-            self.worker,
-            journal=self.journal,
-            topic_id=lambda name: self.topics[name].topic_id,
-        )
+        self.writes = GroupWrites(self.store, self.offsets, self.worker, journal=self.journal)
 
     def end(self) -> None:
         """Stop and close everything."""
@@ -283,7 +277,7 @@ def test_the_newest_is_written(journaled: Journaled) -> None:
     statements: list[str] = []
     journaled.store._writer.db.set_trace_callback(statements.append)
     for offset in range(100):
-        journaled.writes.add(commit(OFFSET._replace(offset=offset)), journaled.over.append)
+        journaled.commit(OFFSET._replace(offset=offset))
         save_small(journaled, offset)
     journaled.in_database()
     assert [at.offset for at in journaled.store.groups.offsets_of("g")] == [99]
@@ -297,7 +291,7 @@ def test_a_change_is_not_written_before_those_before_it(journaled: Journaled) ->
     journaled.add(1, 2)
     (page,) = journaled.offsets.pages("g")
     journaled.writes.add(GroupChange(forgotten=page), journaled.over.append)
-    journaled.writes.add(commit(OFFSET._replace(partition=2, commit_ms=8)), journaled.over.append)
+    journaled.commit(OFFSET._replace(partition=2, commit_ms=8))
     assert journaled.over == [True]
     for _ in range(3):
         journaled.round()
@@ -359,8 +353,7 @@ def test_a_topic_that_is_created_anew_between_two_transactions(tmp_path: Path) -
 def test_an_owner_outlives_the_topic_of_the_first_commit(journaled: Journaled) -> None:
     """The group has it from the first commit on, whatever becomes of its positions."""
     for topic, is_new in (("t", True), ("u", False)):
-        change = commit(OFFSET._replace(topic=topic), owner="User:a", is_new=is_new)
-        journaled.writes.add(change, journaled.over.append)
+        journaled.commit(OFFSET._replace(topic=topic), owner="User:a", is_new=is_new)
     records = journaled.journal.read(0)
     journaled.delete("t")
     assert journaled.in_database() == [1]
@@ -376,7 +369,7 @@ def test_a_batch_that_was_not_written_is_not_overtaken(journaled: Journaled) -> 
     """Neither by a later batch nor by a number: what the database has not is in the journal."""
     journaled.add(1, group_id="h")
     journaled.writes.drop_topic("other")
-    journaled.writes.add(commit(OFFSET._replace(topic="u")), journaled.over.append)
+    journaled.commit(OFFSET._replace(topic="u"))
     journaled.store._db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON offsets WHEN new.group_id = 'g'"
         " BEGIN SELECT RAISE(ABORT, 'disk full'); END"
@@ -384,7 +377,7 @@ def test_a_batch_that_was_not_written_is_not_overtaken(journaled: Journaled) -> 
     journaled.scheduler.advance(WRITE_AFTER_S)
     journaled.delete("t")
     journaled.thread()
-    journaled.writes.add(commit(OFFSET._replace(topic="v", group_id="k")), journaled.over.append)
+    journaled.commit(OFFSET._replace(topic="v", group_id="k"))
     journaled.store._db.execute("DROP TRIGGER full")
     journaled.scheduler.turn()
     journaled.thread()

@@ -251,11 +251,12 @@ class _Commit:
                 problem = self._problem()
                 if problem:
                     self._refuse(topic, some, problem)
-                elif topic in self._topics_there.by_name:
+                elif (found := self._topics_there.by_name.get(topic)) is not None:
                     is_last = not left and some is parts[-1]
                     reserved = self._reserved if is_last else 0  # given back when all are counted
                     self._reserved -= reserved
-                    change = GroupChange(self._group_id, {topic: some}, self._owner, is_new, reserved)
+                    ids = {topic: found.topic_id}
+                    change = GroupChange(self._group_id, {topic: some}, ids, self._owner, is_new, reserved)
                     self.writes.add(change)
                     is_new = False
                 yield
