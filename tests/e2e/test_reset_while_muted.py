@@ -41,10 +41,10 @@ def end_after_a_reset(port: int, topic: str, acks: int) -> int:
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_what_was_sent_before_a_reset_is_served(beside_kafka: dict[str, BenchBroker], acks: int) -> None:
-    """Both brokers serve the next request when the throttle ends; all of them where nothing is answered.
+    """Both brokers serve the next request when the throttle ends, and then see that the client has left.
 
-    With answers Kafka serves more of them when it is slow to see that the first answer cannot be sent: seen once on a
-    busy machine. One of three times counts; the next request is served each time.
+    When Kafka is slow to see that, it serves the others too: seen twice, on a busy machine. One of three times counts;
+    the next request is served each time.
     """
     for attempt in range(3):
         found = {
