@@ -239,7 +239,7 @@ class Writes:
 
     @property
     def are_over(self) -> bool:
-        """Whether all that were added are over."""
+        """Return whether all changes that were added are over."""
         return not self._open
 
     def add(self, change: GroupChange) -> None:

@@ -59,7 +59,7 @@ class GroupStore(Protocol):
     """Keeps groups, in the order in which it is given them."""
 
     def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
-        """Keep a group, new or changed. `on_over` is told once, later, whether it is on the disk, and the time."""
+        """Keep a group, new or changed. Call `on_over` once, now or later, with whether it is kept, and the time."""
         ...
 
     def owner(self, group_id: str) -> str | None:

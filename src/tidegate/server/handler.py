@@ -353,7 +353,7 @@ class Deferred:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is an `answer`."""
+        """Return whether there is an `answer`."""
         return self.given is not None or self._make is not None
 
     def _tell(self) -> None:

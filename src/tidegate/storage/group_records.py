@@ -31,12 +31,12 @@ _GROUP: Final = 2
 _NUMBERS = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">BBii")
-"""Of a commit: kind, whether the group is new, bytes of the group's id and of its owner."""
+"""Header of a record: kind, 1 for a commit that creates its group, bytes of the group's id and of its owner."""
 _TOPIC = struct.Struct(">iii")
 """Bytes of the topic's id, how many positions, and bytes of each, 0 where they differ. The partitions follow, then the
 sizes of positions that differ, then the positions."""
 _GROUP_NUMBERS = struct.Struct(">iq")
-"""Of a group: generation, time of its state. Five texts follow, then the members."""
+"""Numbers of a group: generation, time of its state. Five texts follow, then the members."""
 _NULL = -1
 
 

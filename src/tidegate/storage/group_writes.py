@@ -38,9 +38,9 @@ SyncPath = Callable[[Path], None]
 ROWS_AT_ONCE: Final = 800
 """Rows of one transaction, written in a millisecond or two: so long another change of the store may wait."""
 WRITE_AFTER_S: Final = 0.05
-"""How long journaled changes gather before the thread writes them; less where they fill a transaction."""
+"""Delay before the thread writes journaled changes, in seconds. A full transaction is written at once."""
 RETRY_AFTER_S: Final = 1.0
-"""When journaled changes that the database did not take are written again."""
+"""Delay before journaled changes that the database did not take are written again, in seconds."""
 CHECKPOINT_AT_BYTES: Final = 32 << 20
 """Last commits after which they are moved into the database before more are written: a tenth of a second."""
 
@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 class _Entry:
     """A change that waits for the database, and the calls to make when it is over.
 
-    dropped: topics of its positions that were deleted meanwhile: they are not counted in the table.
+    dropped: topics that were deleted meanwhile: positions in them are not put into the table.
     """
 
     __slots__ = ("change", "dropped", "on_over")
@@ -365,7 +365,7 @@ class GroupWrites:
         self._count(change, entry.dropped)
 
     def _count(self, change: GroupChange, dropped: frozenset[str] | set[str] = frozenset()) -> None:
-        """Take a change that is kept over into the table."""
+        """Apply a change that is kept to the table."""
         if change.reserved:
             self._offsets.bound.remove(change.owner, change.reserved)
         for topic, positions in change.positions.items():
@@ -424,8 +424,12 @@ class GroupWrites:
 
     def _write_unit(self, unit: _Entry | _Batch) -> bool:
         """Write one change, or a batch in several transactions, the last of which says that all is written."""
-        parts = list(unit.parts())
-        return all(self._applied(part, None) for part in parts[:-1]) and self._applied(parts[-1], unit.number)
+        last: list[GroupChange] = []
+        for part in unit.parts():
+            if last and not self._applied(last, None):
+                return False
+            last = part
+        return self._applied(last, unit.number)
 
     def _applied(self, changes: list[GroupChange], number: int | None) -> bool:
         try:
@@ -452,7 +456,3 @@ def _is_small(group: StoredGroup) -> bool:
 def _last_number(units: Sequence[_Entry | _Batch]) -> int | None:
     """Return the number of the last record of the journal in some changes."""
     return max([unit.number for unit in units if unit.number is not None], default=None)
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing."""

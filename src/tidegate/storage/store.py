@@ -153,7 +153,7 @@ class MetadataStore:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file was removed or replaced: nothing is changed any more."""
+        """Return whether the file was removed or replaced: nothing is changed any more."""
         return self._lost is not None
 
     def look_after_files(self) -> str | None:

@@ -82,7 +82,7 @@ def test_a_full_journal_takes_nothing(journal: GroupJournal, tmp_path: Path) -> 
 def test_a_torn_end_is_ignored(
     journal: GroupJournal, tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is before it is read, and a warning says what is not."""
+    """The records before it are read, and a warning names the bytes that are not."""
     journal.append(b"first")
     journal.append(b"torn")
     path = tmp_path / "groups-0.journal"

@@ -240,7 +240,7 @@ class Journaled(Disk):
         self.store.close()
 
     def in_database(self) -> list[int]:
-        """Let the thread write what has gathered; return the partitions with an offset of group g."""
+        """Wait until the thread has written what has gathered; return the partitions with an offset of group g."""
         self.scheduler.advance(WRITE_AFTER_S)
         self.round()
         return self.kept()
@@ -301,7 +301,7 @@ def test_a_change_is_not_written_before_those_before_it(journaled: Journaled) ->
 
 
 def test_large_groups_wait_for_the_database(journaled: Journaled) -> None:
-    """Of several states only the last one is written; a small change of the same group waits behind them."""
+    """Only the last of several states is written; a small change of the same group waits behind them."""
     members = (MEMBER,) * 1000
     for generation in (1, 2, 3):
         group = dataclasses.replace(GROUP, generation=generation, members=members)

@@ -1,6 +1,6 @@
 """DeleteGroups (key 42), versions 0-2. KIP-229.
 
-Forgets groups without members, and their offsets; the answer leaves when that is on the disk. A group that is named
+Forgets groups without members, and their offsets; the answer leaves when the database has that. A group that is named
 several times is answered once, as by Kafka. Needs DELETE on each, else error 30. A group that another broker
 coordinates is error 16.
 Many offsets are forgotten in several transactions: where the process ends in between, and the client has no answer,

@@ -1,8 +1,8 @@
 """SyncGroup (key 14), versions 0-5. KIP-345 (static members, from 3), KIP-559 (protocol type and name, from 5).
 
 The leader of a generation brings the assignments of all, each member has its own: when the leader has come, and what it
-brought is on the disk. It waits without the request's memory; where the client leaves meanwhile its member stays, for
-as long as its session lasts.
+brought outlives the process. It waits without the request's memory; where the client leaves meanwhile its member stays,
+for as long as its session lasts.
 Needs READ on the group, else error 30. A group that another broker coordinates is error 16. From version 5 on a request
 without protocol is error 23.
 Memory: at most 100 bytes for each byte of the request (an assignment of 8 bytes becomes a dict and an entry).
