@@ -58,6 +58,9 @@ class Endless:
         out.clear()
         return True
 
+    def set_client(self, *_) -> None:
+        pass
+
     def start_reading(self, *_) -> None:
         """Do nothing."""
 

@@ -25,10 +25,11 @@ thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networki
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from ipaddress import IPv6Address, ip_address, ip_network
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Rounds",
     "ThresholdBound",
     "address_owner",
+    "first_in_rounds",
     "owner_of",
 ]
 
@@ -124,6 +126,26 @@ class Rounds(Generic[Entry]):
         if not entries:
             del self._entries_by[owner]
         return entry
+
+
+def first_in_rounds(entries: Sequence[Entry], owners: Sequence[str], most: int) -> list[Entry]:
+    """Return those entries that go before the rest, one of each owner in a round, so that no owner waits for another.
+
+    There are none of a round that only one owner would have a part in, and `most` in all. owners: one of each entry.
+
+    >>> first_in_rounds(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], most=3)
+    ['a1', 'b1']
+    """
+    if len(set(owners)) < 2:
+        return []
+    entries_by: dict[str, list[Entry]] = {}
+    for entry, owner in zip(entries, owners, strict=True):
+        entries_by.setdefault(owner, []).append(entry)
+    rounds = sorted(map(len, entries_by.values()))[-2]
+    in_order = (
+        some[number] for number in range(rounds) for some in entries_by.values() if number < len(some)
+    )
+    return list(islice(in_order, most))
 
 
 class ThresholdBound:

@@ -1,9 +1,9 @@
 """A neighbour: a client that sends 400 bytes with acks=all every 5 ms and notes how long each answer took.
 
-    python neighbour.py PORT TOPIC
+    python neighbour.py PORT TOPIC [ADDRESS]
 
 A line on standard input is answered with a line of JSON: the latencies in ms since the line before. Of each, the time
-in which this process waited for a processor that others used is taken away.
+in which this process waited for a processor that others used is taken away. ADDRESS: where it connects from.
 """
 
 import json
@@ -22,9 +22,9 @@ VALUE_BYTES = 400
 TIMEOUT_S = 60.0
 
 
-def main(port: int, topic: str) -> None:
+def main(port: int, topic: str, address: str = "127.0.0.1") -> None:
     """Produce until standard input ends."""
-    sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+    sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S, source_address=(address, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     partition = {"index": 0, "records": build_batch([(None, bytes(VALUE_BYTES))])}
     body = {
@@ -70,4 +70,4 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -93,8 +93,12 @@ def test_many_connections_open_and_close_at_once(new_broker):
 
 
 def test_many_throttles_end_at_once(new_broker):
-    """Thousands of channels whose throttle ends in the same second, each with a request that waits behind it."""
+    """Thousands of channels whose throttle ends in the same second, each with a request that waits behind it.
+
+    They send in one moment, too. The neighbour is another principal: none of its requests waits for all of theirs.
+    """
     broker = new_broker()
+    broker.start_neighbour("neighbour", "127.0.0.2")
     limited = alter([{"client-id": None}], {"producer_byte_rate": 100.0})
     free = alter([{"client-id": "neighbour"}], {"producer_byte_rate": 1e9})
     with Connection(broker.port) as admin:

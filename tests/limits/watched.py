@@ -184,10 +184,11 @@ class WatchedBroker(Broker):
         """Return the ends over which the watch is asked."""
         return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
-    def start_neighbour(self, topic: str) -> None:
-        """Let a neighbour produce to `topic` until `close`."""
+    def start_neighbour(self, topic: str, address: str = "127.0.0.1") -> None:
+        """Let a neighbour at `address` produce to `topic`, in the place of the one before, until `close`."""
+        self._end_neighbour()
         self.neighbour = subprocess.Popen(
-            [sys.executable, str(HERE / "neighbour.py"), str(self.port), topic],
+            [sys.executable, str(HERE / "neighbour.py"), str(self.port), topic, address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -245,13 +246,16 @@ class WatchedBroker(Broker):
 
     def close(self) -> None:
         """End the neighbour, then the broker."""
+        self._end_neighbour()
+        super().close()
+        for stream in (self.process.stdin, self.process.stdout):
+            stream.close()
+
+    def _end_neighbour(self) -> None:
         if self.neighbour is not None:
             self.neighbour.stdin.close()
             self.neighbour.wait(TIMEOUT_S)
             self.neighbour.stdout.close()
-        super().close()
-        for stream in (self.process.stdin, self.process.stdout):
-            stream.close()
 
     def _ask_neighbour(self) -> list[float]:
         if self.neighbour is None:

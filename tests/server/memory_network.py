@@ -185,6 +185,9 @@ class MemoryTransport:
                     first.release()
         return True
 
+    def set_client(self, client: object) -> None:
+        """Do nothing: connections are served in the order in which they were made."""
+
     def start_reading(self, on_readable: Callable[[], None]) -> None:
         """Call back in the turns in which there is something."""
         self._on_readable, self._on_broken = on_readable, None
@@ -263,14 +266,14 @@ class MemoryPoller:
         self._closed = False
         self._calls: list[Callable[[], None]] = []
 
-    def call_in_turn(self, callback: Callable[[], None]) -> None:
+    def call_in_turn(self, callback: Callable[[], None], owner: str) -> None:
         """Call back in the next turn."""
         self._calls.append(callback)
         self.wake()
 
     def call_late_in_turn(self, callback: Callable[[], None], owner: str) -> None:
         """Do the same."""
-        self.call_in_turn(callback)
+        self.call_in_turn(callback, owner)
 
     def serve_in(self, turns: Turns) -> None:
         """Tell `turns` of each turn."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.server.connection.poller import BATCH, LATE_NS, SERVE_NS, EpollPoller
+from tidegate.server.connection.poller import BATCH, LATE_NS, LOOK_EVERY_NS, SERVE_NS, EpollPoller
 
 
 class Sockets:
@@ -152,6 +152,55 @@ def test_a_turn_has_a_batch_at_most(with_sockets) -> None:
     with_sockets(BATCH + 6, scenario)
 
 
+class Client:
+    """Whose a socket is."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+
+
+@pytest.mark.parametrize("logged_in", [False, True])
+def test_a_crowd_of_one_principal_leaves_others_their_turn(with_sockets, logged_in: bool) -> None:
+    """However many sockets of one are ready before that of another: it is served as soon as all are looked at."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.takes_ns = SERVE_NS // 4
+        other = len(sockets.pairs) - 1
+        client = Client("a")
+        for number, (server, _) in enumerate(sockets.pairs):
+            sockets.poller.set_client(server.fileno(), client if number == other else Client("a"))
+        sockets.send()
+        sockets.serve()
+        if logged_in:
+            client.owner = "b"
+        begun_ns = sockets.now_ns
+        while other not in sockets.serve():
+            pass
+        # a look, and what was ready before it: a batch
+        soon_ns = LOOK_EVERY_NS + 2 * BATCH * sockets.takes_ns
+        assert (sockets.now_ns - begun_ns <= soon_ns) is logged_in
+
+    with_sockets(8 * BATCH, scenario)
+
+
+def test_each_socket_of_a_crowd_has_its_turn(with_sockets) -> None:
+    """Those that go first now and then have hardly more turns than the rest."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.takes_ns = SERVE_NS // 10
+        for number, (server, _) in enumerate(sockets.pairs):
+            sockets.poller.set_client(server.fileno(), Client("ab"[number % 2]))
+        for _ in range(20):
+            sockets.send()
+        served: list[int | str] = []
+        while len(served) < 10 * len(sockets.pairs):
+            served += [note for note in sockets.serve() if isinstance(note, int)]
+        counts = [served.count(number) for number in range(len(sockets.pairs))]
+        assert min(counts) >= 8, counts
+
+    with_sockets(4 * BATCH, scenario)
+
+
 def test_late_calls_leave_others_their_turn(with_sockets) -> None:
     """A few of many in each turn of the loop, behind those that are called in a turn; all in the end."""
 
@@ -166,10 +215,10 @@ def test_late_calls_leave_others_their_turn(with_sockets) -> None:
         calls = sockets.poller._calls
         for number in range(100, 105):
             sockets.poller.call_late_in_turn(call(number), "10.0.0.7")
-        sockets.poller.call_in_turn(call(1))
+        sockets.poller.call_in_turn(call(1), "10.0.0.9")
         calls._serve()
         assert sockets.notes == ["begin", 1, 100, 101, "end"]
-        sockets.poller.call_in_turn(call(2))
+        sockets.poller.call_in_turn(call(2), "10.0.0.9")
         calls._serve()
         assert sockets.notes[5:] == ["begin", 2, 102, 103, "end"]
         calls._serve()
@@ -178,7 +227,7 @@ def test_late_calls_leave_others_their_turn(with_sockets) -> None:
     with_sockets(0, scenario)
 
 
-def test_late_calls_of_one_owner_leave_those_of_others_their_turn(with_sockets) -> None:
+def test_calls_of_one_owner_leave_those_of_others_their_turn(with_sockets) -> None:
     """Each owner has one call in a round, however many another has waiting."""
 
     def scenario(sockets: Sockets) -> None:
@@ -188,6 +237,13 @@ def test_late_calls_of_one_owner_leave_those_of_others_their_turn(with_sockets) 
             sockets.poller.call_late_in_turn(lambda number=number: sockets.notes.append(number), "10.0.0.8")
         sockets.poller._calls._serve()
         assert sockets.notes == ["begin", 0, 10, 1, 11, 2, 3, 4, "end"]
+
+        sockets.notes.clear()
+        for number in range(3):
+            sockets.poller.call_in_turn(lambda number=number: sockets.notes.append(number), "User:a")
+        sockets.poller.call_in_turn(lambda: sockets.notes.append(10), "User:b")
+        sockets.poller._calls._serve()
+        assert sockets.notes == ["begin", 0, 10, 1, 2, "end"]
 
     with_sockets(0, scenario)
 

@@ -20,6 +20,7 @@ from tests.server.nodes import (
 
 from tidegate.server import front as front_module
 from tidegate.server.connection import channel as channel_module
+from tidegate.server.connection import poller as poller_module
 from tidegate.server.connection.poller import BATCH
 from tidegate.server.connection.transport import SocketTransport
 from tidegate.server.handler import Answer, Request, Work
@@ -191,6 +192,31 @@ def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn, monkeypatch) 
             assert [(await client.receive())[0] for _ in range(2)] == [0, 1]
         turns = [each.count("c later") for each in " ".join(turn.notes).split("end")]
         assert max(turns[1:]) > 2
+
+    with_turn(scenario)
+
+
+def test_many_that_wait_leave_another_principal_its_turn(with_turn, monkeypatch) -> None:
+    """Where a turn has no time for all requests that wait, each principal has one served in a round."""
+    monkeypatch.setattr(front_module, "WAITING_NS", 0)
+    monkeypatch.setattr(front_module, "BATCH", 4)
+    monkeypatch.setattr(poller_module, "LOOK_EVERY_NS", 0)
+
+    async def scenario(node: RunningNode, turn: NotedTurn) -> None:
+        front = node.node._front
+        assert front is not None
+        end = front.end
+        front.end = lambda until_ns: end(0)  # type: ignore[method-assign]
+        many, other = [await node.connect("a") for _ in range(20)], await node.connect("b")
+        await all_accepted(node)
+        list(front.channels)[-1].connection.set_user("other")
+        for client in (*many, other):
+            for _ in range(2):
+                ask(client)
+        for client in (*many, other):
+            assert [(await client.receive())[0] for _ in range(2)] == [0, 1]
+        second = [note for note in turn.notes if note != "end"][21:]
+        assert "b later" in second[:10], second
 
     with_turn(scenario)
 

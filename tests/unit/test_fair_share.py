@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.fair_share import ReclaimableBound, ThresholdBound, address_owner, owner_of
+from tidegate.fair_share import ReclaimableBound, ThresholdBound, address_owner, first_in_rounds, owner_of
 
 
 def test_each_principal_gets_half_of_what_the_others_left():
@@ -134,3 +134,21 @@ def test_owners_of_connections():
     assert owner_of("ANONYMOUS", "2001:db8::1") == owner_of("ANONYMOUS", "2001:db8::ffff")
     assert address_owner("fe80::1%eth0") == "fe80::/64"
     assert address_owner("localhost") == "localhost"
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=40), st.integers(1, 10))
+def test_first_are_one_of_each_principal_in_rounds(owners: list[str], most: int) -> None:
+    """Each principal has as many as any other that still has some, in order, and nobody goes before only itself."""
+    entries = list(enumerate(owners))
+    first = first_in_rounds(entries, owners, most)
+    assert len(first) <= most
+    assert len(set(first)) == len(first)
+    for owner in set(owners):
+        own, chosen = ([entry for entry in some if entry[1] == owner] for some in (entries, first))
+        assert chosen == own[: len(chosen)]
+        if len(chosen) < len(own):
+            assert all(len([e for e in first if e[1] == other]) <= len(chosen) + 1 for other in set(owners))
+    if len(set(owners)) < 2:
+        assert not first
+    elif most >= len(set(owners)):
+        assert {owner for _, owner in first} == set(owners)

@@ -211,16 +211,19 @@ def _awaited(lookup: Lookup, scheduler: Scheduler) -> Generator[Wait | None, Non
 def _wait_for(future: Future[Outcome], scheduler: Scheduler) -> Generator[Wait, None, None]:
     """Wait for a thread, whose time the request pays for."""
     wait = Wait()
+    is_charged = False
 
     def end(done: Future[Outcome]) -> None:
+        nonlocal is_charged
         if not done.cancelled():
             wait.charged_ns = done.result().took_ns
+        is_charged = True
         with contextlib.suppress(RuntimeError):  # the loop is closed
             scheduler.call_soon_threadsafe(wait.end)
 
     future.add_done_callback(end)
     yield wait
-    while not future.done():
+    while not is_charged:  # a future is done a moment before its callbacks are called
         yield wait
 
 

@@ -180,6 +180,7 @@ class Channel:
         self._writing = False
         self._is_late = False  # the answer that is due is in `_out`
         self.reading = True
+        transport.set_client(connection)
         transport.start_reading(self._on_readable)
 
     # --- bytes in -------------------------------------------------------------------------------------------------

@@ -6,27 +6,41 @@ Where there is no epoll, channels register with the loop itself.
 
 Sockets are served in *turns*: those that are ready now, once each, between `begin` and `end` of a `Turns`. Before the
 next turn new ones are asked for, so that nobody waits for more than one request of each other client.
+
+When more sockets are ready than a turn takes, the poller looks at all of them now and then, and serves some of each
+principal first: a thousand ready connections of one tenant do not delay those of another (decision 0114).
 """
 
 import asyncio
 import select
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.fair_share import Rounds
+from tidegate.fair_share import Rounds, first_in_rounds
 from tidegate.server.connection.mute_watch import MuteWatch
 
-__all__ = ["EpollPoller", "LoopPoller", "Poller", "SocketPoller", "Turns", "make_poller"]
+__all__ = ["Client", "EpollPoller", "Looks", "LoopPoller", "Poller", "SocketPoller", "Turns", "make_poller"]
 
 BATCH = 64
 """Most sockets of a turn; at most as many are answered together."""
 SERVE_NS = 2_000_000
 """After so long turns go on when the loop's other work was done: timers, new connections, work in slices."""
+LOOK_EVERY_NS = 10_000_000
+"""While more wait than a turn takes, all of them are looked at this often at most (`Looks`)."""
+LOOK_SHARE = 25
+"""And between two looks there is as many times the time that one takes."""
 LATE_NS = 1_000_000
 """So much at least, of each turn of calls, goes to those that are called late."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
+
+
+class Client(Protocol):
+    """Whose connection a socket is."""
+
+    @property
+    def owner(self) -> str:
+        """The principal that the connection's turns are shared out by; another one after a login."""
 
 
 class Turns(Protocol):
@@ -54,13 +68,13 @@ class Poller(Protocol):
     def wake(self) -> None:
         """Have a turn soon, whether a connection is ready or not."""
 
-    def call_in_turn(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, in a turn soon, as if its connection were ready."""
+    def call_in_turn(self, callback: Callable[[], None], owner: str) -> None:
+        """Call `callback` once, in a turn soon, as if its connection were ready; in rounds over owners."""
 
     def call_late_in_turn(self, callback: Callable[[], None], owner: str) -> None:
         """Call `callback` once, in a turn soon, behind others: a thousand of these delay requests only shortly.
 
-        Those of each owner have a turn in rounds, so that a thousand of one owner do not delay those of another.
+        They are called in rounds over owners, too, so that a thousand of one owner do not delay those of another.
         """
 
     def close(self) -> None:
@@ -69,6 +83,9 @@ class Poller(Protocol):
 
 class SocketPoller(Poller, Protocol):
     """A `Poller` of sockets, each known by its descriptor."""
+
+    def set_client(self, fd: int, client: Client) -> None:
+        """Set whose connection `fd` is, until `forget`."""
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be read."""
@@ -92,6 +109,19 @@ class SocketPoller(Poller, Protocol):
         """Stop everything else: the socket is closed next."""
 
 
+class Looks:
+    """When to look at a whole crowd for those that go first: seldom enough that it costs little."""
+
+    __slots__ = ("next_ns",)
+
+    def __init__(self) -> None:
+        self.next_ns = 0
+
+    def note(self, begun_ns: int, ended_ns: int) -> None:
+        """Note how long one took."""
+        self.next_ns = ended_ns + max(LOOK_EVERY_NS, LOOK_SHARE * (ended_ns - begun_ns))
+
+
 class CallsInTurn:
     """Has turns of those that ask for one, whatever their sockets say."""
 
@@ -102,13 +132,13 @@ class CallsInTurn:
         self._poller = poller
         self._loop = loop
         self._monotonic_ns = monotonic_ns
-        self._callbacks: deque[Callable[[], None]] = deque()
+        self._callbacks: Rounds[Callable[[], None]] = Rounds()
         self._late: Rounds[Callable[[], None]] = Rounds()
         self._closed = self._scheduled = False
 
-    def add(self, callback: Callable[[], None]) -> None:
+    def add(self, callback: Callable[[], None], owner: str) -> None:
         """Call `callback` in the loop's next turn, or a later one where there is no time."""
-        self._callbacks.append(callback)
+        self._callbacks.append(callback, owner)
         self._serve_soon()
 
     def add_late(self, callback: Callable[[], None], owner: str) -> None:
@@ -141,9 +171,7 @@ class CallsInTurn:
             if self.turns.end(until_ns):
                 self._poller.wake()
 
-    def _call(
-        self, callbacks: deque[Callable[[], None]] | Rounds[Callable[[], None]], now_ns: int, until_ns: int
-    ) -> int:
+    def _call(self, callbacks: Rounds[Callable[[], None]], now_ns: int, until_ns: int) -> int:
         """Call those that are there, until the time is over; return when that was."""
         for _ in range(min(len(callbacks), BATCH)):
             since_ns = self.turns.at_ns
@@ -169,6 +197,8 @@ class EpollPoller:
         self._writers: dict[int, Callable[[], None]] = {}
         self._paused: dict[int, Callable[[], None]] = {}
         self._masks: dict[int, int] = {}
+        self._clients: dict[int, Client] = {}
+        self._looks = Looks()
         self._left: list[tuple[int, int]] = []  # what was ready when the time was over
         self._turns: Turns = NoTurns()
         self._woken = False
@@ -187,6 +217,10 @@ class EpollPoller:
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._serve_ready)
+
+    def set_client(self, fd: int, client: Client) -> None:
+        """Set whose connection `fd` is."""
+        self._clients[fd] = client
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fd` can be read."""
@@ -215,6 +249,7 @@ class EpollPoller:
         for callbacks in (self._readers, self._writers, self._paused):
             callbacks.pop(fd, None)
         self._masks.pop(fd, None)
+        self._clients.pop(fd, None)
 
     def close(self) -> None:
         """Let go of both."""
@@ -251,7 +286,7 @@ class EpollPoller:
         more = True
         now_ns = self._monotonic_ns()
         until_ns = now_ns + SERVE_NS
-        while (ready := self._left or self._epoll.poll(0, BATCH)) or more:
+        while (ready := self._left or self._poll(now_ns)) or more:
             self._left = []
             turns.begin(now_ns)
             try:
@@ -263,6 +298,18 @@ class EpollPoller:
                 if more:
                     self.wake()
                 return
+
+    def _poll(self, now_ns: int) -> list[tuple[int, int]]:
+        """Return sockets that are ready: those that became so first, of a crowd some of each principal before them."""
+        ready: list[tuple[int, int]] = self._epoll.poll(0, BATCH)
+        if len(ready) < BATCH or now_ns < self._looks.next_ns:
+            return ready
+        clients = self._clients
+        crowd = self._epoll.poll(0, len(self._masks))  # the kernel goes on where it stopped, and begins again
+        owners = [clients[fd].owner if fd in clients else "" for fd, _ in crowd]
+        first = first_in_rounds(crowd, owners, BATCH)
+        self._looks.note(now_ns, self._monotonic_ns())
+        return list(dict(first + ready).items()) if first else ready
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
         """Call back for each; return whether the turn is over. Who comes after that is the first in the next one."""
@@ -302,6 +349,9 @@ class LoopPoller:
         self.add_writer = loop.add_writer
         self.remove_writer = loop.remove_writer
         self._remove_reader = loop.remove_reader
+
+    def set_client(self, fd: int, client: Client) -> None:
+        """Do nothing: the loop calls back for its sockets in an order of its own."""
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
         """Stop reading; what happens meanwhile is not known."""

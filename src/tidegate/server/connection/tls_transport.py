@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tidegate.server.connection.poller import Poller
+from tidegate.server.connection.poller import Client, Poller
 from tidegate.server.connection.sending import Sendable
 from tidegate.server.connection.tls_session import TlsBuffers, TlsError, TlsSession
 from tidegate.server.connection.transport import Transport, advance_file
@@ -54,6 +54,7 @@ class TlsTransport:
 
     __slots__ = (
         "_ahead",
+        "_client",
         "_closed",
         "_ended",
         "_inner",
@@ -84,6 +85,7 @@ class TlsTransport:
         self._owner: HandshakeOwner | None = owner  # until it was told
         self._ended = False  # nothing more comes from below
         self._closed = False
+        self._client: Client | None = None
         self._soon = False  # the poller was asked for a turn
         self._on_readable: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
@@ -162,12 +164,17 @@ class TlsTransport:
         """Have another turn for what the socket does not tell of."""
         if not self._soon:
             self._soon = True
-            self._poller.call_in_turn(self._on_soon)
+            self._poller.call_in_turn(self._on_soon, "" if self._client is None else self._client.owner)
 
     def _on_soon(self) -> None:
         self._soon = False
         if self._on_readable is not None:
             self._on_readable()
+
+    def set_client(self, client: Client) -> None:
+        """Set whose connection it is."""
+        self._client = client
+        self._inner.set_client(client)
 
     def start_reading(self, on_readable: Callable[[], None]) -> None:
         """Call `on_readable` while there is something to receive, decrypted or not."""

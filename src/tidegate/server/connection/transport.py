@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tidegate.server.connection.poller import SocketPoller
+from tidegate.server.connection.poller import Client, SocketPoller
 from tidegate.server.connection.sending import Sendable
 
 __all__ = ["GONE_PROBES", "MAX_BURST_BYTES", "SocketTransport", "Transport"]
@@ -56,6 +56,9 @@ class Transport(Protocol):
         What was taken is removed; a file slice that has left is released.
         """
         ...
+
+    def set_client(self, client: Client) -> None:
+        """Set whose connection it is; its turns are shared out by principal."""
 
     def start_reading(self, on_readable: Callable[[], None]) -> None:
         """Call `on_readable` while there is something to receive."""
@@ -150,6 +153,10 @@ class SocketTransport:
             left -= size
             out.popleft()
         return sent
+
+    def set_client(self, client: Client) -> None:
+        """Set whose connection it is."""
+        self._poller.set_client(self.fd, client)
 
     def start_reading(self, on_readable: Callable[[], None]) -> None:
         """Call `on_readable` while the socket can be read."""
