@@ -129,9 +129,9 @@ class Rounds(Generic[Entry]):
 
 
 def first_in_rounds(entries: Sequence[Entry], owners: Sequence[str], most: int) -> list[Entry]:
-    """Return those entries that go before the rest, one of each owner in a round, so that no owner waits for another.
+    """Return the entries to serve before the rest: one of each owner in a round, at most `most`.
 
-    There are none of a round that only one owner would have a part in, and `most` in all. owners: one of each entry.
+    Rounds end when only one owner has entries left: these can wait. owners: the owner of each entry.
 
     >>> first_in_rounds(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], most=3)
     ['a1', 'b1']

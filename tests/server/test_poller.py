@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.server.connection.poller import BATCH, LATE_NS, LOOK_EVERY_NS, SERVE_NS, EpollPoller
+from tidegate.server.connection.poller import BATCH, LATE_NS, SCAN_EVERY_NS, SERVE_NS, EpollPoller
 
 
 class Sockets:
@@ -153,7 +153,7 @@ def test_a_turn_has_a_batch_at_most(with_sockets) -> None:
 
 
 class Client:
-    """Whose a socket is."""
+    """The client of a socket."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -161,7 +161,7 @@ class Client:
 
 @pytest.mark.parametrize("logged_in", [False, True])
 def test_a_crowd_of_one_principal_leaves_others_their_turn(with_sockets, logged_in: bool) -> None:
-    """However many sockets of one are ready before that of another: it is served as soon as all are looked at."""
+    """However many sockets of one are ready before that of another: the next scan finds it."""
 
     def scenario(sockets: Sockets) -> None:
         sockets.takes_ns = SERVE_NS // 4
@@ -176,15 +176,15 @@ def test_a_crowd_of_one_principal_leaves_others_their_turn(with_sockets, logged_
         begun_ns = sockets.now_ns
         while other not in sockets.serve():
             pass
-        # a look, and what was ready before it: a batch
-        soon_ns = LOOK_EVERY_NS + 2 * BATCH * sockets.takes_ns
+        # until the next scan, and the batch before it
+        soon_ns = SCAN_EVERY_NS + 2 * BATCH * sockets.takes_ns
         assert (sockets.now_ns - begun_ns <= soon_ns) is logged_in
 
     with_sockets(8 * BATCH, scenario)
 
 
 def test_each_socket_of_a_crowd_has_its_turn(with_sockets) -> None:
-    """Those that go first now and then have hardly more turns than the rest."""
+    """Scans give some sockets hardly more turns than others."""
 
     def scenario(sockets: Sockets) -> None:
         sockets.takes_ns = SERVE_NS // 10

@@ -200,7 +200,7 @@ def test_many_that_wait_leave_another_principal_its_turn(with_turn, monkeypatch)
     """Where a turn has no time for all requests that wait, each principal has one served in a round."""
     monkeypatch.setattr(front_module, "WAITING_NS", 0)
     monkeypatch.setattr(front_module, "BATCH", 4)
-    monkeypatch.setattr(poller_module, "LOOK_EVERY_NS", 0)
+    monkeypatch.setattr(poller_module, "SCAN_EVERY_NS", 0)
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         front = node.node._front

@@ -49,7 +49,6 @@ class NodeGroups:
                 max_session_timeout_ms=config.group_max_session_timeout_ms,
                 initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
                 max_size=config.group_max_size,
-                max_record_bytes=config.message_max_bytes,
                 exact=config.kafka_exact,
             ),
             self,
@@ -125,6 +124,11 @@ class NodeGroups:
                 return
 
     # --- what is kept: a `GroupStore`
+
+    @property
+    def max_bytes(self) -> int:
+        """Return the node's `message.max.bytes`, which may change while it runs."""
+        return self.storage.config.message_max_bytes
 
     def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
         """Keep a group."""

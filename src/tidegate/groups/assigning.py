@@ -9,6 +9,7 @@ from tidegate import error_codes
 from tidegate.groups.group import Group, GroupState
 from tidegate.groups.rebalances import Rebalances
 from tidegate.groups.requests import Respond, SyncRequest, sync_refusal
+from tidegate.groups.settings import MAX_GROUP_BYTES
 from tidegate.groups.stored import GroupStore
 from tidegate.groups.table import GroupTable
 
@@ -55,7 +56,7 @@ class Assigning:
         """Keep what the leader assigns; then every member has its part."""
         stored = group.stored(assignments)
         generation = group.generation
-        if stored.size > self._table.max_stored_bytes:
+        if stored.size > min(self._store.max_bytes, MAX_GROUP_BYTES):
             self._cannot_assign(
                 group, error_codes.UNKNOWN_SERVER_ERROR, "its assignment is too large", now_ms
             )
@@ -81,10 +82,13 @@ class Assigning:
         self._store.save(stored, on_saved)
 
     def _stabilize(self, group: Group, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        grown: dict[str, int] = {}
         for member in group.members.values():
             assignment = assignments.get(member.member_id, b"")
-            self._table.count_bytes(group, member, len(assignment) - len(member.assignment))
+            grown[member.owner] = grown.get(member.owner, 0) + len(assignment) - len(member.assignment)
             member.assignment = assignment
+        for owner, size in grown.items():
+            self._table.count_bytes(group, owner, size)
         group.transition(GroupState.STABLE, now_ms)
         for member in list(group.members.values()):
             if member.sync is not None:

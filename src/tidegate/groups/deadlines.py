@@ -10,6 +10,7 @@ True
 """
 
 import heapq
+from typing import Any
 
 __all__ = ["Deadline", "Deadlines"]
 
@@ -26,14 +27,9 @@ class Deadline:
         self.entry: _Entry | None = None  # its own in the heap, at `at_ms` or before
 
 
-class _Entry:
-    """A place in the heap; `deadline` None: of nobody any more, what it stood for may be large."""
-
-    __slots__ = ("at_ms", "deadline")
-
-    def __init__(self, at_ms: int, deadline: Deadline) -> None:
-        self.at_ms = at_ms
-        self.deadline: Deadline | None = deadline
+_Entry = list[Any]
+"""An entry of the heap: time, number, and the deadline, or None for one that was dropped: it may hold a large group."""
+_TIME, _DEADLINE = 0, 2
 
 
 class Deadlines:
@@ -42,7 +38,7 @@ class Deadlines:
     __slots__ = ("_dropped", "_heap", "_number")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, _Entry]] = []
+        self._heap: list[_Entry] = []
         self._number = 0
         self._dropped = 0
 
@@ -52,7 +48,10 @@ class Deadlines:
     def start(self, deadline: Deadline, at_ms: int) -> None:
         """Let a deadline be over at `at_ms`, whenever it was to be before."""
         deadline.at_ms = at_ms
-        if deadline.entry is None or at_ms < deadline.entry.at_ms:
+        entry = deadline.entry
+        if entry is None:
+            self._push(deadline, at_ms)
+        elif at_ms < entry[_TIME]:
             self._drop_entry(deadline)
             self._push(deadline, at_ms)
 
@@ -63,15 +62,16 @@ class Deadlines:
 
     def next_ms(self) -> int | None:
         """Return when `take` may have something, None: never."""
-        return self._heap[0][0] if self._heap else None
+        return self._heap[0][_TIME] if self._heap else None
 
     def take(self, now_ms: int) -> Deadline | None:
         """Return one that is over, the first of all, and stop it; None where there is none."""
-        while self._heap and self._heap[0][0] <= now_ms:
-            deadline = heapq.heappop(self._heap)[2].deadline
-            if deadline is None:
+        while self._heap and self._heap[0][_TIME] <= now_ms:
+            found: Deadline | None = heapq.heappop(self._heap)[_DEADLINE]
+            if found is None:
                 self._dropped -= 1
                 continue
+            deadline = found
             deadline.entry = None
             assert deadline.at_ms is not None
             if deadline.at_ms > now_ms:
@@ -82,17 +82,17 @@ class Deadlines:
         return None
 
     def _push(self, deadline: Deadline, at_ms: int) -> None:
-        deadline.entry = _Entry(at_ms, deadline)
         self._number += 1
-        heapq.heappush(self._heap, (at_ms, self._number, deadline.entry))
+        deadline.entry = entry = [at_ms, self._number, deadline]
+        heapq.heappush(self._heap, entry)
 
     def _drop_entry(self, deadline: Deadline) -> None:
         entry, deadline.entry = deadline.entry, None
         if entry is None:
             return
-        entry.deadline = None
+        entry[_DEADLINE] = None
         self._dropped += 1
         if self._dropped > _KEPT and self._dropped * 2 > len(self._heap):
-            self._heap = [place for place in self._heap if place[2].deadline is not None]
+            self._heap = [kept for kept in self._heap if kept[_DEADLINE] is not None]
             heapq.heapify(self._heap)
             self._dropped = 0

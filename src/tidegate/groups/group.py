@@ -10,7 +10,7 @@ from tidegate import error_codes
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups.member import JoinDeadline, Member, PendingMember, SyncDeadline
 from tidegate.groups.requests import Message, Respond
-from tidegate.groups.stored import StoredGroup, StoredMember
+from tidegate.groups.stored import StoredGroup
 from tidegate.groups.subscription import CONSUMER, Subscription, subscribed_topics_in_slices
 from tidegate.quota.admin.java_hash import hash_map_order
 
@@ -309,18 +309,9 @@ class Group:
             state_at_ms=self.state_at_ms,
             members=tuple(
                 [
-                    StoredMember(
-                        member_id=member.member_id,
-                        instance_id=member.instance_id,
-                        client_id=member.client_id,
-                        client_host=member.client_host,
-                        rebalance_timeout_ms=member.rebalance_timeout_ms,
-                        session_timeout_ms=member.session_timeout_ms,
-                        metadata=member.metadata(self.protocol),
-                        assignment=member.assignment
-                        if assignments is None
-                        else assignments.get(member.member_id, b""),
-                        owner=member.owner,
+                    member.stored(
+                        self.protocol,
+                        member.assignment if assignments is None else assignments.get(member.member_id, b""),
                     )
                     for member in self.members.values()
                 ]

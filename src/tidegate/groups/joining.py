@@ -202,7 +202,7 @@ class Joining:
 
     def _update(self, group: Group, member: Member, request: JoinRequest, respond: Respond) -> None:
         self._table.set_owner(member, request.owner)
-        self._table.count_bytes(group, member, -member.size)
+        self._table.count_bytes(group, member.owner, -member.size)
         earlier = group.update(
             member,
             request.distinct_protocols(),
@@ -210,7 +210,7 @@ class Joining:
             request.rebalance_timeout_ms,
             respond,
         )
-        self._table.count_bytes(group, member, member.size)
+        self._table.count_bytes(group, member.owner, member.size)
         if earlier is not None:
             earlier(join_refusal(error_codes.UNKNOWN_MEMBER_ID, ""))
 
@@ -237,7 +237,7 @@ class Joining:
             self._rebalances.begin_or_complete(group, f"{name} changes the protocol", now_ms)
             return
         stored = group.stored()
-        if stored.size > self._settings.max_record_bytes:
+        if stored.size > self._store.max_bytes:
             self._bring_back_static(group, old, member, now_ms)
             respond(join_refusal(error_codes.UNKNOWN_SERVER_ERROR, ""))
             return
@@ -260,7 +260,7 @@ class Joining:
             old.owner,
         )
         member.assignment = old.assignment
-        self._table.count_bytes(group, member, member.size - old.size)
+        self._table.count_bytes(group, member.owner, member.size - old.size)
         group.replace_static(old, member)
         return member
 
@@ -295,7 +295,7 @@ class Joining:
         self._table.deadlines.cancel(member)
         group.replace_static(member, old)
         self._table.set_owner(member, old.owner)
-        self._table.count_bytes(group, old, old.size - member.size)
+        self._table.count_bytes(group, old.owner, old.size - member.size)
         self._table.begin_session(old, old.session_timeout_ms, now_ms)
 
 

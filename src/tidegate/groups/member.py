@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups.deadlines import Deadline
 from tidegate.groups.requests import Message, Respond, Source
+from tidegate.groups.stored import StoredMember
 
 __all__ = ["JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
 
@@ -90,6 +91,20 @@ class Member(Deadline):
     def request_size(self) -> int:
         """How many bytes of it are what its JoinGroup said (`JoinRequest.size`)."""
         return sum([len(name) + len(data) for name, data in self.protocols]) + len(self.client_id)
+
+    def stored(self, protocol: str | None, assignment: bytes) -> StoredMember:
+        """Return what is kept of it. Fields by position: that takes a third of the time, of a thousand members."""
+        return StoredMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol),
+            assignment,
+            self.owner,
+        )
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return what it says for a protocol."""

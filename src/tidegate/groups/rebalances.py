@@ -96,7 +96,7 @@ class Rebalances:
     def refuse_syncs(self, group: Group, error_code: int, now_ms: int) -> None:
         """Take all assignments away, and say so to those who wait for theirs."""
         for member in list(group.members.values()):
-            self._table.count_bytes(group, member, -len(member.assignment))
+            self._table.count_bytes(group, member.owner, -len(member.assignment))
             member.assignment = b""
             if member.sync is not None:
                 member.answer_sync(sync_refusal(error_code))
@@ -119,12 +119,14 @@ class Rebalances:
             self._store.save(group.stored(), unheard)
             return
         group.pending_sync.update(dict.fromkeys(group.members))
+        start = self._deadlines.start
         for member in list(group.members.values()):
-            self._table.begin_session(member, member.session_timeout_ms, now_ms)
+            member.session_mark_ms = member.rebalance_mark_ms = member.throttled_ms
+            start(member, now_ms + member.session_timeout_ms)
             member.is_new = False
-            member.rebalance_mark_ms = member.throttled_ms
-            if member.join is not None:
-                group.answer_join(member, group.joined(member))
+            join = group.take_join(member)
+            if join is not None:
+                join(group.joined(member))
         group.sync_deadline.extended_ms = 0
         self._deadlines.start(group.sync_deadline, now_ms + group.rebalance_timeout_ms())
 

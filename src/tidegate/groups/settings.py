@@ -40,7 +40,6 @@ MAX_PROTOCOLS: Final = 20
 class GroupSettings:
     """The field `a_b_c` is Kafka's `group.a.b.c`.
 
-    max_record_bytes: the largest group that is kept, all metadata and assignments: Kafka's `message.max.bytes`.
     exact: time for which the broker muted a member's connection counts as silence, as in Kafka.
     """
 
@@ -48,5 +47,4 @@ class GroupSettings:
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 2**31 - 1
-    max_record_bytes: int = 1_048_588
     exact: bool = False

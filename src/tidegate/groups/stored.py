@@ -58,6 +58,11 @@ class StoredGroup:
 class GroupStore(Protocol):
     """Keeps groups, in the order in which it is given them."""
 
+    @property
+    def max_bytes(self) -> int:
+        """Return the largest size of a group that is kept, metadata and assignments included, in bytes."""
+        ...
+
     def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
         """Keep a group, new or changed. Call `on_over` once, now or later, with whether it is kept, and the time."""
         ...

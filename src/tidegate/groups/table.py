@@ -68,7 +68,7 @@ class GroupTable:
         for member in group.members.values():
             self._count_first(group, member)
             self.members.add(member.owner)
-            self.count_bytes(group, member, member.size)
+            self.count_bytes(group, member.owner, member.size)
 
     def forget(self, group: Group) -> None:
         """Remove a group without members."""
@@ -83,10 +83,10 @@ class GroupTable:
 
     # --- room
 
-    def count_bytes(self, group: Group, member: Member, size: int) -> None:
-        """Count bytes more for a member of a group."""
+    def count_bytes(self, group: Group, owner: str, size: int) -> None:
+        """Count bytes more for a principal's members of a group."""
         group.held_bytes += size
-        self.metadata.add(member.owner, size)
+        self.metadata.add(owner, size)
 
     def has_room(self, request: JoinRequest, group: Group | None) -> bool:
         """Return whether there is room for what a request would leave in memory.
@@ -126,11 +126,6 @@ class GroupTable:
             return next(iter(group.pending.values()), None)
         return None if self.pending.fits(size) else self.pending.victim(owner, size)
 
-    @property
-    def max_stored_bytes(self) -> int:
-        """How large a group may be with its assignments when it is kept."""
-        return min(self._settings.max_record_bytes, MAX_GROUP_BYTES)
-
     def reserve(self, group: Group, owner: str, size: int) -> bool:
         """Count assignments that are not kept yet for the leader's principal; return whether there is room for them.
 
@@ -154,7 +149,7 @@ class GroupTable:
         """Count a member that has been added to its group."""
         self._count_first(group, member)
         self.members.add(member.owner)
-        self.count_bytes(group, member, member.size)
+        self.count_bytes(group, member.owner, member.size)
 
     def _count_first(self, group: Group, member: Member) -> None:
         """Count a group that has a member now for that member's principal."""
@@ -172,7 +167,7 @@ class GroupTable:
         if not group.pending_sync:
             self.deadlines.cancel(group.sync_deadline)
         self.members.remove(member.owner)
-        self.count_bytes(group, member, -member.size)
+        self.count_bytes(group, member.owner, -member.size)
         if not group.members:
             self.metadata.remove(group.payer, group.size)
             self.empty.add(group, group.owner, group.size)

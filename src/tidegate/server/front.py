@@ -26,7 +26,7 @@ from tidegate.fair_share import address_owner, first_in_rounds
 from tidegate.quota import MutationQuotaManager, QuotaManagers
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
-from tidegate.server.connection.poller import BATCH, Looks, Poller
+from tidegate.server.connection.poller import BATCH, Poller, ScanSchedule
 from tidegate.server.connection.sending import discard
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
@@ -107,7 +107,7 @@ class Front:
         self._in_turn = False
         self._handled: list[Exchange] = []  # in this turn
         self._waiting: list[Channel] = []  # for the next one
-        self._looks = Looks()
+        self._scans = ScanSchedule()
         self._later = LaterWork(slices, clock.monotonic_ns, self._on_done, work_bytes)
         poller.serve_in(self)
 
@@ -233,7 +233,7 @@ class Front:
     def _serve_waiting(self, until_ns: int) -> None:
         """Serve a request of each channel that waited for this turn, until the time is over; the rest wait on.
 
-        Now and then some of each principal go first, so that many of one do not delay those of another.
+        From time to time some channels of each principal move to the front.
         """
         waiting, self._waiting = self._waiting, []
         until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
@@ -242,16 +242,17 @@ class Front:
             self.at_ns = now_ns = self._monotonic_ns()
             if now_ns >= until_ns:
                 self._waiting[:0] = waiting[number + 1 :]
-                if len(self._waiting) > BATCH and now_ns >= self._looks.next_ns:
-                    self._let_some_of_each_go_first(now_ns)
+                if len(self._waiting) > BATCH and now_ns >= self._scans.next_ns:
+                    self._reorder_waiting(now_ns)
                 return
 
-    def _let_some_of_each_go_first(self, now_ns: int) -> None:
+    def _reorder_waiting(self, now_ns: int) -> None:
+        """Move some channels of each principal to the front: many of one do not delay those of another."""
         waiting = self._waiting
         first = first_in_rounds(waiting, [channel.connection.owner for channel in waiting], BATCH)
         if first:
             self._waiting = list(dict.fromkeys(first + waiting))
-        self._looks.note(now_ns, self._monotonic_ns())
+        self._scans.record(now_ns, self._monotonic_ns())
 
     def _end_turn(self, handled: Sequence[Exchange]) -> TurnEnd:
         """Do what handlers put off, as handler time of those who have a part in it; return how it came out."""

@@ -60,6 +60,8 @@ class Client:
 class Store:
     """A `GroupStore` that takes its time."""
 
+    max_bytes = 1_048_588
+
     def __init__(self, world: "World") -> None:
         self.kept: dict[str, StoredGroup] = {}
         self._world = world

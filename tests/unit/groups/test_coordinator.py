@@ -131,7 +131,8 @@ def test_assignment_that_cannot_be_kept_is_not_given(world: World) -> None:
 
 def test_assignment_that_is_too_large_is_refused() -> None:
     """As by Kafka, whose record of the group would be larger than `message.max.bytes`."""
-    world = World(max_record_bytes=100)
+    world = World()
+    world.store.max_bytes = 100
     world.enter()
     world.advance(3_000)
     assert world.sync("c-0001", 1, {"c-0001": b"a" * 100}).code == UNKNOWN_SERVER_ERROR
@@ -341,7 +342,8 @@ def test_static_member_comes_back_before_it_had_its_assignment(world: World, ask
 
 def test_static_member_that_comes_back_too_large_is_what_it_was() -> None:
     """Its group could not be kept: who it was goes on. Others come back all the same."""
-    world = World(max_record_bytes=100)
+    world = World()
+    world.store.max_bytes = 100
     for name in "ij":
         world.join(instance_id=name)
     world.advance(6_000)
@@ -611,7 +613,7 @@ def test_owners_are_kept(world: World) -> None:
 
 def test_assignments_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one group's nor those of all together, the ones that are still to be kept among them, are too large."""
-    module = "tidegate.groups.table."
+    module = "tidegate.groups.assigning."
     joined = {group_id: world.join(group_id=group_id, needs_known_id=False) for group_id in "ghi"}
     world.advance(3_000)
 

@@ -11,6 +11,8 @@ NOW_MS = 1_700_000_000_000
 class Store:
     """A `GroupStore`. `holds`: what is saved waits for `release`."""
 
+    max_bytes = 1_048_588
+
     def __init__(self, world: "World") -> None:
         self.world = world
         self.kept: dict[str, StoredGroup] = {}

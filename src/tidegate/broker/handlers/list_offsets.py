@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Generator
 from concurrent.futures import Future
+from functools import partial
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -27,7 +28,7 @@ from tidegate.server.handler import Charge, Handler, Message, Request, Wait, Wor
 from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
-from tidegate.storage.log.unpacking import Outcome
+from tidegate.storage.log.unpacking import Outcome, Unpack
 from tidegate.storage.storage import Storage
 
 __all__ = ["list_offsets_handler"]
@@ -66,6 +67,7 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView, scheduler: Sche
         if not allowed:
             return (yield from _all_answered(request, others, error_codes.TOPIC_AUTHORIZATION_FAILED))
         version = request.header.api_version
+        unpack = partial(storage.unpacker.unpack, owner=request.connection.owner)
         answers = _Answers()
         repeated: dict[str, dict[int, Message]] = {}
         found = yield from _by_partition(allowed)
@@ -75,7 +77,7 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView, scheduler: Sche
                 repeated.setdefault(name, {})[wanted["partition_index"]] = answer
                 yield
             else:
-                answer = yield from _list_offset(storage, cluster, scheduler, name, wanted, version)
+                answer = yield from _list_offset(storage, cluster, scheduler, unpack, name, wanted, version)
                 answers.of(name).append(answer)
                 yield
         yield from release(found)
@@ -166,7 +168,13 @@ def _by_partition(topics: list[Message]) -> Generator[None, None, _ByPartition]:
 
 
 def _list_offset(
-    storage: Storage, cluster: ClusterView, scheduler: Scheduler, name: str, wanted: Message, version: int
+    storage: Storage,
+    cluster: ClusterView,
+    scheduler: Scheduler,
+    unpack: Unpack,
+    name: str,
+    wanted: Message,
+    version: int,
 ) -> Generator[Wait | None, None, Message]:
     index, time_ms = wanted["partition_index"], wanted["timestamp"]
     if time_ms < 0 and version < SINCE_VERSION.get(time_ms, version + 1):
@@ -184,7 +192,7 @@ def _list_offset(
         return _answer(index, None, error_codes.FENCED_LEADER_EPOCH)
     if not log.damaged:
         try:
-            lookup = _find(storage, log, time_ms)
+            lookup = _find(log, time_ms, unpack)
             return _answer(index, (yield from _awaited(lookup, scheduler)), error_codes.NONE)
         except UnreadableBatchError as error:
             _logger.info("ListOffsets for %s-%d: %s", name, index, error)
@@ -215,7 +223,7 @@ def _wait_for(future: Future[Outcome], scheduler: Scheduler) -> Generator[Wait, 
 
     def end(done: Future[Outcome]) -> None:
         nonlocal is_charged
-        if not done.cancelled():
+        if not done.cancelled() and done.exception() is None:
             wait.charged_ns = done.result().took_ns
         is_charged = True
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -227,17 +235,17 @@ def _wait_for(future: Future[Outcome], scheduler: Scheduler) -> Generator[Wait, 
         yield wait
 
 
-def _find(storage: Storage, log: PartitionLog, time_ms: int) -> Lookup:
+def _find(log: PartitionLog, time_ms: int, unpack: Unpack) -> Lookup:
     yield None
     if time_ms == LATEST:
         return _UNKNOWN, log.end_offset
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
         return _UNKNOWN, log.start_offset
     if time_ms == LARGEST_TIME:
-        return (yield from offset_of_latest_time(log, storage.unpacker))
+        return (yield from offset_of_latest_time(log, unpack))
     if time_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
-    return (yield from offset_by_time(log, time_ms, storage.unpacker))
+    return (yield from offset_by_time(log, time_ms, unpack))
 
 
 def _answer(index: int, found: TimeAndOffset | None, error_code: int) -> Message:

@@ -11,6 +11,7 @@ three times the answer: at most `MAX_POSITIONS` positions, with `MAX_METADATA_BY
 
 import struct
 from collections.abc import Generator, Sequence
+from functools import cache, lru_cache
 from itertools import repeat
 
 from tidegate import error_codes
@@ -103,7 +104,7 @@ class _Positions:
         self._cluster = cluster
         self._with_errors = version >= _GROUP_ERROR_SINCE
         self._field = "topic_id" if version >= _TOPIC_IDS_SINCE else "name"
-        self._layout = _Layout(version)
+        self._layout = _layout(version)
         self._left = MAX_POSITIONS
         self._left_bytes = MAX_METADATA_BYTES
 
@@ -191,16 +192,26 @@ class _Positions:
         return True
 
 
+@cache
+def _layout(version: int) -> "_Layout":
+    return _Layout(version)
+
+
+@lru_cache(maxsize=32)
+def _repeated(fields: str, count: int) -> struct.Struct:
+    return struct.Struct(">" + fields * count)
+
+
 class _Layout:
     """The encoding of a partition in one version: index, offset, leader epoch (from 5), metadata and error code.
 
-    A partition without metadata is packed by one call.
+    Partitions without metadata are packed together, by one call.
     """
 
     def __init__(self, version: int) -> None:
         self._is_flexible = API_BY_KEY[OFFSET_FETCH].is_flexible(version)
         self._value_bytes = _EPOCH_BYTES if version >= _LEADER_EPOCH_SINCE else _OFFSET_BYTES
-        self._plain = struct.Struct(f">i{self._value_bytes}sI")
+        self._plain = f"i{self._value_bytes}sI"
         self._head = struct.Struct(f">i{self._value_bytes}s")
 
     def encode(
@@ -214,7 +225,9 @@ class _Layout:
             ]
         # length of the metadata, error code and, where there are tagged fields, their number
         end = 1 << 24 | error_code << 8 if self._is_flexible else error_code
-        return [b"".join(map(self._plain.pack, indexes, values, repeat(end)))]
+        fields: list[int | bytes] = [end] * (3 * len(indexes))
+        fields[::3], fields[1::3] = indexes, values
+        return [_repeated(self._plain, len(indexes)).pack(*fields)]
 
     def _with_metadata(self, index: int, packed: bytes, error_code: int) -> bytes:
         """Return one partition. Texts that were committed are shorter than 32 KB."""

@@ -11,7 +11,7 @@ written as Kafka sanitises it (B§3.10).
 (True, True, False)
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
@@ -24,6 +24,7 @@ EVERYBODY = QuotaEntity()
 MAX_SELECTED = 1000
 """Most entities in one list: each is a row of the usage record when the setting changes."""
 
+_DEFAULT_NAME = DEFAULT.value
 _PARTS = {"user": "user", "client-id": "client_id"}
 _EXPECTED = "all, none, or entities such as user=alice;client-id=loader;user=ops,client-id=x"
 
@@ -73,11 +74,7 @@ def _entity(text: str, setting: str) -> QuotaEntity:
         kind, equals, name = part.strip().partition("=")
         if kind not in _PARTS or not equals or not name or _PARTS[kind] in parts:
             raise ConfigError(f"{setting} has {text!r}, expected {_EXPECTED}")
-        parts[_PARTS[kind]] = DEFAULT if name == DEFAULT.value else _name(name, setting)
-    return _of(parts)
-
-
-def _of(parts: Mapping[str, EntityPart]) -> QuotaEntity:
+        parts[_PARTS[kind]] = DEFAULT if name == _DEFAULT_NAME else _name(name, setting)
     return QuotaEntity(user=parts.get("user"), client_id=parts.get("client_id"))
 
 

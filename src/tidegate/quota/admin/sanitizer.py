@@ -49,6 +49,8 @@ def desanitize(text: str) -> str:
 
     Raises `SanitizeError` where an escape is malformed.
     """
+    if "%" not in text:
+        return text.replace("+", " ")
     parts, at = [], 0
     for run in _ESCAPES.finditer(text):
         parts.append(_plain(text, text[at : run.start()]))

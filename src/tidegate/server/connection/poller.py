@@ -7,8 +7,8 @@ Where there is no epoll, channels register with the loop itself.
 Sockets are served in *turns*: those that are ready now, once each, between `begin` and `end` of a `Turns`. Before the
 next turn new ones are asked for, so that nobody waits for more than one request of each other client.
 
-When more sockets are ready than a turn takes, the poller looks at all of them now and then, and serves some of each
-principal first: a thousand ready connections of one tenant do not delay those of another (decision 0114).
+When more sockets are ready than one turn serves, the poller scans all of them from time to time and serves some of
+each principal first: a thousand ready connections of one tenant do not delay those of another (decision 0114).
 """
 
 import asyncio
@@ -20,27 +20,36 @@ from typing import Protocol
 from tidegate.fair_share import Rounds, first_in_rounds
 from tidegate.server.connection.mute_watch import MuteWatch
 
-__all__ = ["Client", "EpollPoller", "Looks", "LoopPoller", "Poller", "SocketPoller", "Turns", "make_poller"]
+__all__ = [
+    "Client",
+    "EpollPoller",
+    "LoopPoller",
+    "Poller",
+    "ScanSchedule",
+    "SocketPoller",
+    "Turns",
+    "make_poller",
+]
 
 BATCH = 64
 """Most sockets of a turn; at most as many are answered together."""
 SERVE_NS = 2_000_000
 """After so long turns go on when the loop's other work was done: timers, new connections, work in slices."""
-LOOK_EVERY_NS = 10_000_000
-"""While more wait than a turn takes, all of them are looked at this often at most (`Looks`)."""
-LOOK_SHARE = 25
-"""And between two looks there is as many times the time that one takes."""
+SCAN_EVERY_NS = 10_000_000
+"""Least time between two scans of all sockets that are ready, or of all requests that wait, in ns."""
+SCAN_SHARE = 25
+"""Least time between two scans, in times of what the last one took."""
 LATE_NS = 1_000_000
 """So much at least, of each turn of calls, goes to those that are called late."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
 class Client(Protocol):
-    """Whose connection a socket is."""
+    """The client of a connection."""
 
     @property
     def owner(self) -> str:
-        """The principal that the connection's turns are shared out by; another one after a login."""
+        """Return the principal that the connection's turns count for. It changes with a login."""
 
 
 class Turns(Protocol):
@@ -85,7 +94,7 @@ class SocketPoller(Poller, Protocol):
     """A `Poller` of sockets, each known by its descriptor."""
 
     def set_client(self, fd: int, client: Client) -> None:
-        """Set whose connection `fd` is, until `forget`."""
+        """Set the client of a connection, until `forget`."""
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be read."""
@@ -109,17 +118,20 @@ class SocketPoller(Poller, Protocol):
         """Stop everything else: the socket is closed next."""
 
 
-class Looks:
-    """When to look at a whole crowd for those that go first: seldom enough that it costs little."""
+class ScanSchedule:
+    """Schedule of the scans that find connections of other principals: rare enough to cost little.
+
+    next_ns: when the next scan may begin.
+    """
 
     __slots__ = ("next_ns",)
 
     def __init__(self) -> None:
         self.next_ns = 0
 
-    def note(self, begun_ns: int, ended_ns: int) -> None:
-        """Note how long one took."""
-        self.next_ns = ended_ns + max(LOOK_EVERY_NS, LOOK_SHARE * (ended_ns - begun_ns))
+    def record(self, begun_ns: int, ended_ns: int) -> None:
+        """Schedule the next scan by how long one took."""
+        self.next_ns = ended_ns + max(SCAN_EVERY_NS, SCAN_SHARE * (ended_ns - begun_ns))
 
 
 class CallsInTurn:
@@ -198,7 +210,7 @@ class EpollPoller:
         self._paused: dict[int, Callable[[], None]] = {}
         self._masks: dict[int, int] = {}
         self._clients: dict[int, Client] = {}
-        self._looks = Looks()
+        self._scans = ScanSchedule()
         self._left: list[tuple[int, int]] = []  # what was ready when the time was over
         self._turns: Turns = NoTurns()
         self._woken = False
@@ -219,7 +231,7 @@ class EpollPoller:
             self._loop.call_soon(self._serve_ready)
 
     def set_client(self, fd: int, client: Client) -> None:
-        """Set whose connection `fd` is."""
+        """Set the client of a connection."""
         self._clients[fd] = client
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
@@ -300,15 +312,16 @@ class EpollPoller:
                 return
 
     def _poll(self, now_ns: int) -> list[tuple[int, int]]:
-        """Return sockets that are ready: those that became so first, of a crowd some of each principal before them."""
+        """Return the sockets of the next turn: those that became ready first; after a scan, some of each principal."""
         ready: list[tuple[int, int]] = self._epoll.poll(0, BATCH)
-        if len(ready) < BATCH or now_ns < self._looks.next_ns:
+        if len(ready) < BATCH or now_ns < self._scans.next_ns:
             return ready
         clients = self._clients
-        crowd = self._epoll.poll(0, len(self._masks))  # the kernel goes on where it stopped, and begins again
-        owners = [clients[fd].owner if fd in clients else "" for fd, _ in crowd]
-        first = first_in_rounds(crowd, owners, BATCH)
-        self._looks.note(now_ns, self._monotonic_ns())
+        # The kernel continues behind the sockets that it has just reported, and reports those last.
+        all_ready = self._epoll.poll(0, len(self._masks))
+        owners = [clients[fd].owner if fd in clients else "" for fd, _ in all_ready]
+        first = first_in_rounds(all_ready, owners, BATCH)
+        self._scans.record(now_ns, self._monotonic_ns())
         return list(dict(first + ready).items()) if first else ready
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:

@@ -172,7 +172,7 @@ class TlsTransport:
             self._on_readable()
 
     def set_client(self, client: Client) -> None:
-        """Set whose connection it is."""
+        """Set the client of the connection."""
         self._client = client
         self._inner.set_client(client)
 

@@ -58,7 +58,7 @@ class Transport(Protocol):
         ...
 
     def set_client(self, client: Client) -> None:
-        """Set whose connection it is; its turns are shared out by principal."""
+        """Set the client of the connection, whose principal its turns count for."""
 
     def start_reading(self, on_readable: Callable[[], None]) -> None:
         """Call `on_readable` while there is something to receive."""
@@ -155,7 +155,7 @@ class SocketTransport:
         return sent
 
     def set_client(self, client: Client) -> None:
-        """Set whose connection it is."""
+        """Set the client of the connection."""
         self._poller.set_client(self.fd, client)
 
     def start_reading(self, on_readable: Callable[[], None]) -> None:

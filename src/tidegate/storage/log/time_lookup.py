@@ -19,7 +19,7 @@ from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.segment import Segment
-from tidegate.storage.log.unpacking import Outcome, Unpacker
+from tidegate.storage.log.unpacking import Outcome, Unpack
 from tidegate.wire.batch import (
     HEADER_BYTES,
     LEAST_LENGTH,
@@ -46,7 +46,7 @@ _LENGTH_AND_TIME = struct.Struct(f">{LENGTH_AT}xi{MAX_TIMESTAMP_AT - OVERHEAD_BY
 """Of a batch: its length and its largest timestamp."""
 
 
-def offset_by_time(log: PartitionLog, time_ms: int, unpacker: Unpacker) -> Lookup:
+def offset_by_time(log: PartitionLog, time_ms: int, unpack: Unpack) -> Lookup:
     """Return time and offset of the first record that is not older than `time_ms`, None where there is none.
 
     Raises `OSError`, `LogDamagedError` and `UnreadableBatchError`.
@@ -56,13 +56,13 @@ def offset_by_time(log: PartitionLog, time_ms: int, unpacker: Unpacker) -> Looku
             yield None
         yield from _make_sure(log, segment)
         if segment.max_time_ms >= time_ms and _is_there(log, segment):
-            found = yield from _find(segment, time_ms, log.start_offset, unpacker)
+            found = yield from _find(segment, time_ms, log.start_offset, unpack)
             if found is not None:
                 return found
     return None
 
 
-def offset_of_latest_time(log: PartitionLog, unpacker: Unpacker) -> Lookup:
+def offset_of_latest_time(log: PartitionLog, unpack: Unpack) -> Lookup:
     """Return time and offset of the first record with the largest time, None where no record has a time.
 
     Raises `OSError`, `LogDamagedError` and `UnreadableBatchError`.
@@ -72,7 +72,7 @@ def offset_of_latest_time(log: PartitionLog, unpacker: Unpacker) -> Lookup:
     latest = max(log.segments, key=lambda segment: segment.max_time_ms)
     if latest.max_time_ms < 0:
         return None
-    return (yield from _find(latest, latest.max_time_ms, latest.base_offset, unpacker))
+    return (yield from _find(latest, latest.max_time_ms, latest.base_offset, unpack))
 
 
 def _is_there(log: PartitionLog, segment: Segment) -> bool:
@@ -89,7 +89,7 @@ def _make_sure(log: PartitionLog, segment: Segment) -> Iterator[None]:
                 return
 
 
-def _find(segment: Segment, time_ms: int, start_offset: int, unpacker: Unpacker) -> Lookup:
+def _find(segment: Segment, time_ms: int, start_offset: int, unpack: Unpack) -> Lookup:
     """Return time and offset of the first record of a segment, from `start_offset` on, not older than `time_ms`."""
     position = segment.position_by_time(time_ms)
     if start_offset > segment.base_offset:
@@ -104,7 +104,7 @@ def _find(segment: Segment, time_ms: int, start_offset: int, unpacker: Unpacker)
             length, max_time_ms = _LENGTH_AND_TIME.unpack_from(piece, at)
             if max_time_ms >= time_ms:
                 batch = read_header(piece, at)
-                found = yield from _first_record(file, position + at, batch, time_ms, start_offset, unpacker)
+                found = yield from _first_record(file, position + at, batch, time_ms, start_offset, unpack)
                 if found is not None:
                     return found
             if length < LEAST_LENGTH:
@@ -118,7 +118,7 @@ def _find(segment: Segment, time_ms: int, start_offset: int, unpacker: Unpacker)
 
 
 def _first_record(
-    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int, unpacker: Unpacker
+    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int, unpack: Unpack
 ) -> Lookup:
     """Return time and offset of the first record of `batch` not older than `time_ms`.
 
@@ -129,9 +129,7 @@ def _first_record(
         return batch.max_timestamp, first_offset
     try:
         if batch.compression:
-            found, is_all = yield from _look_into_packed(
-                file, position, batch, time_ms, start_offset, unpacker
-            )
+            found, is_all = yield from _look_into_packed(file, position, batch, time_ms, start_offset, unpack)
         else:
             read = _reader(file, position + HEADER_BYTES)
             found = yield from _look_into(read, batch.size - HEADER_BYTES, batch, time_ms, start_offset)
@@ -154,14 +152,14 @@ def _reader(file: SegmentFile, start: int) -> _Read:
 
 
 def _look_into_packed(
-    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int, unpacker: Unpacker
+    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int, unpack: Unpack
 ) -> _Found:
     """Look into a compressed batch: into as much as most of them expand to, then as far as is allowed.
 
     Raises `OSError`, `UnreadableBatchError` and `CorruptRecordsError`.
     """
     for most in (False, True):
-        future = unpacker.unpack(file, position, batch, most=most)
+        future = unpack(file, position, batch, most=most)
         yield future  # also where it is done by now: the request is charged with the time that it took
         while not future.done():
             yield future

@@ -3,23 +3,28 @@
 A client chooses what a batch expands to, and zstd makes gigabytes of a few kilobytes. At most `MAX_UNPACKED_BYTES` of a
 batch are decompressed, one batch at a time; what lies behind them is not looked at (row L2). While a codec works, the
 event loop goes on: none of them holds the interpreter.
+Batches of each principal have their turn in rounds: lookups of one tenant do not wait for a thousand of another.
 Follows: Kafka `CompressionType`, `SnappyInputStream`.
 """
 
 import mmap
 import os
 import struct
+import threading
 import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 from tidegate.error_codes import UNKNOWN_SERVER_ERROR
+from tidegate.fair_share import UNKNOWN_OWNER, Rounds
 from tidegate.storage.errors import UnreadableBatchError
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.wire.batch import HEADER_BYTES, BatchHeader
 
-__all__ = ["MAX_UNPACKED_BYTES", "Outcome", "Unpacked", "Unpacker", "unpack"]
+__all__ = ["MAX_UNPACKED_BYTES", "Outcome", "Unpack", "Unpacked", "Unpacker", "unpack"]
 
 MAX_UNPACKED_BYTES: Final = 8 << 20
 """Most bytes that are decompressed of a batch, and that a compressed batch may have. Producers begin a new batch at
@@ -57,24 +62,56 @@ class Outcome(NamedTuple):
         return self.unpacked
 
 
+Unpack = Callable[..., "Future[Outcome]"]
+"""`Unpacker.unpack` for one principal."""
+
+
 class Unpacker:
-    """A thread that decompresses batches, one after the other; it begins with the first."""
+    """A thread that decompresses batches, one after the other, in rounds over principals; it begins with the first."""
 
     def __init__(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._waiting: Rounds[tuple[Future[Outcome], Callable[[], Outcome]]] = Rounds()
 
     def unpack(
-        self, file: SegmentFile, position: int, batch: BatchHeader, *, most: bool
+        self,
+        file: SegmentFile,
+        position: int,
+        batch: BatchHeader,
+        *,
+        most: bool,
+        owner: str = UNKNOWN_OWNER,
     ) -> "Future[Outcome]":
-        """Begin to decompress the batch at `position`; `most`: up to the bound, otherwise some times its size."""
+        """Begin to decompress the batch at `position` for a principal.
+
+        most: up to the bound, otherwise some times its size.
+        """
         if self._worker is None:
             self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-unpack")
-        return self._worker.submit(_timed, file, position, batch, most)
+        future: Future[Outcome] = Future()
+        with self._lock:
+            self._waiting.append((future, partial(_timed, file, position, batch, most)), owner)
+        self._worker.submit(self._unpack_next)
+        return future
+
+    def _unpack_next(self) -> None:
+        """Decompress the batch whose turn it is: there is one for each call."""
+        with self._lock:
+            future, work = self._waiting.popleft()
+        try:
+            outcome = work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)
 
     def close(self) -> None:
         """End the thread; what it has not begun is not done."""
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
+        while self._waiting:
+            self._waiting.popleft()[0].cancel()
 
 
 def _timed(file: SegmentFile, position: int, batch: BatchHeader, most: bool) -> Outcome:

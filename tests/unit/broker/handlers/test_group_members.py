@@ -1,5 +1,6 @@
 """Tests of the handlers of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and those that look after groups."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tidegate.api_keys import (
 )
 from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.handlers import describe_groups, list_groups
+from tidegate.in_slices import run_at_once
 from tidegate.server.handler import Answer, Deferred
 from tidegate.storage import StorageError, committed_offsets
 from tidegate.storage.committed_offsets import CommittedOffset
@@ -522,6 +524,17 @@ def test_sync_without_a_protocol_is_refused(at_once: Node) -> None:
     unnamed = syncing(member_id, generation, protocol_name=None)
     assert at_once.call(SYNC_GROUP, 5, unnamed)["error_code"] == 23
     assert at_once.call(SYNC_GROUP, 4, unnamed)["error_code"] == 0
+
+
+def test_largest_group_follows_a_change_while_running(at_once: Node) -> None:
+    """An assignment that exceeds `message.max.bytes` as it is now is refused."""
+    smaller = dataclasses.replace(at_once.storage.config, message_max_bytes=200)
+    run_at_once(at_once.storage.follow_in_slices(smaller))
+    member_id = at_once.call(JOIN_GROUP, 9, joining())["member_id"]
+    for assignment, error_code in ((b"a" * 200, -1), (b"a", 0)):
+        generation = at_once.call(JOIN_GROUP, 9, joining(member_id))["generation_id"]
+        answer = at_once.call(SYNC_GROUP, 5, syncing(member_id, generation, assignment))
+        assert answer["error_code"] == error_code
 
 
 def test_throttled_member_is_not_thrown_out(at_once: Node) -> None:

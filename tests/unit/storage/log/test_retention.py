@@ -156,5 +156,5 @@ def lookups(log: PartitionLog) -> list[object]:
     """Return what is found for times over the whole log."""
     times = (0, NOW_MS, *range(NOW_MS, NOW_MS + 1020, 37), NOW_MS + 5000, NOW_MS + 5001)
     unpacker = Unpacker()
-    found = [whole(offset_by_time(log, time_ms, unpacker)) for time_ms in times]
-    return [*found, whole(offset_of_latest_time(log, unpacker))]
+    found = [whole(offset_by_time(log, time_ms, unpacker.unpack)) for time_ms in times]
+    return [*found, whole(offset_of_latest_time(log, unpacker.unpack))]

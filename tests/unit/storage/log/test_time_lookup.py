@@ -25,12 +25,12 @@ TIMES = [NOW_MS + delta for delta in (10, 20, 15, 40, 40, 30, 50)]
 
 def offset_by_time(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
     """Look a time up, all slices at once."""
-    return whole(time_lookup.offset_by_time(log, time_ms, UNPACKER))
+    return whole(time_lookup.offset_by_time(log, time_ms, UNPACKER.unpack))
 
 
 def offset_of_latest_time(log: PartitionLog) -> TimeAndOffset | None:
     """Look the largest time up, all slices at once."""
-    return whole(time_lookup.offset_of_latest_time(log, UNPACKER))
+    return whole(time_lookup.offset_of_latest_time(log, UNPACKER.unpack))
 
 
 @pytest.fixture(params=[1 << 30, 300], ids=["one segment", "several"])
@@ -112,7 +112,7 @@ def test_a_bomb_is_bounded(tmp_path: Path, codec: int) -> None:
     data = timed_batch([NOW_MS, NOW_MS, NOW_MS + 9], value=bytes(2 * MAX_UNPACKED_BYTES), codec=codec)
     made = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     append(log, data)
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9, UNPACKER))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9, UNPACKER.unpack))
     assert (found, longest_ms < MOST_STEP_MS) == ((NOW_MS + 9, 0), True)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after - made <= 2 * MAX_UNPACKED_BYTES // 1024, (before, made, after)
@@ -187,10 +187,10 @@ def test_useless_time_index_is_walked_in_slices(tmp_path: Path) -> None:
         log.append(old, NOW_MS, 9)
         old[:8] = bytes(8)
     append(log, batch(time_ms=NOW_MS + 100), NOW_MS)
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 60, UNPACKER))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 60, UNPACKER.unpack))
     assert found == (NOW_MS + 100, 30_001)
     assert longest_ms < MOST_STEP_MS
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_of_latest_time(log, UNPACKER))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_of_latest_time(log, UNPACKER.unpack))
     assert found == (NOW_MS + 100, 30_001)
     assert longest_ms < MOST_STEP_MS
 
@@ -211,7 +211,7 @@ def test_many_records_in_one_batch_are_read_in_slices(tmp_path: Path) -> None:
     """100,000 records of eight bytes, the last of which is looked for: no step is long."""
     log = new_log(tmp_path)
     append(log, timed_batch([NOW_MS] * 100_000 + [NOW_MS + 9]))
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9, UNPACKER))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9, UNPACKER.unpack))
     assert found == (NOW_MS + 9, 100_000)
     assert longest_ms < MOST_STEP_MS
 
@@ -237,7 +237,7 @@ def test_segments_may_go_while_they_are_looked_through(tmp_path: Path) -> None:
         log = new_log(directory, segment_bytes=300, retention_ms=1000)
         for time_ms in (5000, *range(1000, 1100), 9000):
             append(log, batch(time_ms=time_ms), 9000)
-        work = time_lookup.offset_by_time(log, 6000, UNPACKER)
+        work = time_lookup.offset_by_time(log, 6000, UNPACKER.unpack)
         for _ in range(slices):
             next(work, None)
         list(expire(log, 10**9))
@@ -250,7 +250,7 @@ def test_deleted_log_has_no_times(tmp_path: Path) -> None:
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(20):
         append(log, batch(time_ms=5))
-    work = time_lookup.offset_by_time(log, 6, UNPACKER)
+    work = time_lookup.offset_by_time(log, 6, UNPACKER.unpack)
     log.forget()
     assert whole(work) is None
 
