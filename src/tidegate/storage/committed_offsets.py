@@ -125,6 +125,11 @@ class OffsetTable:
         group = self._groups.get(group_id)
         return {} if group is None else group.topics.get(topic, {})
 
+    def may_have_metadata(self, group_id: str, topic: str) -> bool:
+        """Return whether a position of a group in a topic has metadata, or had some."""
+        group = self._groups.get(group_id)
+        return group is not None and topic in group.with_metadata
+
     def position(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """Return a group's position in one partition, None where it has none."""
         packed = self.partitions(group_id, topic).get(partition)

@@ -10,8 +10,8 @@ three times the answer: at most `MAX_POSITIONS` positions, with `MAX_METADATA_BY
 """
 
 import struct
-from collections.abc import Generator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Generator, Sequence
+from functools import cache, lru_cache, partial
 from itertools import repeat
 
 from tidegate import error_codes
@@ -94,6 +94,10 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
     return handle
 
 
+def _always() -> bool:
+    return True
+
+
 class _Positions:
     """The positions that one request is answered."""
 
@@ -159,7 +163,10 @@ class _Positions:
                 has_room = yield from self._add(unknown, key, indexes, {}, refused)
             else:
                 found = self._storage.offsets.partitions(group_id, name)
-                has_room = yield from self._add(topics, key, indexes, found)
+                may_have_metadata = partial(self._storage.offsets.may_have_metadata, group_id, name)
+                has_room = yield from self._add(
+                    topics, key, indexes, found, may_have_metadata=may_have_metadata
+                )
             if not has_room:
                 return False
         topics += unknown
@@ -172,8 +179,13 @@ class _Positions:
         indexes: Sequence[int],
         found: Partitions,
         error_code: int = error_codes.NONE,
+        *,
+        may_have_metadata: Callable[[], bool] = _always,
     ) -> Generator[None, None, bool]:
-        """Encode partitions of one topic; return whether the answer has room for them."""
+        """Encode partitions of one topic; return whether the answer has room for them.
+
+        may_have_metadata: whether a position in `found` may have metadata now; if not, sizes are not looked up.
+        """
         chunks: list[bytes] = []
         topics.append({self._field: key, "partitions": EncodedElements(len(indexes), chunks)})
         yield
@@ -183,7 +195,9 @@ class _Positions:
         for at in range(0, len(indexes), OFFSETS_AT_ONCE):
             some = indexes[at : at + OFFSETS_AT_ONCE]
             values = list(map(found.get, some, repeat(_NOTHING)))
-            metadata_bytes = sum(map(len, values)) - VALUE_BYTES * len(values)
+            metadata_bytes = 0
+            if may_have_metadata():
+                metadata_bytes = sum(map(len, values)) - VALUE_BYTES * len(values)
             self._left_bytes -= metadata_bytes
             if self._left_bytes < 0:
                 return False

@@ -194,6 +194,28 @@ def commit_all(node: Node, version: int, *topics: tuple[str, list[tuple[int, int
     ]
 
 
+def test_metadata_that_is_committed_between_two_slices(node: Node) -> None:
+    """Positions without metadata are packed together; one that gets metadata meanwhile is answered with it."""
+    node.create("orders", 1000)
+    commit_all(node, 9, ("orders", [(index, 7, "") for index in range(1000)]))
+    topics = [{"name": "orders", "partition_indexes": list(range(1000))}]
+    message = {"group_id": "g", "topics": topics, "require_stable": False}
+    work = node.begin(memoryview(bytearray(encode_request(OFFSET_FETCH, 7, 7, "t", message)[4:])))
+    steps = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            answer = decoded(OFFSET_FETCH, 7, stop.value)
+            break
+        steps += 1
+        if steps == 2:
+            commit_all(node, 9, ("orders", [(999, 8, "late")]))
+    parts = answer["topics"][0]["partitions"]
+    assert [part["metadata"] for part in parts] == [""] * 999 + ["late"]
+    assert [part["committed_offset"] for part in parts] == [7] * 999 + [8]
+
+
 def fetch_all(node: Node, version: int, *topics: tuple[str, list[int]]) -> list[Any]:
     """Return (partition, offset, error code) of group g by topic."""
     field = "name" if version < 10 else "topic_id"
