@@ -26,7 +26,7 @@ from tidegate.fair_share import address_owner, first_in_rounds
 from tidegate.quota import MutationQuotaManager, QuotaManagers
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
-from tidegate.server.connection.poller import BATCH, Poller, ScanSchedule
+from tidegate.server.connection.poller import BATCH, SCANNED_MOST, Poller, ScanSchedule
 from tidegate.server.connection.sending import discard
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
@@ -248,10 +248,12 @@ class Front:
 
     def _reorder_waiting(self, now_ns: int) -> None:
         """Move some channels of each principal to the front: many of one do not delay those of another."""
-        waiting = self._waiting
-        first = first_in_rounds(waiting, [channel.connection.owner for channel in waiting], BATCH)
+        last = self._waiting[-SCANNED_MOST:]  # those that came last are behind all others
+        first = first_in_rounds(last, [channel.connection.owner for channel in last], BATCH)
         if first:
-            self._waiting = list(dict.fromkeys(first + waiting))
+            chosen = set(first)
+            rest = [channel for channel in last if channel not in chosen]
+            self._waiting = [*first, *self._waiting[:-SCANNED_MOST], *rest]
         self._scans.record(now_ns, self._monotonic_ns())
 
     def _end_turn(self, handled: Sequence[Exchange]) -> TurnEnd:

@@ -37,6 +37,8 @@ SERVE_NS = 2_000_000
 """After so long turns go on when the loop's other work was done: timers, new connections, work in slices."""
 SCAN_EVERY_NS = 10_000_000
 """Least time between two scans of all sockets that are ready, or of all requests that wait, in ns."""
+SCANNED_MOST = 8192
+"""Most sockets or requests of one scan: it takes some 5 ms. The next scan begins with others."""
 SCAN_SHARE = 25
 """Least time between two scans, in times of what the last one took."""
 LATE_NS = 1_000_000
@@ -318,7 +320,7 @@ class EpollPoller:
             return ready
         clients = self._clients
         # The kernel continues behind the sockets that it has just reported, and reports those last.
-        all_ready = self._epoll.poll(0, len(self._masks))
+        all_ready = self._epoll.poll(0, min(len(self._masks), SCANNED_MOST))
         owners = [clients[fd].owner if fd in clients else "" for fd, _ in all_ready]
         first = first_in_rounds(all_ready, owners, BATCH)
         self._scans.record(now_ns, self._monotonic_ns())
