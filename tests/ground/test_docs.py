@@ -45,6 +45,15 @@ def test_links_lead_somewhere(path):
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
+def test_the_index_of_decisions_names_each_once():
+    """Every page of docs/decisions stands under one topic."""
+    directory = ROOT / "docs" / "decisions"
+    named = re.findall(
+        r"^- \[\d{4}\]\((\d{4}-[^)]+)\)", (directory / "README.md").read_text(encoding="utf-8"), re.M
+    )
+    assert sorted(named) == sorted(path.name for path in directory.glob("[0-9]*.md"))
+
+
 def test_readme_of_the_tests_names_what_is_there():
     """Each directory of tests has its line, and each file and directory that is named is there."""
     tests = ROOT / "tests"
