@@ -1,8 +1,8 @@
-"""The README's blocks are run, so that they stay true.
+"""The blocks of the README, and of the pages that continue it, are run, so that they stay true.
 
-All `bash` blocks are one session of a shell, in the order of the page, typed in as they stand: what a newcomer gets who
-pastes one after the other. A `text` block behind one of them is what it prints: any number stands for every other, and
-`...` for any number of lines. A `pycon` block is a session of Python. There are no other blocks.
+All `bash` blocks are one session of a shell, in the order of the pages, typed in as they stand: what a newcomer gets
+who pastes one after the other. A `text` block behind one of them is what it prints: any number stands for every other,
+and `...` for any number of lines. A `pycon` block is a session of Python. There are no other blocks.
 """
 
 import doctest
@@ -18,8 +18,7 @@ from tests.e2e.typed_blocks import type_blocks
 from tidegate.wire import API_BY_KEY
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-TEXT = README.read_text(encoding="utf-8")
+PAGES = [ROOT / name for name in ("README.md", "docs/exactness.md", "docs/embedding.md")]
 
 NOT_RUN = {
     "make setup": "it is what made the environment that runs this (tests/ground/test_make.py runs it again)",
@@ -38,8 +37,9 @@ _SERVED_ROW = re.compile(r"\b([A-Z]\w+) (\d+)(?:–(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A block of the README: its language, what it holds, and the line it begins at."""
+    """A block of a page: its language, what it holds, and the line it begins at."""
 
+    page: Path
     language: str
     text: str
     line: int
@@ -51,10 +51,12 @@ class Block:
 
 
 def read_blocks():
-    """Return all fenced blocks of the README, in order."""
+    """Return all fenced blocks of the pages, in order."""
     return [
-        Block(language=match[1], text=match[2], line=TEXT.count("\n", 0, match.start()) + 1)
-        for match in _BLOCK.finditer(TEXT)
+        Block(page=page, language=match[1], text=match[2], line=text.count("\n", 0, match.start()) + 1)
+        for page in PAGES
+        for text in [page.read_text(encoding="utf-8")]
+        for match in _BLOCK.finditer(text)
     ]
 
 
@@ -67,7 +69,7 @@ SHOWN = [
 
 def by_line(block):
     """Return the name of a block in the output of the tests."""
-    return f"line {block.line}" if isinstance(block, Block) else ""
+    return f"{block.page.stem} line {block.line}" if isinstance(block, Block) else ""
 
 
 def pattern_of(expected):
@@ -89,15 +91,16 @@ def clone(tmp_path_factory, kafka_classpath):
 
 @pytest.fixture(scope="module")
 def printed(clone, kcat):
-    """Return what each `bash` block printed, by the line it begins at, as far as the session came."""
+    """Return what each `bash` block printed, as far as the session came."""
     texts = type_blocks([block.text for block in RUN], clone, port=PORT, timeout_s=SESSION_TIMEOUT_S)
-    return {block.line: text for block, text in zip(RUN, texts, strict=True)}
+    return dict(zip(RUN, texts, strict=True))
 
 
 def test_every_block_is_run_or_has_a_reason():
     """No example stands there unseen: no other language, no indented block, and no reason without its block."""
     assert {block.language for block in BLOCKS} == {"bash", "pycon", "text"}
-    assert re.findall(r"\n\n {4,}\S.*", _BLOCK.sub("", TEXT)) == []
+    texts = [_BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES]
+    assert [found for text in texts for found in re.findall(r"\n\n {4,}\S.*", text)] == []
     firsts = {block.first_command for block in BLOCKS if block.language == "bash"}
     assert set(NOT_RUN) <= firsts
     assert len(RUN) >= 4
@@ -107,21 +110,23 @@ def test_every_block_is_run_or_has_a_reason():
 @pytest.mark.parametrize("block", RUN, ids=by_line)
 def test_a_block_runs_as_it_stands(printed, block):
     """Every command that a newcomer is told to type works, one block after the other in one shell."""
-    assert block.line in printed
+    assert block in printed
 
 
 @pytest.mark.java
 @pytest.mark.parametrize(("block", "expected"), SHOWN, ids=by_line)
 def test_a_block_prints_what_is_shown(printed, block, expected):
-    """What the README shows behind a block is what the block prints."""
-    terminal = printed[block.line].strip() + "\n"
+    """What a page shows behind a block is what the block prints."""
+    terminal = printed[block].strip() + "\n"
     assert pattern_of(expected.text).fullmatch(terminal), terminal
 
 
 @pytest.mark.parametrize("session", [block for block in BLOCKS if block.language == "pycon"], ids=by_line)
 def test_a_python_session_prints_what_it_says(session):
-    """Every Python example in the README gives the result it shows."""
-    example = doctest.DocTestParser().get_doctest(session.text, {}, "README", str(README), session.line)
+    """Every Python example gives the result it shows."""
+    example = doctest.DocTestParser().get_doctest(
+        session.text, {}, session.page.stem, str(session.page), session.line
+    )
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
@@ -134,3 +139,8 @@ def test_the_table_of_apis_is_what_is_served(broker):
         keys = client.served_keys()
     apis = [API_BY_KEY[key] for key in keys]
     assert named == {api.name: (api.min_version, api.max_version) for api in apis}
+
+
+def test_the_readme_is_short():
+    """A newcomer reads it in five minutes; everything else has a page of its own."""
+    assert len(PAGES[0].read_text(encoding="utf-8").split()) <= 900
