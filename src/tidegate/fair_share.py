@@ -131,20 +131,20 @@ class Rounds(Generic[Entry]):
 def first_in_rounds(entries: Sequence[Entry], owners: Sequence[str], most: int) -> list[Entry]:
     """Return the entries to serve before the rest: one of each owner in a round, at most `most`.
 
-    Rounds end when only one owner has entries left: these can wait. owners: the owner of each entry.
+    Owners with few entries go first: beside more than `most` owners with many, one entry of another is chosen. Rounds
+    end when only one owner has entries left: these can wait. owners: the owner of each entry.
 
     >>> first_in_rounds(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], most=3)
-    ['a1', 'b1']
+    ['b1', 'a1']
     """
     if len(set(owners)) < 2:
         return []
     entries_by: dict[str, list[Entry]] = {}
     for entry, owner in zip(entries, owners, strict=True):
         entries_by.setdefault(owner, []).append(entry)
-    rounds = sorted(map(len, entries_by.values()))[-2]
-    in_order = (
-        some[number] for number in range(rounds) for some in entries_by.values() if number < len(some)
-    )
+    by_count = sorted(entries_by.values(), key=len)
+    rounds = len(by_count[-2])
+    in_order = (some[number] for number in range(rounds) for some in by_count if number < len(some))
     return list(islice(in_order, most))
 
 

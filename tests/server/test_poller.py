@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tidegate.server.connection import poller as poller_module
 from tidegate.server.connection.poller import BATCH, LATE_NS, SCAN_EVERY_NS, SERVE_NS, EpollPoller
 
 
@@ -159,6 +160,19 @@ class Client:
         self.owner = owner
 
 
+class SlowClient(Client):
+    """A client whose owner takes a while to be looked up."""
+
+    def __init__(self, sockets: Sockets, owner: str) -> None:
+        self._sockets, self._owner = sockets, owner
+
+    @property
+    def owner(self) -> str:
+        """Return it."""
+        self._sockets.now_ns += SERVE_NS
+        return self._owner
+
+
 @pytest.mark.parametrize("logged_in", [False, True])
 def test_a_crowd_of_one_principal_leaves_others_their_turn(with_sockets, logged_in: bool) -> None:
     """However many sockets of one are ready before that of another: the next scan finds it."""
@@ -183,8 +197,11 @@ def test_a_crowd_of_one_principal_leaves_others_their_turn(with_sockets, logged_
     with_sockets(8 * BATCH, scenario)
 
 
-def test_each_socket_of_a_crowd_has_its_turn(with_sockets) -> None:
-    """Scans give some sockets hardly more turns than others."""
+@pytest.mark.parametrize("scanned", [10**6, 3 * BATCH, 2 * BATCH])
+def test_each_socket_of_a_crowd_has_its_turn(with_sockets, monkeypatch, scanned: int) -> None:
+    """Scans give some sockets hardly more turns than others, also those that see a part of the sockets."""
+    monkeypatch.setattr(poller_module, "SCANNED_MOST", scanned)
+    monkeypatch.setattr(poller_module, "SCAN_EVERY_NS", 0)
 
     def scenario(sockets: Sockets) -> None:
         sockets.takes_ns = SERVE_NS // 10
@@ -196,9 +213,28 @@ def test_each_socket_of_a_crowd_has_its_turn(with_sockets) -> None:
         while len(served) < 10 * len(sockets.pairs):
             served += [note for note in sockets.serve() if isinstance(note, int)]
         counts = [served.count(number) for number in range(len(sockets.pairs))]
-        assert min(counts) >= 8, counts
+        assert min(counts) >= (8 if scanned > len(sockets.pairs) else 3), counts
 
     with_sockets(4 * BATCH, scenario)
+
+
+def test_no_client_is_charged_for_a_scan(with_sockets) -> None:
+    """The turn behind a scan begins when that has ended, and has all its time."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.takes_ns = SERVE_NS // (BATCH + 1)
+        for number, (server, _) in enumerate(sockets.pairs):
+            sockets.poller.set_client(server.fileno(), SlowClient(sockets, "ab"[number % 2]))
+        begun: list[int] = []
+        begin = sockets.begin
+        sockets.begin = lambda since_ns: (begun.append(sockets.now_ns - since_ns), begin(since_ns))[1]  # type: ignore
+        sockets.send()
+        notes = sockets.serve()
+        assert sockets.now_ns > len(sockets.pairs) * SERVE_NS, "the scan took no time"
+        assert begun[0] == 0
+        assert notes.index("end") == 1 + BATCH
+
+    with_sockets(BATCH + 6, scenario)
 
 
 def test_late_calls_leave_others_their_turn(with_sockets) -> None:

@@ -152,3 +152,9 @@ def test_first_are_one_of_each_principal_in_rounds(owners: list[str], most: int)
         assert not first
     elif most >= len(set(owners)):
         assert {owner for _, owner in first} == set(owners)
+
+
+def test_one_entry_goes_before_those_of_many_large_owners() -> None:
+    """Also where more owners than may be chosen have many entries, and stand before it."""
+    owners = [f"large-{number % 100}" for number in range(10_000)] + ["small"]
+    assert first_in_rounds(range(10_001), owners, 64)[0] == 10_000

@@ -12,9 +12,10 @@ each principal first: a thousand ready connections of one tenant do not delay th
 """
 
 import asyncio
+import random
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tidegate.fair_share import Rounds, first_in_rounds
@@ -38,7 +39,7 @@ SERVE_NS = 2_000_000
 SCAN_EVERY_NS = 10_000_000
 """Least time between two scans of all sockets that are ready, or of all requests that wait, in ns."""
 SCANNED_MOST = 8192
-"""Most sockets or requests of one scan: it takes some 5 ms. The next scan begins with others."""
+"""Most sockets or requests of one scan: it takes some 5 ms."""
 SCAN_SHARE = 25
 """Least time between two scans, in times of what the last one took."""
 LATE_NS = 1_000_000
@@ -123,16 +124,17 @@ class SocketPoller(Poller, Protocol):
 class ScanSchedule:
     """Schedule of the scans that find connections of other principals: rare enough to cost little.
 
-    next_ns: when the next scan may begin.
+    next_ns: when the next scan may begin. ended_ns: when the last one ended. Its time is charged to no client.
     """
 
-    __slots__ = ("next_ns",)
+    __slots__ = ("ended_ns", "next_ns")
 
     def __init__(self) -> None:
-        self.next_ns = 0
+        self.ended_ns = self.next_ns = 0
 
     def record(self, begun_ns: int, ended_ns: int) -> None:
         """Schedule the next scan by how long one took."""
+        self.ended_ns = ended_ns
         self.next_ns = ended_ns + max(SCAN_EVERY_NS, SCAN_SHARE * (ended_ns - begun_ns))
 
 
@@ -300,8 +302,10 @@ class EpollPoller:
         more = True
         now_ns = self._monotonic_ns()
         until_ns = now_ns + SERVE_NS
-        while (ready := self._left or self._poll(now_ns)) or more:
-            self._left = []
+        while (ready := self._take_left() or self._poll(now_ns)) or more:
+            if self._scans.ended_ns > now_ns:
+                until_ns += self._scans.ended_ns - now_ns
+                now_ns = self._scans.ended_ns
             turns.begin(now_ns)
             try:
                 is_over = self._call_back(ready, until_ns)
@@ -313,18 +317,33 @@ class EpollPoller:
                     self.wake()
                 return
 
+    def _take_left(self) -> list[tuple[int, int]]:
+        left, self._left = self._left, []
+        return left
+
+    def _leave(self, rest: Iterable[tuple[int, int]]) -> None:
+        """Serve sockets first in the next turn. A break is reported again: then the number may be another socket's."""
+        self._left[:0] = [(fd, events & ~_BROKEN) for fd, events in rest if events & ~_BROKEN]
+
     def _poll(self, now_ns: int) -> list[tuple[int, int]]:
         """Return the sockets of the next turn: those that became ready first; after a scan, some of each principal."""
         ready: list[tuple[int, int]] = self._epoll.poll(0, BATCH)
         if len(ready) < BATCH or now_ns < self._scans.next_ns:
             return ready
         clients = self._clients
-        # The kernel continues behind the sockets that it has just reported, and reports those last.
-        all_ready = self._epoll.poll(0, min(len(self._masks), SCANNED_MOST))
+        # The kernel continues behind the sockets that it has just reported, and reports those last. Scans of a part, all
+        # of one size, could bring the same sockets to the front again and again.
+        count = len(self._masks)
+        if count > SCANNED_MOST:
+            count = random.randrange(SCANNED_MOST // 2, SCANNED_MOST)
+        all_ready = self._epoll.poll(0, count)
         owners = [clients[fd].owner if fd in clients else "" for fd, _ in all_ready]
         first = first_in_rounds(all_ready, owners, BATCH)
         self._scans.record(now_ns, self._monotonic_ns())
-        return list(dict(first + ready).items()) if first else ready
+        if first:
+            ready = list(dict(first + ready).items())
+            self._leave(ready[BATCH:])
+        return ready[:BATCH]
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
         """Call back for each; return whether the turn is over. Who comes after that is the first in the next one."""
@@ -342,8 +361,7 @@ class EpollPoller:
             if turns.at_ns == since_ns:
                 turns.at_ns = now_ns
             if now_ns >= until_ns:
-                # A break is reported again: by then the number may be that of another socket.
-                self._left = [(fd, events & ~_BROKEN) for fd, events in rest if events & ~_BROKEN]
+                self._leave(rest)
                 return True
         return False
 

@@ -90,9 +90,9 @@ class Unpacker:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-unpack")
         future: Future[Outcome] = Future()
-        with self._lock:
+        with self._lock:  # until the batch is in the queue, the thread waits
+            self._worker.submit(self._unpack_next)
             self._waiting.append((future, partial(_timed, file, position, batch, most)), owner)
-        self._worker.submit(self._unpack_next)
         return future
 
     def _unpack_next(self) -> None:
