@@ -331,8 +331,8 @@ class EpollPoller:
         if len(ready) < BATCH or now_ns < self._scans.next_ns:
             return ready
         clients = self._clients
-        # The kernel continues behind the sockets that it has just reported, and reports those last. Scans of a part, all
-        # of one size, could bring the same sockets to the front again and again.
+        # The kernel continues behind the sockets that it has just reported, and reports those last. Scans of a part,
+        # all of one size, could bring the same sockets to the front again and again.
         count = len(self._masks)
         if count > SCANNED_MOST:
             count = random.randrange(SCANNED_MOST // 2, SCANNED_MOST)
