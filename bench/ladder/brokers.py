@@ -1,6 +1,8 @@
 """The two brokers that are compared, each a real process with its data in a directory of its own."""
 
+import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -43,6 +45,7 @@ Configuration:
 SHORT_LIVED = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Java's options where a node lives for some tests: half of its time would go into compiling what then hardly runs."""
 _CPU_CLOCK_OF_PROCESS = 2  # Linux: the clock id of another process's CPU time
+_FIRST_PORT, _PORTS = 20_000, 12_000
 _CLUSTER_ID = "dGlkZWdhdGUtYmVuY2gtMQ"
 
 
@@ -52,11 +55,15 @@ def cpu_s(pid: int) -> float:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Return a port on which no server listens, and that the system gives to no client.
+
+    The system takes the ports of clients from 32768 on: one of those may be in use when a broker has started.
+    """
+    while True:
+        port = _FIRST_PORT + secrets.randbelow(_PORTS)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass
