@@ -1,7 +1,6 @@
 """Handlers that work in slices: the others are served in between, and the answer is charged for all of them."""
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.server.test_half_close import reset
 from tidegate.server.handler import Answer, Deferred, Request, Wait, Work
 from tidegate.server.later_work import WORKS_AT_ONCE
 from tidegate.server.one_at_a_time import OneAtATime
-from tidegate.server.slices import FULL_COLLECTION_AFTER, SLICE_NS, Slices
+from tidegate.server.slices import SLICE_NS, Slices
 from tidegate.usage.readers import read_segment
 
 pytestmark = pytest.mark.alone
@@ -247,85 +246,6 @@ def test_slices_take_turns():
 
     asyncio.run(run())
     assert "".join(order) == "ababa"
-
-
-class _FullCollections:
-    """Counts how often the garbage collector looks at all objects."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __call__(self, phase, info):
-        """Count."""
-        self.count += phase == "start" and info["generation"] == 2
-
-
-@pytest.mark.parametrize("parallel", [1, 3])
-def test_old_objects_are_left_alone_while_work_is_under_way(parallel):
-    """The collector does not look through what the work has made so far; afterwards it may."""
-    made, collections = [], _FullCollections()
-
-    def run_slice():
-        made.append([[] for _ in range(3000)])
-        return len(made) >= 200
-
-    async def main():
-        slices = Slices(asyncio.get_running_loop())
-        for _ in range(parallel):
-            slices.add(run_slice)
-        await asyncio.sleep(0)
-        gc.callbacks.append(collections)
-        try:
-            while len(slices):
-                await asyncio.sleep(0)
-            return collections.count
-        finally:
-            gc.callbacks.remove(collections)
-
-    assert asyncio.run(main()) == 0
-    assert gc.get_threshold()[2] == FULL_COLLECTION_AFTER
-
-
-def test_work_without_end_does_not_stop_the_collector(monkeypatch):
-    """Old objects are looked at now and then however long the work takes."""
-    monkeypatch.setattr("tidegate.server.slices.SLICES_WITHOUT_FULL_COLLECTION", 50)
-    collections = _FullCollections()
-
-    async def main():
-        slices = Slices(asyncio.get_running_loop())
-        turns = 0
-
-        def run_slice():
-            nonlocal turns
-            turns += 1
-            made = [[] for _ in range(20_000)]
-            return turns == 200 or not made
-
-        slices.add(run_slice)
-        await asyncio.sleep(0)
-        gc.callbacks.append(collections)
-        try:
-            while len(slices):
-                await asyncio.sleep(0)
-        finally:
-            gc.callbacks.remove(collections)
-
-    asyncio.run(main())
-    assert 1 <= collections.count <= 10
-
-
-def test_closing_gives_the_collector_back():
-    """Work that is dropped leaves nothing switched off."""
-
-    async def main():
-        slices = Slices(asyncio.get_running_loop())
-        slices.add(lambda: False)
-        await asyncio.sleep(0)
-        assert gc.get_threshold()[2] > FULL_COLLECTION_AFTER
-        slices.close()
-
-    asyncio.run(main())
-    assert gc.get_threshold()[2] == FULL_COLLECTION_AFTER
 
 
 class Crowd:

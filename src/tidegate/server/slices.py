@@ -7,12 +7,8 @@ do, and with other long work in rounds.
 
     slices = Slices(loop)
     slices.add(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
-
-Meanwhile Python's garbage collector leaves old objects alone: it would look through all that the work has read and made
-so far, again and again, up to 60 ms at a time for 100,000 array elements. Afterwards it looks at what is left.
 """
 
-import gc
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -25,12 +21,6 @@ SLICE_NS = 2_000_000
 """How long one slice may last: others wait for one at the most between two looks at the sockets."""
 UNFINISHED: Any = object()
 """What `advance` returns when the slice was over before the work."""
-
-FULL_COLLECTION_AFTER = 10
-"""Collections of younger objects before one of all: Python's default."""
-SLICES_WITHOUT_FULL_COLLECTION = 5000
-"""So many slices may follow each other, some 10 s, before old objects are looked at all the same."""
-_NEVER = 2**31 - 1
 
 RunSlice = Callable[[], bool]
 
@@ -57,12 +47,11 @@ class Slices:
     Served in rounds over owners (`tidegate.fair_share.Rounds`), and over what is under way of each.
     """
 
-    __slots__ = ("_loop", "_run", "_scheduled", "_waiting")
+    __slots__ = ("_loop", "_scheduled", "_waiting")
 
     def __init__(self, loop: Scheduler) -> None:
         self._loop = loop
         self._waiting: Rounds[tuple[RunSlice, str]] = Rounds()
-        self._run = 0
         self._scheduled = False
 
     def __len__(self) -> int:
@@ -90,31 +79,16 @@ class Slices:
     def close(self) -> None:
         """Drop all that is under way."""
         self._waiting = Rounds()
-        _collect_all(after=FULL_COLLECTION_AFTER)
 
     def _run_one(self) -> None:
         self._scheduled = False
         if not self._waiting:
             return
         run_slice, owner = self._waiting.popleft()
-        self._run += 1
-        is_due = self._run % SLICES_WITHOUT_FULL_COLLECTION == 0
-        _collect_all(after=FULL_COLLECTION_AFTER if is_due else _NEVER)
         try:
             if not run_slice():
                 self._waiting.append((run_slice, owner), owner)
         finally:
-            if not self._waiting:
-                self._loop.call_soon(self._end)  # not in this turn, which had a slice already
-            elif not self._scheduled:
+            if self._waiting and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._run_one)
-
-    def _end(self) -> None:
-        if not self._waiting:
-            _collect_all(after=FULL_COLLECTION_AFTER)
-
-
-def _collect_all(*, after: int) -> None:
-    """Let the garbage collector look at old objects after so many collections of younger ones."""
-    gc.set_threshold(*gc.get_threshold()[:2], after)
