@@ -8,7 +8,7 @@ __all__ = ["batched", "release", "release_messages", "run_at_once"]
 T = TypeVar("T")
 
 _BATCH = 250  # elements: making something of so many takes less than a millisecond
-_RELEASED_AT_ONCE = 1000  # elements, each a few objects
+_RELEASED_AT_ONCE = 500  # elements, each a few objects
 
 
 def batched(items: Sequence[T], size: int = _BATCH) -> Iterator[Sequence[T]]:

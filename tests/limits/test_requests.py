@@ -334,7 +334,7 @@ def test_definitions_change_while_many_clients_are_known(new_broker):
 
 
 def test_settings_that_name_many(broker):
-    """A list of a thousand clients, and one of many addresses, change in slices."""
+    """Lists of a thousand clients, and of as many addresses as a value can hold, change in slices."""
 
     def change(name: str, value: str) -> bytes:
         configs = [{"name": name, "config_operation": 0, "value": value}]
@@ -343,7 +343,7 @@ def test_settings_that_name_many(broker):
 
     def lists(number: int) -> list[bytes]:
         clients = ";".join(f"client-id=c{number}-{at}" for at in range(1000))
-        addresses = ",".join(f"10.{number}.{at // 250}.{at % 250}:9" for at in range(500))
+        addresses = ",".join(f"10.{number}.{at // 250}.{at % 250}:9" for at in range(2300))
         return [
             change("tidegate.quota.observe", clients),
             change("max.connections.per.ip.overrides", addresses),

@@ -26,6 +26,7 @@ from tidegate.api_keys import (
 )
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
+from tidegate.in_slices import run_at_once
 from tidegate.quota import (
     EXTENSION_SETTINGS,
     ClusterMetadata,
@@ -64,7 +65,7 @@ from tidegate.server.handlers.scram_credentials import (
     alter_user_scram_credentials_handler,
     describe_user_scram_credentials_handler,
 )
-from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
+from tidegate.server.host_names import Addresses, warn_of_unknown
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
 from tidegate.server.listening.tls_listeners import TlsListeners
@@ -218,7 +219,7 @@ class Node:
         quotas.subscribe(self)
         self.callback.cluster = cluster
         self.callback.tell_cluster()
-        self._limit_hosts(quotas)
+        self._limit_hosts(quotas, run_at_once(limit_connections(self.connections, self.config)))
         self._authorizer = None if acls is None else acls.authorizer
         self.handlers = {**handlers, **_own_handlers(handlers, quotas, acls, credentials)}
         self._codecs = iter(_newest_first(self.handlers))
@@ -307,21 +308,17 @@ class Node:
         """Limit the rate of new connections."""
         self.connections.set_ip_rate(address, rate)
 
-    def _limit_hosts(self, quotas: QuotaAdministration) -> None:
-        """Put the names in `max.connections.per.ip.overrides` in force when their addresses are known."""
+    def _limit_hosts(self, quotas: QuotaAdministration, hosts: list[str]) -> None:
+        """Put the limits of these hosts of `max.connections.per.ip.overrides` in force when they are resolved."""
 
         def on_host(host: str, addresses: Addresses) -> None:
             warn_of_unknown(host, addresses)
-            count = self._overrides().get(host)
+            count = parse_per_ip_overrides(self.config["max.connections.per.ip.overrides"]).get(host)
             if count is not None:  # they may have changed meanwhile
                 for address in addresses:
                     self.connections.set_ip_override(address, count)
 
-        late = [host for host in self._overrides() if not addresses_of_literal(host)]
-        quotas.host_names.look_up_later(late, on_host)
-
-    def _overrides(self) -> dict[str, int]:
-        return parse_per_ip_overrides(self.config["max.connections.per.ip.overrides"])
+        quotas.host_names.look_up_later(hosts, on_host)
 
     def _load_settings(self, settings: DynamicSettings | None) -> None:
         """Follow the changed settings; without them where their callback cannot be loaded any more."""
@@ -337,8 +334,6 @@ class Node:
                 raise
             _log.error("%s; what was given at the start holds", error)
             self.callback.load(given)
-        if settings is not None:
-            limit_connections(self.connections, self.config)
 
     # --- settings: a `SettingSubscriber` ----------------------------------------------------------------------------
 
@@ -370,9 +365,9 @@ class Node:
         limits_changed = any(config[name] != before[name] for name in CONNECTION_SETTINGS)
         if limits_changed or config.listeners != before.listeners:
             yield None
-            limit_connections(self.connections, config)
+            hosts = yield from limit_connections(self.connections, config)
             yield None
-            self._limit_hosts(self._quotas)
+            self._limit_hosts(self._quotas, hosts)
             yield None
             self.closing.excess()
             self._on_slots()

@@ -18,6 +18,7 @@ it is charged.
 Not implemented: followers (error 6), rack awareness.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterable
 
 from tidegate import error_codes
@@ -176,8 +177,10 @@ class _WholeFetches:
         yield from session.begin()
         before = len(session.partitions)
         named: Partitions = {}
-        yield from _take_over(body["topics"], fetch, session.partitions, named)
-        yield from _forget(body["forgotten_topics_data"], fetch, session.partitions)
+        forgotten = body["forgotten_topics_data"]
+        most = self._storage.config.max_partitions + (yield from _count(forgotten))
+        yield from _take_over(body["topics"], fetch, session.partitions, named, most=most)
+        yield from _forget(forgotten, fetch, session.partitions)
         if not session.partitions:
             self._sessions.close(session.id)
             fetch.session = fetch.settle = None
@@ -242,11 +245,16 @@ def _in_order(wanted: Iterable[FetchedPartition]) -> Partitions:
 
 
 def _take_over(
-    topics: list[Message], fetch: Fetch, partitions: Partitions, named: Partitions | None = None
+    topics: list[Message],
+    fetch: Fetch,
+    partitions: Partitions,
+    named: Partitions | None = None,
+    *,
+    most: float = math.inf,
 ) -> Generator[None, None, None]:
     """Add what a request asks for to `partitions`; of one that is named more than once the last counts, at its place.
 
-    named: what this request names.
+    named: what this request names. most: stop when there are more; larger dicts take milliseconds to grow.
     """
     for part in topics:
         topic = part[fetch.field]
@@ -265,9 +273,19 @@ def _take_over(
                 found.ask(*asked)
             if named is not None:
                 named[key] = found
+            if len(partitions) > most:
+                return
             yield
         yield from release(part["partitions"])
         yield
+
+
+def _count(topics: list[Message]) -> Generator[None, None, int]:
+    count = 0
+    for part in topics:
+        count += len(part["partitions"])
+        yield
+    return count
 
 
 def _forget(topics: list[Message], fetch: Fetch, partitions: Partitions) -> Generator[None, None, None]:

@@ -11,6 +11,7 @@ written as Kafka sanitises it (B§3.10).
 (True, True, False)
 """
 
+import functools
 from collections.abc import Iterable
 
 from tidegate.errors import ConfigError
@@ -55,27 +56,32 @@ class EntitySelection:
         return any((one, other) in entities for one in users for other in client_ids)
 
 
-def parse_entities(text: str, *, setting: str) -> list[QuotaEntity]:
-    """Return the entities of a list. Raises `ConfigError` with setting, value and what was expected."""
+@functools.lru_cache(maxsize=8)
+def parse_entities(text: str, *, setting: str) -> tuple[QuotaEntity, ...]:
+    """Return the entities of a list. Raises `ConfigError` with setting, value and what was expected.
+
+    The last results are kept: a list is parsed when it is checked, stored and put in force, and takes milliseconds.
+    """
     text = text.strip()
     if text in ("", "none"):
-        return []
+        return ()
     if text == "all":
-        return [EVERYBODY]
-    entities = [_entity(part, setting) for part in text.split(";")]
-    if len(entities) > MAX_SELECTED:
-        raise ConfigError(f"{setting} has {len(entities)} entities, expected at most {MAX_SELECTED}")
-    return entities
+        return (EVERYBODY,)
+    parts = text.split(";")
+    if len(parts) > MAX_SELECTED:
+        raise ConfigError(f"{setting} has {len(parts)} entities, expected at most {MAX_SELECTED}")
+    return tuple([_entity(part, setting) for part in parts])
 
 
 def _entity(text: str, setting: str) -> QuotaEntity:
     parts: dict[str, EntityPart] = {}
     for part in text.split(","):
-        kind, equals, name = part.strip().partition("=")
-        if kind not in _PARTS or not equals or not name or _PARTS[kind] in parts:
+        kind, _, name = part.strip().partition("=")
+        field = _PARTS.get(kind)
+        if field is None or not name or field in parts:
             raise ConfigError(f"{setting} has {text!r}, expected {_EXPECTED}")
-        parts[_PARTS[kind]] = DEFAULT if name == _DEFAULT_NAME else _name(name, setting)
-    return QuotaEntity(user=parts.get("user"), client_id=parts.get("client_id"))
+        parts[field] = DEFAULT if name == _DEFAULT_NAME else _name(name, setting)
+    return QuotaEntity(**parts)
 
 
 def _name(text: str, setting: str) -> str:

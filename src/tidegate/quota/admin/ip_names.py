@@ -32,9 +32,9 @@ class IpLiteral(NamedTuple):
 
 def ip_literal(name: str) -> IpLiteral | None:
     """Return the address that `name` is written as, None where it is none."""
-    number = _ipv4_number(name)
-    if number is not None:
-        return IpLiteral(str(ipaddress.IPv4Address(number)))
+    octets = _ipv4(name)
+    if octets is not None:
+        return IpLiteral(".".join(map(str, octets)))
     if name[:1] == "[":
         if name[-1:] != "]":
             return None
@@ -53,14 +53,15 @@ def may_be_host_name(name: str) -> bool:
     )
 
 
-def _ipv4_number(text: str) -> int | None:
-    """Return the number of an address whose last part may stand for several bytes."""
+def _ipv4(text: str) -> bytes | None:
+    """Return the four bytes of an address whose last part may stand for several."""
     if len(text) > MAX_IPV4_TEXT or not _IPV4.fullmatch(text):
         return None
     *leading, last = map(int, text.split("."))
-    if any(part > 0xFF for part in leading) or last >= 1 << 8 * (4 - len(leading)):
+    try:
+        return bytes(leading) + last.to_bytes(4 - len(leading), "big")
+    except (ValueError, OverflowError):
         return None
-    return sum(part << 8 * (3 - at) for at, part in enumerate(leading)) + last
 
 
 def _ipv6(text: str) -> IpLiteral | None:
@@ -69,10 +70,10 @@ def _ipv6(text: str) -> IpLiteral | None:
         return None
     if "." in text:
         head, _, tail = text.rpartition(":")
-        number = _ipv4_number(tail) if tail.count(".") == 3 else None
-        if number is None:
+        octets = _ipv4(tail) if tail.count(".") == 3 else None
+        if octets is None:
             return None
-        text = f"{head}:{number >> 16:x}:{number & 0xFFFF:x}"
+        text = f"{head}:{octets[:2].hex()}:{octets[2:].hex()}"
     try:
         address = ipaddress.IPv6Address(_LEADING_ZEROS.sub("", text))
     except ValueError:

@@ -8,10 +8,11 @@ over its own rate is kept unread and closed when its throttle is over.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from tidegate.clock import Clock
 from tidegate.fair_share import Rounds, address_owner
+from tidegate.in_slices import run_at_once
 from tidegate.quota import AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
@@ -198,32 +199,36 @@ def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
     """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
     window = config.quota_windows.rate
     quotas = ConnectionQuotas(
-        _limits(config),
+        ConnectionLimits(),
         samples=window.samples,
         window_ms=window.window_ms,
         inter_broker_listener=config.inter_broker_listener,
     )
-    limit_connections(quotas, config)
+    run_at_once(limit_connections(quotas, config))
     return quotas
 
 
-def limit_connections(quotas: ConnectionQuotas, config: ServerConfig) -> None:
-    """Put the limits of other settings in force; connections that are there stay. Raises `ConfigError`."""
-    quotas.update_limits(_limits(config))
+def limit_connections(quotas: ConnectionQuotas, config: ServerConfig) -> Generator[None, None, list[str]]:
+    """Put the limits of other settings in force; return the hosts of overrides that are still to be resolved.
+
+    Connections that are there stay. Raises `ConfigError`.
+    """
+    overrides: dict[str, int] = {}
+    hosts = []
+    for host, count in parse_per_ip_overrides(config["max.connections.per.ip.overrides"]).items():
+        addresses = addresses_of_literal(host)
+        overrides.update(dict.fromkeys(addresses, count))
+        if not addresses:
+            hosts.append(host)
+        yield
+    quotas.update_limits(
+        ConnectionLimits(
+            max_connections=config["max.connections"],
+            max_connection_creation_rate=config["max.connection.creation.rate"],
+            max_connections_per_ip=config["max.connections.per.ip"],
+            max_connections_per_ip_overrides=overrides,
+        )
+    )
     for listener in config.listeners:
         quotas.add_listener(listener.name, listener.limits)
-
-
-def _limits(config: ServerConfig) -> ConnectionLimits:
-    return ConnectionLimits(
-        max_connections=config["max.connections"],
-        max_connection_creation_rate=config["max.connection.creation.rate"],
-        max_connections_per_ip=config["max.connections.per.ip"],
-        max_connections_per_ip_overrides=_of_literals(config["max.connections.per.ip.overrides"]),
-    )
-
-
-def _of_literals(text: str) -> dict[str, int]:
-    """Return the overrides of addresses; those of hosts are set when their addresses are known."""
-    counts = parse_per_ip_overrides(text)
-    return {address: count for host, count in counts.items() for address in addresses_of_literal(host)}
+    return hosts

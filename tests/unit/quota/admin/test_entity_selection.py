@@ -47,11 +47,11 @@ def test_clients_are_named(text, user, client_id, expected):
 
 def test_entities_are_parsed():
     """In the order of the list; `all` is the entity without parts."""
-    assert parse_entities("all", setting="s") == [EVERYBODY]
-    assert parse_entities(" user=a ; client-id=<default>,user=b", setting="s") == [
+    assert parse_entities("all", setting="s") == (EVERYBODY,)
+    assert parse_entities(" user=a ; client-id=<default>,user=b", setting="s") == (
         QuotaEntity(user="a"),
         QuotaEntity(user="b", client_id=DEFAULT),
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,10 @@ def test_what_is_no_list_is_refused(text):
     assert "expected" in str(caught.value)
 
 
-def test_lists_are_bounded():
-    """Each entity is a row of the usage record."""
-    text = ";".join(f"user=u{number}" for number in range(MAX_SELECTED + 1))
+@pytest.mark.parametrize("entity", ["user=u{}", "not-an-entity-{}"])
+def test_lists_are_bounded(entity):
+    """Each entity is a row of the usage record. The number is checked first, which takes no time."""
+    text = ";".join(entity.format(number) for number in range(MAX_SELECTED + 1))
     with pytest.raises(ConfigError, match="expected at most 1000"):
         parse_entities(text, setting="s")
 
