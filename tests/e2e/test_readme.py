@@ -116,7 +116,7 @@ def test_a_block_runs_as_it_stands(printed, block):
 @pytest.mark.java
 @pytest.mark.parametrize(("block", "expected"), SHOWN, ids=by_line)
 def test_a_block_prints_what_is_shown(printed, block, expected):
-    """What a page shows behind a block is what the block prints."""
+    """Each block prints the text that its page shows behind it."""
     terminal = printed[block].strip() + "\n"
     assert pattern_of(expected.text).fullmatch(terminal), terminal
 

@@ -3,7 +3,7 @@
     python neighbour.py PORT TOPIC [ADDRESS]
 
 A line on standard input is answered with a line of JSON: the latencies in ms since the line before. Of each, the time
-in which this process waited for a processor that others used is taken away. ADDRESS: where it connects from.
+in which this process waited for a processor that others used is taken away. ADDRESS: its own address.
 """
 
 import json

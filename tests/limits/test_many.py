@@ -92,13 +92,16 @@ def test_many_connections_open_and_close_at_once(new_broker):
     judge_work(broker, come_and_go, may_take_bytes=CONNECTIONS * CONNECTION_BYTES)
 
 
-def test_many_throttles_end_at_once(new_broker):
+@pytest.mark.parametrize("is_burst_watched", [False, True])
+def test_many_throttles_end_at_once(new_broker, is_burst_watched: bool):
     """Thousands of channels whose throttle ends in the same second, each with a request that waits behind it.
 
-    They send in one moment, too. The neighbour is another principal: none of its requests waits for all of theirs.
+    Their requests come in one burst. A neighbour of another principal is watched all the time. A neighbour of the same
+    principal waits for the requests that came before its own; it is watched once these have been answered.
     """
     broker = new_broker()
-    broker.start_neighbour("neighbour", "127.0.0.2")
+    if is_burst_watched:
+        broker.start_neighbour("neighbour", "127.0.0.2")
     limited = alter([{"client-id": None}], {"producer_byte_rate": 100.0})
     free = alter([{"client-id": "neighbour"}], {"producer_byte_rate": 1e9})
     with Connection(broker.port) as admin:
@@ -108,18 +111,32 @@ def test_many_throttles_end_at_once(new_broker):
     with connections(broker) as clients:
         numbers = itertools.count()
 
-        def throttle() -> Exchanged:
+        def send() -> int:
             sent = 0
             for client, number in zip(clients, numbers, strict=False):
                 frame = request(PRODUCE, 8, produce("limits", [batch]), client_id=f"c{number}")
                 client.socket.sendall(frame + request(API_VERSIONS, 0, {}))
                 sent += len(frame)
+            return sent
+
+        def skip_answers() -> None:
             for client in clients:
                 client.skip_answer()
-                client.skip_answer()
+
+        def prepare() -> None:
+            if not is_burst_watched:
+                send()
+                skip_answers()
+
+        def throttle() -> Exchanged:
+            sent = 0
+            if is_burst_watched:
+                sent = send()
+                skip_answers()
+            skip_answers()
             return Exchanged(sent)
 
-        seen = judge_work(broker, throttle, may_keep_bytes=CONNECTIONS * QUOTA_BYTES)
+        seen = judge_work(broker, throttle, prepare=prepare, may_keep_bytes=CONNECTIONS * QUOTA_BYTES)
     assert seen.took_s > 1, "nobody was throttled"
 
 

@@ -185,7 +185,7 @@ class WatchedBroker(Broker):
         return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
     def start_neighbour(self, topic: str, address: str = "127.0.0.1") -> None:
-        """Let a neighbour at `address` produce to `topic`, in the place of the one before, until `close`."""
+        """Start a neighbour that produces to `topic` from `address` until `close`; end the one before."""
         self._end_neighbour()
         self.neighbour = subprocess.Popen(
             [sys.executable, str(HERE / "neighbour.py"), str(self.port), topic, address],

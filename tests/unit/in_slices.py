@@ -6,8 +6,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tests.machine_speed import slowness
-
 Result = TypeVar("Result")
 
 
@@ -22,8 +20,7 @@ def whole(work: Generator[None, None, Result]) -> Result:
 
 MOST_STEP_MS = 5.0
 """A bar for the longest step of long work. The contract says about 1 ms; a table that grows to hold tens of thousands
-takes two, and a loaded machine is slower. At the speed of the reference machine (`machine_speed.py`). The same as of
-the whole broker (`limits/bounds.py`)."""
+takes two, and a loaded machine is slower. The same as of the whole broker (`limits/bounds.py`)."""
 
 
 @contextmanager
@@ -39,12 +36,12 @@ def no_collection() -> Iterator[None]:
 def longest_step_ms(
     begin: Callable[[], Generator[None, None, Result]], *, times: int = 3
 ) -> tuple[Result, float]:
-    """Run work to its end; return its result, and the CPU time of its longest step, on the reference machine.
+    """Run work to its end; return its result, and the CPU time of its longest step.
 
     Where that is not below the bar, again, so many times at most, and the best counts: other processes make single
     steps longer. Garbage is not collected meanwhile.
     """
-    best_ns: float = 2**63
+    best_ns = 2**63
     with no_collection():
         for _ in range(times):
             work, longest_ns = begin(), 0
@@ -60,5 +57,4 @@ def longest_step_ms(
             best_ns = min(best_ns, longest_ns)
             if best_ns < MOST_STEP_MS * 1e6:
                 break
-            best_ns = min(best_ns, longest_ns / slowness())
     return result, best_ns / 1e6

@@ -138,7 +138,7 @@ def test_owners_of_connections():
 
 @given(st.lists(st.sampled_from("abcd"), max_size=40), st.integers(1, 10))
 def test_first_are_one_of_each_principal_in_rounds(owners: list[str], most: int) -> None:
-    """Each principal has as many as any other that still has some, in order, and nobody goes before only itself."""
+    """The chosen entries of each principal are its first ones, and their numbers differ by one at most."""
     entries = list(enumerate(owners))
     first = first_in_rounds(entries, owners, most)
     assert len(first) <= most
@@ -155,6 +155,6 @@ def test_first_are_one_of_each_principal_in_rounds(owners: list[str], most: int)
 
 
 def test_one_entry_goes_before_those_of_many_large_owners() -> None:
-    """Also where more owners than may be chosen have many entries, and stand before it."""
+    """The single entry of an owner is chosen first, although 100 owners with many entries stand before it."""
     owners = [f"large-{number % 100}" for number in range(10_000)] + ["small"]
     assert first_in_rounds(range(10_001), owners, 64)[0] == 10_000

@@ -49,11 +49,12 @@ class Deadlines:
         """Let a deadline be over at `at_ms`, whenever it was to be before."""
         deadline.at_ms = at_ms
         entry = deadline.entry
-        if entry is None:
-            self._push(deadline, at_ms)
-        elif at_ms < entry[_TIME]:
-            self._drop_entry(deadline)
-            self._push(deadline, at_ms)
+        if entry is None or at_ms < entry[_TIME]:
+            if entry is not None:
+                self._drop_entry(deadline)
+            self._number += 1
+            deadline.entry = entry = [at_ms, self._number, deadline]
+            heapq.heappush(self._heap, entry)
 
     def cancel(self, deadline: Deadline) -> None:
         """Let a deadline never be over. The place of its entry goes when its time comes, or with half of all."""
@@ -75,16 +76,11 @@ class Deadlines:
             deadline.entry = None
             assert deadline.at_ms is not None
             if deadline.at_ms > now_ms:
-                self._push(deadline, deadline.at_ms)
+                self.start(deadline, deadline.at_ms)
             else:
                 deadline.at_ms = None
                 return deadline
         return None
-
-    def _push(self, deadline: Deadline, at_ms: int) -> None:
-        self._number += 1
-        deadline.entry = entry = [at_ms, self._number, deadline]
-        heapq.heappush(self._heap, entry)
 
     def _drop_entry(self, deadline: Deadline) -> None:
         entry, deadline.entry = deadline.entry, None

@@ -4,7 +4,7 @@ Follows: Kafka 4.3 `ClassicGroup`.
 """
 
 import enum
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 
 from tidegate import error_codes
 from tidegate.fair_share import UNKNOWN_OWNER
@@ -266,17 +266,25 @@ class Group:
 
     def joined(self, member: Member) -> Message:
         """Return the answer to a member's JoinGroup: the leader is told of all members."""
-        leads = member.member_id == self.leader_id
-        return {
+        return next(self.answers_to_joins([member]))
+
+    def answers_to_joins(self, members: Iterable[Member]) -> Iterator[Message]:
+        """Yield the answer to the JoinGroup of each of some members."""
+        common = {
             "error_code": error_codes.NONE,
             "generation_id": self.generation,
             "protocol_type": self.protocol_type,
             "protocol_name": self.protocol,
             "leader": self.leader_id or "",
             "skip_assignment": False,
-            "member_id": member.member_id,
-            "members": self.members_for_leader() if leads else [],
         }
+        for member in members:
+            leads = member.member_id == self.leader_id
+            yield {
+                **common,
+                "member_id": member.member_id,
+                "members": self.members_for_leader() if leads else [],
+            }
 
     def members_for_leader(self) -> list[Message]:
         """Return every member with its metadata."""

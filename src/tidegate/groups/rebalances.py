@@ -120,13 +120,14 @@ class Rebalances:
             return
         group.pending_sync.update(dict.fromkeys(group.members))
         start = self._deadlines.start
-        for member in list(group.members.values()):
+        members = list(group.members.values())
+        for member, answer in zip(members, group.answers_to_joins(members), strict=True):
             member.session_mark_ms = member.rebalance_mark_ms = member.throttled_ms
             start(member, now_ms + member.session_timeout_ms)
             member.is_new = False
             join = group.take_join(member)
             if join is not None:
-                join(group.joined(member))
+                join(answer)
         group.sync_deadline.extended_ms = 0
         self._deadlines.start(group.sync_deadline, now_ms + group.rebalance_timeout_ms())
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.machine_speed import slowness
 from tests.unit.groups.world import World
 from tests.unit.in_slices import MOST_STEP_MS, no_collection
 
@@ -15,14 +14,14 @@ PROTOCOLS = [(name, bytes.fromhex("0000000000010001 7400000000")) for name in ("
 
 
 def cpu_ms(call: Callable[[], Any]) -> float:
-    """Return the CPU time of a call on this machine."""
+    """Return the CPU time of a call."""
     begun_ns = time.thread_time_ns()
     call()
     return (time.thread_time_ns() - begun_ns) / 1e6
 
 
 def longest_ms() -> float:
-    """Bring such a group through a rebalance; return the CPU time of its longest step on the reference machine."""
+    """Bring such a group through a rebalance; return the CPU time of its longest step."""
     world = World(initial_rebalance_delay_ms=1)
     ids = [world.join(protocols=PROTOCOLS).answer["member_id"] for _ in range(MAX_GROUP_MEMBERS)]
     joined = [world.join(member_id, protocols=PROTOCOLS) for member_id in ids]
@@ -37,14 +36,14 @@ def longest_ms() -> float:
     steps.append(cpu_ms(lambda: world.sync(leader, generation, dict.fromkeys(ids, b"x" * 100))))
     assert world.state == "Stable"
     steps.append(cpu_ms(lambda: world.join(leader, protocols=PROTOCOLS)))
-    return max(steps) / slowness()
+    return max(steps)
 
 
 @pytest.mark.alone
 def test_largest_group_takes_no_long_step() -> None:
     """Neither the end of a rebalance nor an assignment holds the loop for long.
 
-    The best of ten counts, on a machine of two cores that other processes use, too.
+    The best of ten counts: a virtual machine has seconds in which all code takes twice its time.
     """
     with no_collection():
         assert any(longest_ms() < MOST_STEP_MS for _ in range(10))
