@@ -7,20 +7,20 @@ from tidegate.in_slices import release, release_messages
 
 @pytest.mark.parametrize("sizes", [(99_000,), (100,) * 990, (1, 5_000, 0, 94_999)])
 def test_many_elements_are_released_some_at_a_time(sizes):
-    """However they are spread over lists and tables, a step frees a thousand of them, and all go."""
+    """However they are spread over lists and tables, a step frees 500 of them, and all go."""
     containers = [dict.fromkeys(range(size)) if size % 2 else [None] * size for size in sizes]
     left = sum(sizes)
     for _ in release(*containers):
         before, left = left, sum(map(len, containers))
-        assert before - left == 1_000
+        assert before - left == 500
     assert not any(containers)
 
 
 def test_few_elements_are_left():
     """What an ordinary request was made of goes by itself."""
-    items, table = [1] * 500, {"a": 1}
+    items, table = [1] * 499, {"a": 1}
     assert list(release(items, table)) == []
-    assert (len(items), len(table)) == (500, 1)
+    assert (len(items), len(table)) == (499, 1)
 
 
 def _message(topics: int, partitions: int) -> list[dict]:
@@ -34,7 +34,7 @@ def _message(topics: int, partitions: int) -> list[dict]:
     ("topics", "partitions"), [(20_000, 0), (1, 20_000), (100, 200)], ids=["wide", "deep", "both"]
 )
 def test_messages_are_released_with_all_that_is_in_them(topics, partitions):
-    """A step takes a thousand of them from their lists, on whatever level; in the end every list is empty."""
+    """A step takes 500 of them from their lists, on whatever level; in the end every list is empty."""
     messages = _message(topics, partitions)
     inner = [message["partitions"] for message in messages]
     innermost = [part["replicas"] for parts in inner for part in parts]
@@ -43,7 +43,7 @@ def test_messages_are_released_with_all_that_is_in_them(topics, partitions):
     steps = 0
     for _ in release_messages(messages):
         before, left = left, sum(map(len, lists))
-        assert before - left == 1_000
+        assert before - left == 500
         steps += 1
-    assert steps == (topics + 2 * topics * partitions) // 1_000
+    assert steps == (topics + 2 * topics * partitions) // 500
     assert not any(lists)
