@@ -13,27 +13,27 @@ __all__ = ["add_parser", "run"]
 _EXIT_LEFT_OUT = 1
 
 _DESCRIPTION = """\
-Merge the many files of a usage record into one sorted file an hour and node,
-what lies in its spool included. A running broker does that by itself five
-minutes after the hour; this is for a record that a broker has left behind, and
-for one that was imported or copied."""
+Merge the files of a usage record, including its spool, into one sorted file per
+hour and node. A running broker does this by itself, five minutes after each
+hour. Use the command for the record of a stopped broker, or for one that was
+imported or copied."""
 
 _EPILOG = """\
 examples:
-  tidegate compact ./usage                 of a broker that is not running
+  tidegate compact ./usage                 of a stopped broker
   tidegate compact data/usage && cp -r data/usage/parquet /archive/july
 
-DIR is the usage directory, with `parquet` or `spool` in it. Nothing is done
-while a broker, its writer or an import is at work on it. Killed at any point,
-nothing is lost or twice; run it again. The files that were merged stay for an
-hour, for jobs that are reading them; a later run or the broker deletes them.
-Files are made for the owner only (mode 0600): they hold user names and client
-ids, personal data.
+DIR is the usage directory, which contains `parquet` or `spool`. The command
+stops if a broker, its writer or an import uses it. If it is killed, no row is
+lost or duplicated; run it again. Merged files stay for an hour, for jobs that
+still read them; a later run or the broker deletes them. Only the owner can read
+the files (mode 0600): they contain user names and client ids, which are
+personal data.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
-  1    done, but for what cannot be read; which that is, is on stderr
+  1    done, except for files that cannot be read; their names are on stderr
   2    there is no record, it is in use or cannot be written; the reason is on
        stderr
   130  interrupted with Ctrl-C; run it again"""

@@ -6,17 +6,16 @@ from pathlib import Path
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-See why quotas exist and what Tidegate does about them, in under two minutes and
-without a network:
+Show what quotas do, in under two minutes and without a network. The demo
 
-  1. starts a broker, and three real clients of it: `checkout` sends a small
-     order every few milliseconds and waits for each, `loader` floods,
-     `analytics` reads all of the flood
-  2. half-way sets quotas over the wire, as any Kafka admin client would
-  3. sums up the recorded traffic on Spark, and replays it against the quotas
-     that were in force and two others
+  1. starts a broker and three real clients: `checkout` sends a small order
+     every few milliseconds and waits for each, `loader` sends as fast as it
+     can, and `analytics` reads what `loader` sends
+  2. sets quotas over the wire half-way, as any Kafka admin client would
+  3. shows the usage of each client, and replays the recorded traffic on Spark
+     under the quotas in force and two others
 
-Exit code 0 only if every step did what it should."""
+The exit code is 0 only if every step succeeds."""
 
 _EPILOG = """\
 examples:
@@ -24,7 +23,7 @@ examples:
   tidegate demo --out /tmp/demo --seconds 20
 
 Needs Java 17 or later and the extras 'pipeline' and 'clients' (README,
-Install). Writes 2 to 4 GB while it runs, a few MB of which stay."""
+Install). Uses 2 to 4 GB of disk while it runs, and a few MB afterwards."""
 
 _SECONDS_MIN, _SECONDS_MAX = 5, 600
 
@@ -33,7 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "demo",
-        help="see all of it in under two minutes",
+        help="show what quotas do, in under two minutes",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -43,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="DIR",
         type=Path,
         default=Path("demo-out"),
-        help="where results go (default: ./demo-out)",
+        help="directory for results (default: ./demo-out)",
     )
     parser.add_argument(
         "--seconds",

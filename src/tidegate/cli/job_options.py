@@ -40,7 +40,7 @@ _SHOWN = 20
 def directory_argument(parser: argparse.ArgumentParser) -> None:
     """Add the usage record that is read."""
     parser.add_argument(
-        "directory", metavar="DIR", type=location_type, help="usage directory of a server, or its URI"
+        "directory", metavar="DIR", type=location_type, help="usage directory of a broker: a path or URI"
     )
 
 
@@ -72,12 +72,12 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "--out",
         metavar="DIR",
         type=location_type,
-        help="also write the tables there, as Parquet; a path or URI",
+        help="also write the tables as Parquet to this path or URI",
     )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="write into --out although it holds something that is not ours",
+        help="write to --out even if it contains other files",
     )
     where_options(parser)
 
@@ -87,13 +87,17 @@ def where_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master",
         metavar="M",
-        help="run on Spark, there, in its own notation (default: if need be, local[*])",
+        help="run on this Spark master, such as local[2] (default: local[*], for large records only)",
     )
     from_option(parser)
     parser.add_argument(
-        "--to", dest="to_ms", metavar="TIME", type=_hour, help="only before this hour; a date is its first"
+        "--to",
+        dest="to_ms",
+        metavar="TIME",
+        type=_hour,
+        help="read rows before this hour; a date means its first hour",
     )
-    parser.add_argument("--explain", action="store_true", help="say on stderr where the job runs, and why")
+    parser.add_argument("--explain", action="store_true", help="print to stderr where the job runs, and why")
 
 
 def from_option(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +107,7 @@ def from_option(parser: argparse.ArgumentParser) -> None:
         dest="from_ms",
         metavar="TIME",
         type=_hour,
-        help="only from this hour on, UTC: 2026-11-22T14:00",
+        help="read rows from this hour on, in UTC, such as 2026-11-22T14:00",
     )
 
 
@@ -166,7 +170,7 @@ def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | No
     """Add the option that says how many `lines` to print; the default is None where it is another in JSON."""
     otherwise = f"default: {_SHOWN}" if default else f"default: {_SHOWN}; in JSON {_MOST_LINES}"
     parser.add_argument(
-        "--top", metavar="N", type=_count, default=default, help=f"how many {lines} to print ({otherwise})"
+        "--top", metavar="N", type=_count, default=default, help=f"number of {lines} to print ({otherwise})"
     )
 
 
@@ -178,7 +182,7 @@ def plans_option(parser: argparse.ArgumentParser) -> None:
         type=path_type,
         action="append",
         default=[],
-        help="a plan: quotas.yaml; may be given several times",
+        help="quotas to try (a plan); can be repeated",
     )
     parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
 
@@ -189,8 +193,8 @@ def loop_option(parser: argparse.ArgumentParser) -> None:
         "--loop",
         choices=("open", "closed"),
         default="closed",
-        help="closed (default): who is throttled under a plan comes later, a forecast; "
-        "open: all times as recorded, a check; the quotas in force are always replayed open",
+        help="closed (default): throttled clients send later, a forecast; open: all requests keep their recorded "
+        "times, a check. The quotas in force are always replayed open",
     )
 
 

@@ -19,9 +19,9 @@ __all__ = ["add_parser", "run"]
 _MOST_SECONDS = 86_400
 
 _DESCRIPTION = """\
-Show, for every entity and type of quota, the smallest limit that would never
-have throttled it, and the smallest that delays at most 1 % of its bytes by at
-most 1 s. The last line of each type is the default that would do for all."""
+For each entity and quota type, show the smallest limit that would never have
+throttled it, and the smallest limit that delays at most 1 % of its bytes by at
+most 1 s. The last line of each type is the default that all entities need."""
 
 _EPILOG = """\
 examples:
@@ -34,15 +34,15 @@ examples:
                                                 limits_by_node.parquet
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written. Limits are per second and broker, rounded up to what quotas.yaml
-takes; --json and --out have all digits. They hold for Kafka's windows (11 of
-1 s), or for those of --quotas. Each type of quota is looked at by itself.
-A fetch larger than a limit allows at once would be cut: that counts as
-throttled. A client without a client id is no entity of a level with one.
+has written. Limits are per second and broker, rounded up to the precision of
+quotas.yaml; --json and --out have all digits. They assume Kafka's windows (11
+of 1 s), or those of --quotas. Each quota type is examined separately. A fetch
+that a limit would cut counts as throttled. Clients without a client id do not
+count at levels with one.
 
-Requests keep their recorded times (open loop). Who was throttled when this was
-recorded may have wanted more. The tables hold user names and client ids:
-personal data. Needs the extra 'pipeline' (README, Install)
+Requests keep their recorded times (open loop). Clients that were throttled when
+recorded may have wanted more. The tables contain user names and client ids,
+which are personal data. Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
@@ -55,7 +55,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "limits",
-        help="the smallest quotas that would have throttled nothing",
+        help="smallest quotas that throttle no recorded request",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -66,10 +66,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--by",
         choices=("both", "user", "client-id"),
         default="both",
-        help="what tells entities apart (default: both)",
+        help="level of the entities (default: both)",
     )
     which.add_argument(
-        "--quotas", metavar="FILE", type=path_type, help="the entities and windows of this quotas.yaml"
+        "--quotas", metavar="FILE", type=path_type, help="use the entities and windows of this quotas.yaml"
     )
     which.add_argument("--plan", dest="quotas", type=path_type, help=argparse.SUPPRESS)
     parser.add_argument(
@@ -77,10 +77,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="PERCENT",
         type=_percent,
         default=1.0,
-        help="share of its bytes, time or permits that may be delayed (default: 1)",
+        help="largest share of bytes, time or mutations that may be delayed (default: 1)",
     )
     parser.add_argument(
-        "--longest", metavar="SECONDS", type=_seconds, default=1.0, help="and for how long (default: 1)"
+        "--longest", metavar="SECONDS", type=_seconds, default=1.0, help="longest delay (default: 1)"
     )
     top_option(parser, "entities of each type", default=None)
     json_option(parser)

@@ -55,28 +55,28 @@ _MODULES = {"import": "import_"}  # a word of Python's own
 _ARROW_MEMORY = ("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _DESCRIPTION = """\
-Apache Kafka's client quotas in Python: a broker that throttles as Kafka does,
-and jobs that show what a quota would have done to traffic already recorded."""
+Apache Kafka's client quotas in Python: a broker that throttles clients as Kafka
+does, and jobs that show the effect of other quotas on recorded traffic."""
 
 _EPILOG = """\
 examples:
-  tidegate demo                                 see all of it in two minutes
+  tidegate demo                                 all of it in two minutes
   tidegate serve --port 9092                    a broker for any Kafka client
-  tidegate settings tidegate-data               what was changed while it ran
-  tidegate import request.log --out ./usage     a record of another broker
-  tidegate usage ./usage                        who used what
-  tidegate obedience ./usage                    which clients did not wait
-  tidegate replay ./usage --quotas quotas.yaml  what they would have done
-  tidegate limits ./usage                       the smallest that hurt nobody
+  tidegate settings tidegate-data               settings changed at run time
+  tidegate import request.log --out ./usage     a request log of Apache Kafka
+  tidegate usage ./usage                        usage of each client
+  tidegate obedience ./usage                    clients that ignore throttles
+  tidegate replay ./usage --quotas quotas.yaml  effect of other quotas
+  tidegate limits ./usage                       smallest sufficient quotas
   tidegate recommend ./usage > quotas.yaml      quotas to set, and why
-  tidegate watch ./usage --quotas quotas.yaml   the same of what happens now
-  tidegate report ./usage --out usage.html      all of it on one page
+  tidegate watch ./usage --quotas quotas.yaml   usage and throttles right now
+  tidegate report ./usage --out usage.html      all results on one page
 
-`tidegate COMMAND --help` explains a command.
+`tidegate COMMAND --help` describes a command.
 
 exit codes:
   0    done
-  1    the command ran and its answer is no (a check that it made failed)
+  1    the command ran, and its check failed
   2    an option, a file or the environment cannot be used; the reason is on
        stderr
   130  interrupted with Ctrl-C"""

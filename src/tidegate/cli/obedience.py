@@ -17,10 +17,10 @@ __all__ = ["add_parser", "run"]
 _EXIT_NOT_KNOWN = 1
 
 _DESCRIPTION = """\
-Show which client libraries waited as long as they were told to. A throttled
-connection is not read; the broker notes when its client sends again before
-the time is over. Per library and version: how many of its throttled clients
-did, after how many throttled requests, and how early."""
+Show which client libraries obey throttle times. While a connection is
+throttled, the broker does not read it, and records whether its client sends
+before the throttle time is over. For each library and version: how many
+throttled clients sent early, after how many throttled requests, and how early."""
 
 _EPILOG = """\
 examples:
@@ -31,19 +31,19 @@ examples:
                                                obedience_by_client.parquet
 
 DIR is the usage directory of `tidegate serve`. A request log of Apache Kafka
-does not say when clients came back: of what `tidegate import` has written it
-cannot be known.
+does not contain when clients sent again, so the command rejects records of
+`tidegate import`.
 
-Early is not always wrong: several requests in flight were sent before the
-answer to the first could be read, and acks=0 has no answer. The median is the
-limit of the bucket (1, 2, 5, 10, ... ms) that it lies in. Clients that come
-less than 1 ms early are not counted.
-The tables hold user names and client ids: personal data.
+An early request is not always a fault: a client with several requests in flight
+sent them before it could read the first answer, and acks=0 has no answer. The
+median is the upper bound of its bucket (1, 2, 5, 10, ... ms). Requests that are
+less than 1 ms early do not count.
+The tables contain user names and client ids, which are personal data.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
-  1    it cannot be known: the record was made by `tidegate import`
+  1    unknown: the record was made by `tidegate import`
   2    an option, the files, Java or Spark cannot be used; the reason is on
        stderr
   130  interrupted with Ctrl-C"""

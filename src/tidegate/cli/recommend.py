@@ -19,8 +19,9 @@ _EXIT_TOO_LITTLE = 3
 
 _DESCRIPTION = """\
 Propose quotas: a default for all clients, and overrides for the few that need
-more, with the reason for each number. Comments on top have a forecast of the
-recorded traffic under them. Protected clients are not throttled in it."""
+more, with a reason for each number. The first comments of the output contain a
+forecast of the recorded traffic under these quotas. The forecast never
+throttles protected clients."""
 
 _EPILOG = """\
 examples:
@@ -32,21 +33,23 @@ examples:
   BOOTSTRAP=localhost:9092 sh set-quotas.sh
 
 An entity needs the smallest limit that would never have throttled it
-(tidegate limits), times the headroom. Who needs at least twice as much as the
-next has an override: one in ten at most, or three in a small cluster.
-A budget is what one broker may bear if all use what they may: where their
-limits exceed it, the largest are cut to one height, the protected left alone.
+(`tidegate limits`). The proposal is that limit times --headroom. An entity that
+needs at least twice as much as the next one gets an override: at most one in
+ten, or three in a small cluster.
+--budget is the load that one broker may carry if all clients use their quotas
+fully. If the limits add up to more, the largest are cut to the same value;
+protected entities keep theirs.
 
-A proposal needs requests in 30 windows of 10 seconds, and 100 requests of a
-type of quota for a quota of that type; --force does without. Request quotas are
-not proposed from an imported record, whose request time is not whole. Clients
-of the brokers themselves, such as broker-1-fetcher-0, are left out and counted.
+A proposal needs requests in 30 windows of 10 seconds, and 100 requests of each
+quota type that it sets; --force removes this check. Request quotas are never
+proposed from an imported record, whose request times are incomplete. Internal
+clients of brokers, such as broker-1-fetcher-0, are left out and counted.
 
-Output is a quotas.yaml (docs/quotas-file.md), which `tidegate replay --quotas`
-takes; comments on top have the forecast (closed loop), where brokers are used
-unevenly, whose needs were hidden by throttling when this was recorded, and
-which consumers would be kept behind: with more to read than ten seconds of
-their quota hold, by the lag that each Fetch shows.
+The output is a quotas.yaml (docs/quotas-file.md) for `tidegate replay
+--quotas`. Its first comments contain the forecast (closed loop), clients that
+use brokers unevenly, clients that were throttled when recorded, so that their
+need is not known, and consumers that could not catch up: their lag is more than
+ten seconds of their quota.
 It holds user names and client ids: personal data.
 Needs the extra 'pipeline' (README, Install)
 

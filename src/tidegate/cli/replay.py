@@ -28,52 +28,50 @@ _EXIT_DIFFERENT = 1  # the check of --in-force failed
 _EXIT_NOT_COMPARED = 3  # it had nothing to check
 
 _DESCRIPTION = """\
-Feed the requests that a server has recorded to the quota engine again, under
-the quotas of a file, and show per quota entity how many of them would have been
-throttled, for how long, and since when; several plans beside one another, and
-beside what really happened. In closed loop, the default, a client that is
-throttled comes later: a forecast (docs/closed-loop.md). In open loop all times
-stay as recorded: a check."""
+Apply other quotas (plans) to recorded requests. For each quota entity, show how
+many requests would have been throttled, for how long, and since when, next to
+what really happened. By default a throttled client sends its next requests
+later: the result is a forecast (docs/closed-loop.md). With --loop open, all
+requests keep their recorded times: the result is exact, and a check."""
 
 _EPILOG = """\
 examples:
   tidegate replay ./usage --quotas quotas.yaml
   tidegate replay ./usage --quotas tight.yaml --quotas loose.yaml
-                                        two plans beside one another
-  tidegate replay ./usage --in-force    check the record: every decision again
+                                        compare two plans
+  tidegate replay ./usage --in-force    check every recorded decision
   tidegate replay ./usage --in-force --from 2026-11-22T14:00
-                                        from an hour on, UTC
+                                        from this hour on, in UTC
   tidegate replay ./usage --quotas quotas.yaml --loop open
-                                        the same requests at the same times
+                                        requests keep their recorded times
   tidegate replay ./usage --quotas quotas.yaml --limits
-                                        and what would have been enough
+                                        and the smallest sufficient limits
   tidegate replay ./usage --quotas quotas.yaml --json
                                         for programs: docs/results.md
   tidegate replay ./usage --quotas quotas.yaml --loop open --out ./out \\
-      --decisions                       every decision, one by one
+      --decisions                       each decision
   tidegate replay ./usage --quotas quotas.yaml --loop open \\
-      --continue ./before --out ./now   on from what the hours before left
+      --continue ./before --out ./now   continue from an earlier state
   tidegate replay s3://bucket/usage --in-force --out s3://bucket/out
                                         by URI: docs/clusters.md
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written; quotas.yaml is described in docs/quotas-file.md; it may have groups
-that share a limit, and smooth mode. A plan is named after its file.
+has written. docs/quotas-file.md describes quotas.yaml, which can also have
+groups that share a limit, and smooth mode. A plan has the name of its file.
 
 With --out: replay_by_entity.parquet, replay_by_client.parquet; in open loop
 state.parquet (what --continue goes on from) and, with --decisions,
-decisions.parquet (one row per plan and request, by date). They hold user names
-and client ids: personal data.
+decisions.parquet (one row per plan and request, by date). They contain user
+names and client ids, which are personal data.
 
-The head of the tables says in which loop each plan was replayed. Single
-decisions, --continue and what --limits finds are those of the recorded times:
-the first two need --loop open.
+The head of each table shows the loop of each plan. --decisions and --continue
+need --loop open; --limits always uses the recorded times.
 
-A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
-replayed as an answer with that much of records. A fetch that was throttled when
-it was recorded, and tried again, is several requests; its bytes count once.
-Up to 20 million rows are replayed in this process, more on Spark, which needs
-Java 17 or later; --explain says which.
+A recorded fetch that is larger than a plan's cap (limit * (windows - 1))
+returns the cap in the replay. A fetch that was throttled when recorded, and
+repeated, is several requests; its bytes count once.
+Up to 20 million rows are processed in this process, larger records on
+Spark, which needs Java 17 or later; --explain prints which.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
@@ -89,7 +87,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "replay",
-        help="what these quotas would have done to recorded traffic",
+        help="effect of other quotas on recorded traffic",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -97,22 +95,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     directory_argument(parser)
     plans_option(parser)
     parser.add_argument(
-        "--in-force", action="store_true", help="also replay the quotas that were in force, and compare"
+        "--in-force",
+        action="store_true",
+        help="also replay the quotas that were in force, and compare the decisions with the recorded ones",
     )
     parser.add_argument(
         "--continue",
         dest="before",
         metavar="DIR",
         type=location_type,
-        help="go on from what the same plans left in --out DIR of the hours before",
+        help="continue from the state that the same plans wrote to --out DIR for the hours before",
     )
-    parser.add_argument(
-        "--decisions", action="store_true", help="also write every single decision (needs --out)"
-    )
+    parser.add_argument("--decisions", action="store_true", help="also write each decision (needs --out)")
     parser.add_argument(
         "--limits",
         action="store_true",
-        help="also find, for the entities of each plan, the smallest limits that would have done, as "
+        help="also find, for the entities of each plan, the smallest limits that throttle nothing, as "
         "`tidegate limits` does: takes several times as long",
     )
     loop_option(parser)
@@ -120,7 +118,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also show who was never throttled and has no limit of its own",
+        help="also show entities that were never throttled and have no limit of their own",
     )
     json_option(parser)
     add_job_options(parser)

@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-Write one HTML file about a usage record: who used what, usage over time and
-the limit in force, who was throttled when, what each plan given would have
-done, which quotas to set, and what of it is not exact. It needs no network and
-no server."""
+Write one HTML file about a usage record: the usage of each client, usage over
+time with the limits in force, throttles, the effect of each plan, quotas to
+set, and what is not exact. The file needs no network and no server."""
 
 _EPILOG = """\
 examples:
   tidegate report ./usage                          report.html
   tidegate report ./usage --out week.html --quotas quotas.yaml
   tidegate report ./usage --quotas a.yaml --quotas b.yaml --overwrite
-  tidegate report ./usage --limits                 what would be enough for each
+  tidegate report ./usage --limits                 also the smallest limits
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written; quotas.yaml is described in docs/quotas-file.md. The file can be
-opened in any browser, on a phone too, and printed. It holds user names and
-client ids, personal data: only its owner may read it.
-Up to 20 million rows are read in this process, more on Spark, which needs
-Java 17 or later; --explain says which.
+has written; quotas.yaml is described in docs/quotas-file.md. The file opens in
+any browser, also on a phone, and can be printed. It contains user names and
+client ids, which are personal data: only its owner may read it.
+Up to 20 million rows are processed in this process, larger records on
+Spark, which needs Java 17 or later; --explain prints which.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
@@ -52,7 +51,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "report",
-        help="all of it on one page, as HTML",
+        help="one HTML page about a usage record",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -63,16 +62,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="FILE",
         type=path_type,
         default=Path("report.html"),
-        help="where to write it (default: report.html)",
+        help="file to write (default: report.html)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE where there is one")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     plans_option(parser)
     parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
     parser.add_argument(
         "--no-recommend",
         dest="with_recommendation",
         action="store_false",
-        help="leave out which quotas to set (about a third of the time)",
+        help="do not propose quotas (saves about a third of the time)",
     )
     loop_option(parser)
     where_options(parser)

@@ -17,10 +17,9 @@ __all__ = ["add_parser", "run"]
 _COLUMNS = {"user": "user", "client-id": "client_id", "listener": "listener", "software": "client_software"}
 
 _DESCRIPTION = """\
-Sum up the usage record of a server: requests, bytes, thread time, partition
-mutations and throttle time per client (user and client id), or by user, client
-id, listener or client software. Prints those with most bytes; --out also writes
-everything, in all and by minute, as Parquet."""
+Show the usage of each client (user and client id): requests, bytes, thread
+time, partition mutations and throttle time. Clients with most bytes come first;
+--out writes all clients, in total and by minute, as Parquet."""
 
 _EPILOG = """\
 examples:
@@ -34,12 +33,12 @@ examples:
   tidegate usage /shared/usage --master spark://head:7077
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written. A peak is the largest rate on one node, as a quota measures it, in
-Kafka's windows; a mean is from the first to the last row. p99: 99 of 100
-requests had no more; it is up to an eighth too large. The rows hold user names
-and client ids: personal data.
-Up to 20 million rows are read in this process, more on Spark, which needs
-Java 17 or later; --explain says which.
+has written. A peak is the largest rate on one node, as a quota measures it in
+Kafka's windows. A mean covers the time from the first to the last row. p99: 99
+of 100 requests had no more; it is up to an eighth too high. The tables contain
+user names and client ids, which are personal data.
+Up to 20 million rows are processed in this process, larger records on
+Spark, which needs Java 17 or later; --explain prints which.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
@@ -53,15 +52,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "usage",
-        help="who used what",
+        help="usage of each client",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     directory_argument(parser)
-    parser.add_argument(
-        "--by", choices=_COLUMNS, help="sum up by this alone (default: by user and client id)"
-    )
+    parser.add_argument("--by", choices=_COLUMNS, help="group by this alone (default: by user and client id)")
     top_option(parser, "lines", default=None)
     json_option(parser)
     add_job_options(parser)

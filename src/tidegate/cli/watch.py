@@ -46,11 +46,11 @@ examples:
                               on Spark, as structured streaming
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written; where it is empty, the command waits. It begins with the newest
-hour that has rows, so that it finds the state of the server's quotas which is
-written at its beginning (docs/watch.md). Sums since then are those of
-`tidegate replay --loop open` and `tidegate usage` over the same rows. They hold
-user names and client ids: personal data.
+has written; if it is empty, the command waits. It starts with the newest hour
+that has rows, because the broker writes the state of its quotas at the
+beginning of each hour (docs/watch.md). The totals are those of `tidegate replay
+--loop open` and `tidegate usage` over the same rows. They contain user names
+and client ids, which are personal data.
 Needs the extra 'pipeline' (README, Install); with --master Java 17 or
 later.
 
@@ -65,7 +65,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "watch",
-        help="who uses what just now, and whom these quotas would throttle",
+        help="current usage, and which clients quotas would throttle",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -120,7 +120,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also show who was never throttled and has no limit of its own",
+        help="also show entities that were never throttled and have no limit of their own",
     )
     json_option(parser, "print JSON documents, one a line (docs/watch.md)")
     parser.add_argument(
