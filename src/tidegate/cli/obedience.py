@@ -57,7 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "obedience",
-        help="which client libraries do not wait as they are told",
+        help="client libraries that ignore throttle times",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
