@@ -21,13 +21,13 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def safe_path() -> AbstractContextManager[None]:
-    """Let what is started meanwhile, and all that it starts, import no module of the current directory."""
+    """Prevent processes started in the block, and their children, from importing modules of the current directory."""
     return environment_variable(SAFE_PATH_VARIABLE, "1")
 
 
 @contextmanager
 def environment_variable(name: str, value: str) -> Iterator[None]:
-    """Have a variable in the environment meanwhile."""
+    """Set an environment variable for the duration of the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

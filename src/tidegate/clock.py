@@ -12,7 +12,7 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the server asks for the time; tests hand in a `tidegate.testing.ManualClock`."""
+    """The clock of the server; tests pass a `tidegate.testing.ManualClock`."""
 
     def now_ms(self) -> int:
         """Return engine time: milliseconds since the epoch that never step back."""

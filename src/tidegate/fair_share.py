@@ -101,7 +101,7 @@ class Rounds(Generic[Entry]):
         return self._size
 
     def append(self, entry: Entry, owner: str) -> None:
-        """Put an entry behind those of its owner."""
+        """Append an entry to those of its owner."""
         self._size += 1
         entries = self._entries_by.get(owner)
         if entries is None:
@@ -109,7 +109,7 @@ class Rounds(Generic[Entry]):
         entries.append(entry)
 
     def popleft(self) -> Entry:
-        """Take out the next entry. Raises `KeyError` where there is none."""
+        """Remove and return the next entry. Raises `KeyError` if there is none."""
         owner, entries = self._entries_by.popitem(last=False)
         self._size -= 1
         entry = entries.popleft()
@@ -118,7 +118,7 @@ class Rounds(Generic[Entry]):
         return entry
 
     def pop_of_largest(self) -> Entry:
-        """Take out the oldest entry of the owner that has most; this looks at each owner."""
+        """Remove and return the oldest entry of the owner that has most. The search visits every owner."""
         owner = max(self._entries_by, key=lambda owner: len(self._entries_by[owner]))
         entries = self._entries_by[owner]
         self._size -= 1

@@ -17,7 +17,7 @@ def batched(items: Sequence[T], size: int = _BATCH) -> Iterator[Sequence[T]]:
 
 
 def run_at_once(work: Generator[None, None, T]) -> T:
-    """Do all of `work` without a break, and return its result."""
+    """Run `work` to its end without a break, and return its result."""
     while True:
         try:
             next(work)

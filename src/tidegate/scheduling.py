@@ -1,4 +1,4 @@
-"""What is used of an event loop, but for its sockets."""
+"""The part of an event loop that Tidegate uses, without its sockets."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ class Timer(Protocol):
     """A call that comes later."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
         ...
 
 

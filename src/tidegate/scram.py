@@ -70,7 +70,7 @@ class InvalidCredentialsError(AuthenticationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What is kept of a user's password for one mechanism."""
+    """The data stored for a user's password and one mechanism."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

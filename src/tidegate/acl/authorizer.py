@@ -98,7 +98,7 @@ class _Patterns(Generic[T]):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether no value is left."""
         return not any(self.by_pattern.values())
 
 
@@ -245,11 +245,11 @@ class Authorizer:
 
     @property
     def room_bytes(self) -> int:
-        """What more ACLs may take (`Acl.memory_bytes`)."""
+        """Return the memory left for more ACLs, in bytes (`Acl.memory_bytes`)."""
         return self._most_bytes - self._acl_bytes
 
     def add(self, acls: Iterable[Acl]) -> None:
-        """Put ACLs in force that are not yet."""
+        """Add ACLs; ignore those that are already in force."""
         for acl in acls:
             if acl not in self._acls:
                 self._acls[acl] = None
@@ -258,7 +258,7 @@ class Authorizer:
         self._forget_known()
 
     def remove(self, acls: Iterable[Acl]) -> None:
-        """Put ACLs out of force; those that are not in force are left aside."""
+        """Remove ACLs; ignore those that are not in force."""
         for acl in acls:
             if acl in self._acls:
                 del self._acls[acl]

@@ -32,7 +32,7 @@ class Acl(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes at most to keep it and find it."""
+        """Return the most memory that the ACL and its index entries take, in bytes."""
         letters = len(self.resource_name) + len(self.principal) + len(self.host)
         return _BYTES + _BYTES_OF_LETTER * letters
 
@@ -46,9 +46,9 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs are meant; None and `ANY` stand for all.
+    """A filter for ACLs; None and `ANY` match every value.
 
-    The pattern type `MATCH` finds all patterns that a resource of that name falls under.
+    The pattern type `MATCH` finds all patterns that apply to a resource of that name.
     """
 
     resource_type: int

@@ -40,7 +40,7 @@ def cluster_operations(request: Request) -> int:
 
 
 class ClusterView:
-    """What node `node_id` knows of the cluster. endpoints: the live brokers, at least this one."""
+    """The cluster as node `node_id` sees it. endpoints: the live brokers, at least this one."""
 
     def __init__(self, node_id: int, endpoints: Endpoints, topics: Topics) -> None:
         assert node_id in endpoints

@@ -162,7 +162,7 @@ def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
 def alter_topic_in_slices(
     storage: Storage, name: str, change: Callable[[_Configs], _Configs], *, validate_only: bool
 ) -> Generator[None, None, None]:
-    """Give a topic the settings that `change` makes of those it sets itself.
+    """Replace the settings that a topic sets itself with the result of `change`.
 
     Raises `RefusedError`, changing nothing.
     """

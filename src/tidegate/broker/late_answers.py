@@ -57,7 +57,7 @@ class LateAnswers:
         self._go_on_later()
 
     def _advance(self, deferred: Deferred, work: Work) -> bool:
-        """Do some of it; return whether there is no more to do."""
+        """Run one slice of the work. Return whether the work has ended or its answer is cancelled."""
         if deferred.cancelled:
             return True
         until_ns = self._monotonic_ns() + _SLICE_NS

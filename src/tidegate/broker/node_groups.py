@@ -35,7 +35,7 @@ class NodeGroups:
     """The groups that one node coordinates."""
 
     def __init__(self, storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> None:
-        """Take over the groups that are kept; their members' sessions begin."""
+        """Restore the stored groups that this node coordinates, and start the sessions of their members."""
         config = storage.config
         self.storage = storage
         self._cluster = cluster
@@ -312,4 +312,4 @@ def _is_expired(
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing."""
+    """Ignore the arguments."""

@@ -1,4 +1,4 @@
-"""Let go of what was read of a long request, or built for its answer, in slices: freeing it takes its time, too."""
+"""Release of the data of a long request and its answer, in slices: freeing memory takes time, too."""
 
 from collections.abc import Generator
 from typing import Any

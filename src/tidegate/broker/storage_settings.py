@@ -36,9 +36,9 @@ def storage_config(config: ServerConfig) -> StorageConfig:
 
 
 def follow_settings(storage: Storage, settings: DynamicSettings, node_id: int) -> None:
-    """Put in force what was changed before the storage was opened, and every later change.
+    """Apply the changed settings to the storage, now and after every later change.
 
-    Nodes that share the storage follow the one that is given, the controller.
+    Nodes that share the storage follow the settings of `node_id`, the controller.
     """
 
     def follow() -> Generator[None, None, None]:

@@ -35,7 +35,7 @@ class LimitsByLedPartitions(OwnRules):
         self._share = 1.0
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take the node's id."""
+        """Set the node id from `node.id`."""
         self._node_id = int(config["node.id"])
 
     def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:

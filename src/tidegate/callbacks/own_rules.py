@@ -26,11 +26,11 @@ class OwnRules:
         return self._rules[quota_type].quota_limit(quota_type, tags)
 
     def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
-        """Take note of a stored quota."""
+        """Set the value of a stored quota."""
         self._rules[quota_type].update_quota(quota_type, entity, value)
 
     def remove_quota(self, quota_type: QuotaType, entity: QuotaEntity) -> None:
-        """Take note that a stored quota is gone."""
+        """Remove a stored quota."""
         self._rules[quota_type].remove_quota(quota_type, entity)
 
     def quota_reset_required(self, quota_type: QuotaType) -> bool:

@@ -1,4 +1,4 @@
-"""How the command line is read: an option that cannot be used is one line that says why, and a hint."""
+"""The command-line parser: for an unusable option it prints one line with the reason, and a hint."""
 
 import argparse
 import re

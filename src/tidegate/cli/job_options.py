@@ -122,7 +122,7 @@ def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
 
 @contextmanager
 def opened_for_tables(args: argparse.Namespace) -> "Iterator[UsageFiles]":
-    """Do what `opened` does, and check that tables can be written to `--out`. Raises `TidegateError`."""
+    """Open the usage files as `opened` does; check that tables can be written to `--out`. Raises `TidegateError`."""
     from tidegate.pipeline.output import check_output
 
     with opened(args) as files:
@@ -140,10 +140,10 @@ def running_jobs(
     plans: "Sequence[Plan]" = (),
     replays_all: bool = False,
 ) -> "Iterator[Jobs]":
-    """Give the jobs over the files, in this process or on Spark; say which if that was asked for.
+    """Yield the jobs over the files, in this process or on Spark; print the choice with `--explain`.
 
-    sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
-    replays_all: by `Jobs.replay`, all of them at once.
+    sums: Spark adds up rows itself, so its code is worth compiling. plans: the plans to replay.
+    replays_all: `Jobs.replay` replays all plans at once.
     Raises `TidegateError`.
     """
     from tidegate.pipeline.jobs.spread import surveys_in_the_making

@@ -38,7 +38,7 @@ class LogLines(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put a line by."""
+        """Write a line if the pipe has room; otherwise queue it for the thread, or drop it if the queue is full."""
         try:
             line = self.format(record) + "\n"
         except Exception:

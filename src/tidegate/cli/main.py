@@ -182,7 +182,7 @@ def _report_missing_module(error: ModuleNotFoundError) -> int:
 
 
 def _make_streams_usable() -> None:
-    """Let nothing fail for a stream that is closed, or a name that a terminal's encoding does not have."""
+    """Redirect a closed stdout or stderr to the null device; escape characters that a stream's encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -1,4 +1,4 @@
-"""Put a broker together from its parts and run it until it is stopped."""
+"""The server process: assembles a broker from its parts and runs it until it is stopped."""
 
 import argparse
 import asyncio
@@ -119,9 +119,10 @@ def _config(args: argparse.Namespace) -> ServerConfig:
 
 
 def listen_on(texts: dict[str, str], port: int) -> None:
-    """Give the only listener of a broker another port, and tell clients that one where they were told the old one.
+    """Set the port of a broker's only listener, and its advertised port if that was the same.
 
-    Controllers' listeners stay: a file of Kafka's has one, and it is not served. Raises `ConfigError`.
+    Controllers' listeners stay: a properties file of Kafka has one, and Tidegate does not serve it.
+    Raises `ConfigError`.
     """
     if not 0 <= port <= 65_535:
         raise ConfigError(f"--port is {port}, expected 0 to 65535")
@@ -226,10 +227,10 @@ def serve_nodes(
     scheduler: Scheduler | None = None,
     credentials: ScramCredentials | None = None,
 ) -> DynamicSettings:
-    """Let all nodes of a cluster answer; return their settings. Raises `ConfigError`.
+    """Serve requests on all nodes of a cluster; return their settings. Raises `ConfigError`.
 
-    scheduler: what runs what handlers put off; by default the running event loop. credentials: those of SCRAM users,
-    by default what the storage holds.
+    scheduler: runs the deferred work of handlers; by default the running event loop. credentials: those of SCRAM
+    users, by default those in the storage.
     """
     settings = settings_of([node.config for node in nodes], storage)
     acls = AclAdministration.of(nodes[0].config, storage.store)
@@ -249,7 +250,7 @@ def serve_nodes(
 
 
 def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
-    """Say, now and then, how many lines were not written."""
+    """Log the number of repeated lines that were not written, every `_SUM_UP_EVERY_S` seconds."""
     for line in repeated.sums(time.monotonic()):
         _log.warning("%s", line)
     loop.call_later(_SUM_UP_EVERY_S, _sum_up, repeated, loop)
@@ -268,7 +269,7 @@ def _written_to(directory: Path) -> Iterator[None]:
 
 
 def _announce(nodes: Sequence[Node]) -> None:
-    """Say where each node listens, by the names that clients are told."""
+    """Print the addresses of each node on stderr, by the listeners that it advertises."""
     for node in nodes:
         addresses = [_place(node, name) for name in node.advertised]
         number = f" node {node.config['node.id']}" if len(nodes) > 1 else ""

@@ -226,7 +226,7 @@ class _Shows:
         self._said: list[str] = []
 
     def __enter__(self) -> "_Shows":
-        """Take the terminal."""
+        """Start the live table, if the output has one."""
         if self._live is not None:
             self._live.start()
         return self
@@ -237,11 +237,11 @@ class _Shows:
             self._live.stop()
 
     def wait(self, directory: Path) -> None:
-        """Say that there is nothing as yet."""
+        """Print that there are no rows yet."""
         print(f"no rows in {str(directory)!r} yet: waiting", file=sys.stderr)
 
     def say_nothing(self, directory: Path) -> None:
-        """Say that there was nothing, and what would have been read."""
+        """Print that there were no rows, and which rows are read."""
         print(
             f"no rows in {str(directory)!r}: what a server has named, node-N-..., in the hours asked for, is read",
             file=sys.stderr,

@@ -1,1 +1,1 @@
-"""What is read from files and settings: broker properties, `quotas.yaml`, numbers as Java reads them."""
+"""Readers of files and settings: broker properties, `quotas.yaml`, numbers as Java reads them."""

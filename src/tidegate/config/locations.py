@@ -1,4 +1,4 @@
-"""Where files are: a path on this machine, or the URI of a directory or file on another filesystem.
+"""Locations of files: a path on this machine, or the URI of a directory or file on another filesystem.
 
 >>> location("usage"), location("file:///var/usage")
 (PosixPath('usage'), PosixPath('/var/usage'))
@@ -9,8 +9,8 @@
 Traceback (most recent call last):
 tidegate.errors.ConfigError: a URI must not hold credentials, got some in 's3://...@bucket/usage'
 
-A `Uri` holds no secret, so it may be shown, logged and kept in results. Which filesystems there are says
-`tidegate.pipeline.filesystems`.
+A `Uri` holds no secret, so it may be shown, logged and kept in results. `tidegate.pipeline.filesystems` lists
+the filesystems.
 """
 
 import re

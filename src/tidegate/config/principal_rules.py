@@ -1,10 +1,10 @@
-r"""How a certificate's subject becomes the name of a principal: `ssl.principal.mapping.rules`.
+r"""Mapping of a certificate's subject to the name of a principal: `ssl.principal.mapping.rules`.
 
 >>> rules = PrincipalRules.parse(r"RULE:^CN=([^,]+),OU=Sales.*$/sales-$1/L, DEFAULT")
 >>> rules.name("CN=Alice,OU=Sales,O=Example"), rules.name("CN=Bob")
 ('sales-alice', 'CN=Bob')
 
-The first rule whose pattern matches all of the subject replaces each match in it. Follows: Kafka `SslPrincipalMapper`,
+The first rule whose pattern matches the whole subject replaces each match in it. Follows: Kafka `SslPrincipalMapper`,
 KIP-371, and Java's `Matcher.replaceAll`.
 """
 

@@ -82,7 +82,7 @@ _BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntry:
-    """What one entity may use: values by Kafka's key, and who wanted it so. `texts` has them as they were written."""
+    """The quotas of one entity: values by Kafka's key, their owner and reason. `texts`: the values as written."""
 
     entity: EntityParts
     values: Mapping[str, float]
@@ -93,7 +93,7 @@ class QuotaEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaGroup:
-    """What all members, users and client ids by their raw names, may use together; the rest as of an entry."""
+    """The quotas that all members share: users and client ids by their raw names. Other fields as in `QuotaEntry`."""
 
     name: str
     members: tuple[tuple[str, str], ...]
@@ -163,7 +163,7 @@ def parse_quotas_file(text: str, *, name: str = "quotas.yaml") -> QuotasFile:
 
 @contextmanager
 def _hinted() -> Iterator[None]:
-    """Let no mistake go without a hint."""
+    """Add a hint to each `ConfigFileError` that has none."""
     try:
         yield
     except ConfigFileError as error:

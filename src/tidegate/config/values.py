@@ -1,7 +1,7 @@
-"""What our own files and commands accept as a quota: stricter than the wire, where Kafka takes what it gets.
+"""Quota values in Tidegate's own files and commands: stricter than Kafka's checks on the wire.
 
-Kafka stores NaN as a byte rate and 1235.0000001 as a LONG (B§6.8). Whoever writes such a thing into a file or
-on a command line has made a mistake: the error says which entity, which key and what was expected.
+Kafka stores NaN as a byte rate and 1235.0000001 as a LONG (B§6.8). In a file or on a command line such a
+value is a mistake: the error names the entity, the key and what was expected.
 
 >>> checked_value("request_percentage", 50, (("user", "alice"),))
 50.0

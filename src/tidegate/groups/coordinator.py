@@ -46,7 +46,7 @@ class GroupCoordinator:
 
     @property
     def member_count(self) -> int:
-        """How many members all groups have, ids that were given out among them."""
+        """Return the number of members of all groups, including ids that were assigned but have not joined."""
         return self._table.member_count
 
     @property
@@ -55,7 +55,7 @@ class GroupCoordinator:
         return self._table.metadata_bytes
 
     def restore(self, stored: StoredGroup, now_ms: int) -> None:
-        """Take over a group that was kept; the sessions of its members begin."""
+        """Add a stored group and start the sessions of its members."""
         group = Group.of(stored)
         self._table.put(group)
         for member in group.members.values():
@@ -70,7 +70,7 @@ class GroupCoordinator:
         return self._table.deadlines.next_ms()
 
     def run(self, now_ms: int, limit: int = 1 << 30) -> bool:
-        """Do what is due, at most so many sessions and rebalances; return whether there is more."""
+        """Process sessions and rebalances that are due, at most `limit`. Return whether more may be due."""
         for _ in range(limit):
             deadline = self._table.deadlines.take(now_ms)
             if deadline is None:
@@ -81,7 +81,7 @@ class GroupCoordinator:
     # --- JoinGroup, SyncGroup
 
     def join(self, request: JoinRequest, respond: Respond, now_ms: int) -> None:
-        """Let a member join, or begin to; the answer comes when the generation begins that it is in."""
+        """Process a JoinGroup request. Call `respond` when the member's generation begins, or at once with an error."""
         self._joining.join(request, respond, now_ms)
 
     def sync(self, request: SyncRequest, respond: Respond, now_ms: int) -> None:
@@ -120,9 +120,9 @@ class GroupCoordinator:
         )
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
-        """Let one member go, a static one by its instance id alone if need be; return an error code.
+        """Remove one member and return an error code. The instance id alone is enough for a static member.
 
-        When all of a request have been let go, call `rebalance_without`.
+        After all members of a request are removed, call `rebalance_without`.
         """
         group = self.groups.get(group_id)
         if group is None:
@@ -143,7 +143,7 @@ class GroupCoordinator:
         return error_codes.NONE
 
     def rebalance_without(self, group_id: str, reason: str | None, now_ms: int) -> None:
-        """Let a group that members have left go on without them."""
+        """Start a rebalance after members have left, or complete the current one if all other members have joined."""
         group = self.groups.get(group_id)
         if group is None:
             return

@@ -18,7 +18,7 @@ _KEPT = 64  # entries of nobody that are not worth looking for
 
 
 class Deadline:
-    """What is to be looked at when `at_ms` has passed; None: it is not running. For who knows what it stands for."""
+    """A deadline that ends at `at_ms`; None: it is not running. Subclasses define what is due then."""
 
     __slots__ = ("at_ms", "entry")
 
@@ -46,7 +46,7 @@ class Deadlines:
         return len(self._heap)
 
     def start(self, deadline: Deadline, at_ms: int) -> None:
-        """Let a deadline be over at `at_ms`, whenever it was to be before."""
+        """Set a deadline to end at `at_ms`, in place of any earlier setting."""
         deadline.at_ms = at_ms
         entry = deadline.entry
         if entry is None or at_ms < entry[_TIME]:
@@ -57,7 +57,7 @@ class Deadlines:
             heapq.heappush(self._heap, entry)
 
     def cancel(self, deadline: Deadline) -> None:
-        """Let a deadline never be over. The place of its entry goes when its time comes, or with half of all."""
+        """Stop a deadline. Its place in the heap is freed when its time comes, or when most places are unused."""
         deadline.at_ms = None
         self._drop_entry(deadline)
 

@@ -20,7 +20,7 @@ _BYTES = 1000
 
 
 class GroupState(enum.Enum):
-    """Where a group is between two generations; the values are Kafka's names."""
+    """The state of a group between two generations; the values are Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -88,13 +88,13 @@ class Group:
         return _BYTES + len(self.group_id)
 
     def transition(self, state: GroupState, now_ms: int) -> None:
-        """Go into another state."""
+        """Set the state, and record the previous one and the time of the change."""
         self.previous_state, self.state, self.state_at_ms = self.state, state, now_ms
 
     # --- members
 
     def add(self, member: Member, protocol_type: str, join: Respond) -> None:
-        """Take a new member in, whose JoinGroup waits. The first one says which protocol type the group has."""
+        """Add a new member with a waiting JoinGroup. The first member sets the protocol type of the group."""
         assert member.member_id not in self.members
         if not self.members:
             self.protocol_type = protocol_type
@@ -115,7 +115,7 @@ class Group:
         rebalance_timeout_ms: int,
         join: Respond,
     ) -> Respond | None:
-        """Let a member join anew. Returns how its earlier JoinGroup, if one still waits, is answered."""
+        """Store a member's new JoinGroup. Return the callback of its earlier JoinGroup if that still waits."""
         self._count_protocols(member, -1)
         member.protocols = tuple(protocols)
         self._count_protocols(member, 1)
@@ -138,7 +138,7 @@ class Group:
             join(answer)
 
     def remove(self, member: Member) -> None:
-        """Let a member go, whose JoinGroup waits no longer; another one leads where it did."""
+        """Remove a member without a waiting JoinGroup. If it led the group, another member becomes the leader."""
         assert member.join is None
         del self.members[member.member_id]
         self._count_protocols(member, -1)
@@ -149,7 +149,7 @@ class Group:
         self.pending_sync.pop(member.member_id, None)
 
     def replace_static(self, old: Member, new: Member) -> None:
-        """Let a static member go on under another id: lead if it did, and ask for its assignment if it had to."""
+        """Replace a static member. The new member inherits the leadership and a SyncGroup that is still expected."""
         del self.members[old.member_id]
         self._count_protocols(old, -1)
         self.members[new.member_id] = new
@@ -193,7 +193,7 @@ class Group:
         return self.awaiting_join == len(self.members) and not self.pending
 
     def elect_leader(self) -> bool:
-        """Let one lead who has joined; return whether there is one."""
+        """Replace a leader that has not joined by a member that has. Return whether a joined member leads."""
         leader = None if self.leader_id is None else self.members.get(self.leader_id)
         if leader is None:
             return False

@@ -49,7 +49,7 @@ class Joining:
         self._new_id = new_id
 
     def join(self, request: JoinRequest, respond: Respond, now_ms: int) -> None:
-        """Let a member join, or begin to; the answer comes when the generation begins that it is in."""
+        """Process a JoinGroup request. Call `respond` when the member's generation begins, or at once with an error."""
         settings, member_id = self._settings, request.member_id
         if not request.group_id:
             respond(join_refusal(error_codes.INVALID_GROUP_ID, member_id))
@@ -134,7 +134,7 @@ class Joining:
         return member is not None or len(group.members) < self._table.max_size
 
     def _join_new(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
-        """Give an id to who has none; a static member goes on where it was."""
+        """Assign a member id and add the member, or replace the static member with the same instance id."""
         if request.instance_id is not None:
             member_id = f"{request.instance_id[:_NAME_CHARS]}-{self._new_id()}"
             old_id = group.static_ids.get(request.instance_id)
@@ -150,7 +150,7 @@ class Joining:
         self._add(group, member_id, request, respond, now_ms)
 
     def _join_known(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
-        """Let a member join again, or one that has its id from us for the first time."""
+        """Process the JoinGroup of a member, or the first with a member id that the coordinator has assigned."""
         member_id = request.member_id
         if member_id in group.pending:
             if request.instance_id is not None:
@@ -223,7 +223,7 @@ class Joining:
         respond: Respond,
         now_ms: int,
     ) -> None:
-        """Let a static member that was started anew go on in the place of what it was; that one is fenced."""
+        """Replace a static member that has restarted; fence its earlier member id."""
         leader_before = group.leader_id
         member = self._put_in_place(group, old, member_id)
         self._table.hear(member, request.source)
@@ -290,7 +290,7 @@ class Joining:
         return on_saved
 
     def _bring_back_static(self, group: Group, old: Member, member: Member, now_ms: int) -> None:
-        """Let a static member be again what it was before it was started anew."""
+        """Undo the replacement of a restarted static member, and start its session again."""
         group.take_join(member)
         self._table.deadlines.cancel(member)
         group.replace_static(member, old)

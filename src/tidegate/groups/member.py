@@ -89,7 +89,7 @@ class Member(Deadline):
 
     @property
     def request_size(self) -> int:
-        """How many bytes of it are what its JoinGroup said (`JoinRequest.size`)."""
+        """Return the bytes of the member that come from its JoinGroup (`JoinRequest.size`)."""
         return sum([len(name) + len(data) for name, data in self.protocols]) + len(self.client_id)
 
     def stored(self, protocol: str | None, assignment: bytes) -> StoredMember:

@@ -52,7 +52,7 @@ class Rebalances:
             self.complete_if_all_joined(group, now_ms)
 
     def go_on_without(self, group: Group, reason: str, now_ms: int) -> None:
-        """Let a group that members have left go on without them."""
+        """Begin a rebalance after members have left, or complete the current one if all others have joined."""
         if group.state in (_STABLE, _COMPLETING):
             self.begin(group, reason, now_ms)
         else:
@@ -94,7 +94,7 @@ class Rebalances:
             self._complete(group, now_ms)
 
     def refuse_syncs(self, group: Group, error_code: int, now_ms: int) -> None:
-        """Take all assignments away, and say so to those who wait for theirs."""
+        """Remove all assignments, and answer members that wait for their assignment with `error_code`."""
         for member in list(group.members.values()):
             self._table.count_bytes(group, member.owner, -len(member.assignment))
             member.assignment = b""
@@ -134,7 +134,7 @@ class Rebalances:
     # --- what is over
 
     def on_over(self, deadline: Deadline, now_ms: int) -> None:
-        """Do what is due when one of the table's deadlines is over."""
+        """Handle an expired deadline of the table: of a session, a join, a sync or a pending member."""
         if isinstance(deadline, Member):
             self._session_over(deadline, now_ms)
         elif isinstance(deadline, JoinDeadline):
@@ -146,7 +146,7 @@ class Rebalances:
             self._pending_over(deadline, now_ms)
 
     def _session_over(self, member: Member, now_ms: int) -> None:
-        """Let a member go that is silent. Who waits for a rebalance or an assignment is not."""
+        """Remove a silent member. A member that waits for a rebalance or its assignment is silent only if it is new."""
         group = self._table.groups.get(member.group_id)
         if group is None or group.members.get(member.member_id) is not member:
             return
@@ -197,7 +197,10 @@ class Rebalances:
     def _is_put_off(
         self, group: Group, deadline: JoinDeadline | SyncDeadline, missing: Collection[Member], now_ms: int
     ) -> bool:
-        """Put a deadline off for as long as one of those missing was muted, once over at the most; return whether."""
+        """Extend a deadline by the longest time that a missing member was muted; return whether it was extended.
+
+        All extensions of a deadline together are at most one rebalance timeout.
+        """
         if self._settings.exact:
             return False
         longest_ms = 0

@@ -1,4 +1,4 @@
-"""What requests say to the coordinator, and what they are answered: messages as in the protocol's newest version."""
+"""Requests to the group coordinator and their responses: messages as in the protocol's newest version."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -59,7 +59,7 @@ class JoinRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes of it a member would keep."""
+        """Return the bytes of the request that a member would keep."""
         return sum([len(name) + len(data) for name, data in self.protocols]) + len(self.client_id)
 
     def distinct_protocols(self) -> Sequence[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""What of a group outlives the process, and who keeps it. Follows: Kafka `GroupMetadataValue`."""
+"""The state of a group that outlives the process, and the store that keeps it. Follows: Kafka `GroupMetadataValue`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class StoredGroup:
 
     @property
     def size(self) -> int:
-        """How many bytes of its members are kept: names, metadata and assignments."""
+        """Return the bytes of the members that are kept: names, metadata and assignments."""
         return sum(
             [
                 len(member.metadata) + len(member.assignment) + len(member.member_id) + len(member.client_id)
@@ -77,4 +77,4 @@ class GroupStore(Protocol):
 
 
 def unheard(is_kept: bool, now_ms: int) -> None:
-    """Take no notice of whether a group was kept: it has no members, and nobody waits."""
+    """Ignore whether a group was kept: it has no members, so no request waits for the result."""

@@ -19,7 +19,7 @@ _AT_ONCE = 500  # topics read between two yields: well under a millisecond
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What the members of a generation read. topics: None where that is not known: a consumer may read any then."""
+    """The topics that the members of a generation read. topics: None if unknown; a consumer may then read any topic."""
 
     generation: int
     is_consumer: bool

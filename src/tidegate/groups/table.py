@@ -45,7 +45,7 @@ class GroupTable:
 
     @property
     def member_count(self) -> int:
-        """How many members there are, ids that were given out among them."""
+        """Return the number of members, including ids that were given out and not used yet."""
         return self.members.used + len(self.pending)
 
     @property
@@ -55,7 +55,7 @@ class GroupTable:
 
     @property
     def max_size(self) -> int:
-        """How many members a group may have."""
+        """Return the largest number of members that a group may have."""
         return min(self._settings.max_size, MAX_GROUP_MEMBERS)
 
     # --- groups
@@ -139,7 +139,7 @@ class GroupTable:
         return True
 
     def release(self, owner: str, size: int) -> None:
-        """Give back what was counted with `reserve`."""
+        """Remove the bytes that `reserve` counted for a principal."""
         self._saving -= size
         self.metadata.remove(owner, size)
 
@@ -210,6 +210,6 @@ class GroupTable:
         self.begin_session(member, member.session_timeout_ms, now_ms)
 
     def begin_session(self, member: Member, timeout_ms: int, now_ms: int) -> None:
-        """Let a member be silent for so long from now on."""
+        """Start a new session of a member, which lasts `timeout_ms`."""
         member.session_mark_ms = member.throttled_ms
         self.deadlines.start(member, now_ms + timeout_ms)

@@ -60,12 +60,13 @@ _HOUR_US = HOUR_MS * 1000
 
 @dataclass(slots=True, kw_only=True)
 class ImportSummary:
-    """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read.
+    """The result of an import. skipped: lines that are not client requests, by reason; bad: lines that cannot be read.
 
-    damaged: files that could be read in part or not at all, and why; without_requests: files of other loggers;
-    doubles: new requests that look like another of their time;
-    whole_seconds: files whose first line says no part of a second;
-    unfinished: files whose last line has no end, and is left for when it has one.
+    damaged: files that could be read only in part or not at all, with the reason;
+    without_requests: files of other loggers;
+    doubles: new requests that look like another request of the same time;
+    whole_seconds: files whose first line has no fraction of a second;
+    unfinished: files whose last line is incomplete; that line is left for a later import.
     """
 
     files: int = 0
@@ -88,7 +89,7 @@ class ImportSummary:
 
 @dataclass(slots=True)
 class _Taken:
-    """What a block of lines came to."""
+    """The result of reading a block of lines."""
 
     table: pa.Table
     told: list[Told]
@@ -113,7 +114,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Node:
-    """What is under way of one node: rows by hour, in memory or aside, and what its requests told."""
+    """The unfinished import of one node: rows by hour, in memory or in files, and what its requests told."""
 
     node_id: int
     told: list[Told] = field(default_factory=list)
@@ -132,13 +133,13 @@ def import_logs(
     strict: bool = False,
     on_progress: Progress = lambda path, done, total: None,
 ) -> ImportSummary:
-    """Take what is new in the logs into the record at `out`.
+    """Add the new requests in the logs to the record at `out`.
 
-    zone: the brokers' time zone; in_force: quotas that were set before the first request of a node that is new;
-    strict: raise `LogFileError` for a damaged file, and import nothing; else its readable part is taken.
-    on_progress: called with a file, and how many bytes on disk of how many have been read of all files.
+    zone: the brokers' time zone; in_force: quotas that were set before the first request of a new node;
+    strict: raise `LogFileError` for a damaged file, and import nothing; otherwise import its readable part.
+    on_progress: called with a file, the bytes on disk that have been read of all files, and their total.
     Raises `ConfigError` for a directory that is in use, holds something else or cannot be written, `LogFileError`
-    where no file has a request.
+    if no file has a request.
     """
     files = find_logs(sources, out)
     with _written(out):
@@ -161,7 +162,7 @@ def _written(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _staging(out: Path) -> Iterator[None]:
-    """Have a directory for what is made; what fails leaves it only where the manifest says what is in there."""
+    """Create a directory for new files, and remove it at the end unless the manifest lists files to move from it."""
     shutil.rmtree(out / _STAGING, ignore_errors=True)
     make_private_directory(out / _STAGING)
     try:
@@ -199,7 +200,7 @@ class _Import:
         self._under_way: list[tuple[_File, Future[_Taken]]] = []
 
     def run(self, files: Sequence[Source]) -> ImportSummary:
-        """Take all files, and write what they came to."""
+        """Read all files, write their rows and the manifest, and return the summary."""
         new_nodes = {source.node_id for source in files} - {file.node_id for file in self._manifest.files}
         self._bytes_total = sum(_bytes_on_disk(source.path) for source in files)
         for number, source in enumerate(files):

@@ -1,8 +1,8 @@
-"""What has been imported into a directory: `import.json`, and how a killed import is finished by the next one.
+"""The manifest of an import directory, `import.json`: imported files, and the moves that finish a killed import.
 
-A file is known by the digest of what it holds, not by its name: one that was renamed or compressed is the same, and of
-one that has grown only what is new is taken. New Parquet files are made beside the record, then the manifest says which
-of them take which place, and only then they do.
+A file is identified by the digest of its content, not by its name: a renamed or compressed file is the same file, and
+of a file that has grown only the new part is imported. New Parquet files are written beside the record. The manifest is
+then saved with the place of each, and only then are they moved. The next import finishes the moves of a killed one.
 """
 
 import json
@@ -25,7 +25,7 @@ _MANIFEST_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedFile:
-    """What was taken of a file: digests of its head and of the `size` bytes (uncompressed) that were taken."""
+    """An imported file: digests of its head and of the `size` bytes (uncompressed) that were imported."""
 
     node_id: int
     name: str
@@ -62,7 +62,7 @@ class Manifest:
             ) from None
 
     def save(self, directory: Path) -> None:
-        """Put the manifest in the place of the one that is there."""
+        """Write the manifest, in place of the existing one."""
         write_private_file(directory / IMPORT_MANIFEST, json.dumps(asdict(self), indent=1).encode())
 
     def known(self, node_id: int, head: str) -> list[ImportedFile]:
@@ -72,7 +72,7 @@ class Manifest:
         return sorted(found, key=lambda file: -file.size)
 
     def finish(self, directory: Path) -> None:
-        """Put files in the places that the manifest says, those that are not there yet."""
+        """Move files that are not yet in their places in the manifest, and delete the files that they supersede."""
         if not self.moves:
             return
         for made, place, superseded in self.moves:

@@ -42,7 +42,7 @@ class PlacedEvent(NamedTuple):
 
 
 class HourRows(NamedTuple):
-    """What an hour comes to: its rows, how many fetches have an estimated size, and how many requests look double."""
+    """The rows of an hour, and how many fetches have an estimated size and how many requests look like duplicates."""
 
     table: pa.Table
     estimated: int

@@ -93,11 +93,11 @@ _NUMBERS = {
 
 
 class Told:
-    """What one request told of topics or quotas, at its place among the requests.
+    """The topics or quotas in one request and its response, with its place among the requests.
 
     asked_us: when permits were asked for: before the change was written to the metadata log, which answers wait for;
     handler_us: how long the handler took before that.
-    client: the columns that say whose it was; key: by it the line of a broker and that of its controller are matched.
+    client: the columns that identify the client; key: matches the line of a broker with the line of its controller.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class RequestColumns:
         self.has_zookeeper = False
 
     def add(self, number: int, line: bytes) -> None:
-        """Take a line."""
+        """Add the request of a line. Count lines without a client request as skipped, and reject unreadable lines."""
         try:
             found = self._read(line)
             if found is None:

@@ -1,8 +1,8 @@
-"""How many bytes a message took on the wire, from what the request log says of it.
+"""The size of a message on the wire, in bytes, computed from its entry in the request log.
 
-The log has every field of a request and of its response as JSON, but no size, and of records only theirs. What Kafka
-charges is a size, so it is added up again, from the same definitions that the codecs are made of. A function for each
-message and version is one expression, compiled when it is first asked for.
+The log has every field of a request and of its response as JSON, but not the size of either; of records it has only the
+size. Kafka charges sizes, so this module adds them up again, from the definitions that the codecs are made of. The
+function for a message and version is one expression, compiled at its first use.
 
 Follows: Kafka's message generator (lengths, KIP-482), and its `JsonConverter` classes for the names.
 """

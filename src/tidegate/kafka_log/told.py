@@ -1,9 +1,9 @@
-"""What single requests told of topics and quotas, as events of the usage record: permits and definitions.
+"""Events of the usage record from requests for topics and quotas: permits and definitions.
 
-A broker forwards such requests to the controller, which has a line of them too, where it is in the log: permits were
-asked for when that says so.
+A broker forwards such requests to the controller, which logs them too. If the controller's line is in the log, it gives
+the time at which permits were asked for.
 
-Follows: B§5.2 (permits of each API), B§5.1 (strict from which version), B§3 (definitions).
+Follows: B§5.2 (permits of each API), B§5.1 (first strict version of each API), B§3 (definitions).
 """
 
 from bisect import bisect_right
@@ -35,9 +35,9 @@ _HOUR_US = HOUR_MS * 1000
 
 
 class Topics:
-    """How many partitions topics have, as far as the log has said so.
+    """The partition counts of topics, as far as the log shows them.
 
-    unpriced: how many topics were changed of which that is not known, and so not what the change cost;
+    unpriced: number of topic changes whose partition count, and therefore cost, is unknown;
     has_zookeeper: the controller uses ZooKeeper, and does not charge requests that only validate.
 
     Follows: Kafka 3.6 `ZkAdminManager`, Kafka 4.0 `ReplicationControlManager`.
@@ -80,9 +80,9 @@ class Topics:
                 self._described(told)
 
     def _described(self, told: Told) -> None:
-        """Take over what a broker says of topics, but for what it has not learned yet of a change.
+        """Store the partition counts that a broker describes, unless it may not have learned of a change yet.
 
-        With ZooKeeper permits are what the broker believes: it charges by its own metadata.
+        With ZooKeeper every described count is stored: the broker charges by its own metadata.
         """
         for name, count in told.response.get("partitions", {}).items():
             changed_us = self._changed_us.get(name)
@@ -192,7 +192,7 @@ def events_before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEven
 
 
 def move_to_handler_start(told: Sequence[Told]) -> None:
-    """Let permits be asked for when the handler began, as in a controller that uses ZooKeeper: it writes meanwhile.
+    """Move permit times to the start of the handler: a controller that uses ZooKeeper writes while it handles.
 
     Follows: Kafka 3.9 `ZkAdminManager.createTopics`, `deleteTopics`.
     """
@@ -201,7 +201,10 @@ def move_to_handler_start(told: Sequence[Told]) -> None:
 
 
 def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
-    """Let requests for mutations be decided when their controller did, where its line is there: {line: time in us}."""
+    """Move mutation requests to the times in their controller's line, if it is in the log.
+
+    Return the new decision times: {line: time in us}.
+    """
     at_controller: dict[Any, list[Told]] = defaultdict(list)
     for each in sorted(told, key=_decided_us):
         if each.forwarded:

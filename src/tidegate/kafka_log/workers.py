@@ -46,9 +46,10 @@ def worker_processes(count: int) -> Iterator[Executor]:
 
 @contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """Let a signal wait, and whoever is started meanwhile never have it: this process decides when they end.
+    """Defer a signal to the end of the block, and block it in child processes that are started in the block.
 
-    Another thread may take it although this one has it blocked; Python would still act upon it here.
+    This process decides when its children end. Another thread may receive the signal although this thread blocks it,
+    and Python would still act on it in the main thread.
     """
     taken: list[int] = []
     is_main = current_thread() is main_thread()

@@ -1,7 +1,7 @@
-"""How far behind consumers read, by entity and node, out of the lag that each Fetch shows.
+"""The lag of consumers in bytes, by entity and node, from the lag that each Fetch shows.
 
-In steps of ten seconds: the lag of an entity is the sum over its connections of the largest that each showed in a step.
-What came in meanwhile is what was fetched, and by how much the lag grew.
+Steps are ten seconds long. The lag of an entity in a step is the sum of the largest lag of each of its connections.
+The bytes that arrived meanwhile are the bytes fetched plus the growth of the lag.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,7 +69,7 @@ def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
 
 
 def backlogs_of_chunks(rows: Iterator[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch]:
-    """Do `chunk_backlogs` for the chunks in `CHUNKS`: what executors run."""
+    """Yield the `chunk_backlogs` of chunks, which come as rows of `CHUNKS`. Executors run this."""
     for batch in rows:
         for row in batch.to_pylist():
             yield from chunk_backlogs(Chunk(row["path"], row["row_group"]), by).to_batches()

@@ -52,7 +52,7 @@ class DatedWriter:
                 stack.callback(writer.close)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows. Raises `UsageFilesError` where there are too many dates."""
+        """Write rows to the files of their dates. Raises `UsageFilesError` if there are too many dates."""
         if not batch.num_rows:
             return
         days = batch.column("ts_ms").to_numpy() // DAY_MS
@@ -139,7 +139,7 @@ def name_of_task() -> str:
 
 @contextmanager
 def opened_below(directory: Location, name: str) -> Iterator[Any]:
-    """Give what Arrow writes the file `name` below `directory` to; directories that are missing are made."""
+    """Open the file `name` below `directory` for Arrow to write to; create missing directories."""
     if isinstance(directory, Uri):
         with place_of(directory / name).written() as stream:
             yield stream

@@ -63,7 +63,7 @@ class ClassArchive:
         return {**settings, _SETTING: options}
 
     def keep(self) -> None:
-        """Put what Java has written in its place, and remove what nobody uses. Java has ended."""
+        """Move the archive that Java has written to its place, and remove unused archives. Java must have ended."""
         with suppress(OSError):
             if self.is_made and self._being_made.stat().st_size:
                 checksum = _checksum(self._being_made)

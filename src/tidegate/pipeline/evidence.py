@@ -61,11 +61,11 @@ class TooLittleDataError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a record beside its limits.
+    """Facts about a usage record beside its limits.
 
     windows: windows of `WINDOW_MS` with requests. internal: entities whose clients are all brokers. is_imported: some
-    of it is out of request logs, which do not hold the time of network threads. missing: rows that are not there.
-    callback: the setting of a quota callback that was asked when this was recorded; None: there was none.
+    of the record comes from request logs, which lack the time of network threads. missing: rows that are missing.
+    callback: the setting of the quota callback that was in use during the recording; None if there was none.
     """
 
     windows: int

@@ -67,7 +67,7 @@ class Place:
 
     @contextmanager
     def written(self) -> Iterator[pa.NativeFile]:
-        """Give a file to write to; directories that are missing are made where there are such things."""
+        """Open the file for writing; create missing directories if the filesystem has directories."""
         with _reasons_of(self.uri):
             if self.filesystem.type_name not in _WITHOUT_DIRECTORIES:
                 self.filesystem.create_dir(self.path.rpartition("/")[0], recursive=True)
@@ -75,7 +75,7 @@ class Place:
                 yield file
 
     def write(self, data: bytes) -> None:
-        """Put a file in its place at once."""
+        """Write the file in one piece."""
         with self.written() as file:
             file.write(data)
 

@@ -1,4 +1,4 @@
-"""What a report is made of: who used what, what was in force, what other quotas would have done, and how it went."""
+"""The findings of a report: usage by client, quotas in force, effects of other quotas, and usage over time."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""How what some quota entities used went over time, and the limits that were in force meanwhile.
+"""The usage of some quota entities over time, and the limits that were in force meanwhile.
 
-Arrow in, Arrow out, chunk by chunk: this process and Spark's executors call the same functions. What is kept grows
-with the entities that were asked for and with time, not with rows or clients.
+Arrow in, Arrow out, chunk by chunk: this process and Spark's executors call the same functions. Memory grows with the
+number of requested entities and with time, not with rows or clients.
 """
 
 import copy
@@ -100,10 +100,10 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityUse:
-    """What an entity used on the node where it used most, in steps of time, those with nothing left out.
+    """The usage of an entity on the node where it used most, in steps of time; steps without usage are left out.
 
-    amounts: bytes, ns or permits by the step's first ms; peaks: of its busiest second; limits: (ts_ms, bound per
-    second) of each change. throttle_ms: handed out in each step, on all nodes.
+    amounts: bytes, ns or permits, by the step's first ms; peaks: the same for the busiest second of the step;
+    limits: (ts_ms, bound per second) of each change; throttle_ms: throttle time set in each step, on all nodes.
     """
 
     entity: Entity

@@ -1,8 +1,8 @@
-"""What the replay kernel works on: arrays, and the numbers that say what stands where in them.
+"""The arrays that the replay kernel works on, and the numbers of their columns and values.
 
-Which sensor a client has under which bound is decided outside the kernel, by the engine's own classes: the kernel
-sees only numbers. An *account* is a client under one quota type and one pair of metric tags: it leads to a sensor
-and has a line of tallies.
+The engine's own classes, outside the kernel, decide the sensor and the bound of each client: the kernel sees only
+numbers. An *account* is a client under one quota type and one pair of metric tags: it refers to a sensor and has a row
+of tallies.
 """
 
 from typing import Any, NamedTuple

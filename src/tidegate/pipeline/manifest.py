@@ -1,6 +1,6 @@
-"""What results were made of, as their manifest says it (`output`): bounded, whatever the record is.
+"""The sources of results, as their manifest lists them (`output`): of bounded size for any record.
 
-Nothing in it is secret: a URI holds no credentials (decision 0072). It names no client.
+The manifest holds no secrets: a URI has no credentials (decision 0072). It names no client.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ __all__ = ["give_back"]
 
 
 def give_back() -> None:
-    """Give back what Arrow and the C library keep for later; takes milliseconds."""
+    """Release the free memory that Arrow and the C library keep for later use; takes milliseconds."""
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
     if trim is not None:

@@ -1,8 +1,8 @@
-"""Who came back before its throttle was over, added up by Arrow, for jobs on Spark and in this process alike.
+"""Requests that arrived before their client's throttle was over, summed by Arrow for jobs on Spark and in this process.
 
-A throttled connection is muted; the broker notes how long before the end of that its client's next bytes arrived
-(`early_ms`, in the row of that next request). Who waits as it was told comes when the throttle is over, and has none
-there, or 0 where the broker was late itself.
+A throttled connection is muted. The broker records how long before the end of the mute the client's next bytes arrived
+(`early_ms`, in the row of that next request). A client that waits for its throttle time sends after the mute: its
+`early_ms` is null, or 0 if the broker itself was late.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def chunk_obedience(chunk: Chunk) -> pa.Table:
 
 
 def obedience_of_chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do `chunk_obedience` for the chunks in `CHUNKS`: what executors run."""
+    """Yield the `chunk_obedience` of chunks, which come as rows of `CHUNKS`. Executors run this."""
     for batch in rows:
         for row in batch.to_pylist():
             yield from chunk_obedience(Chunk(row["path"], row["row_group"])).to_batches()

@@ -1,21 +1,21 @@
-"""Where results are written: Parquet tables in a directory that is new, empty or ours.
+"""Results on disk: Parquet tables in a directory that is new, empty or ours.
 
-A directory that holds our results has a marker file. It may be written again; a directory with anything else
-in it may not, unless the user says so, and even then only our own tables in it are replaced.
+A directory that holds our results has a marker file, and may be written again. A directory with anything else in it is
+written only if the user asks for it, and even then only our own tables in it are replaced.
 
-Each run writes into a directory of its own, and what it wrote counts at once and as a whole, when it is complete
-(decision 0081). On this machine that is below `.tidegate`, where one link names the run that counts; tables and marker
-are links through that one:
+Each run writes into a directory of its own. Its tables replace those of the run before all at once, when the run is
+complete (decision 0081). On this machine the directories of runs are below `.tidegate`, where one link names the latest
+complete run; tables and marker are links through that one:
 
     usage_by_client.parquet  ->  .tidegate/latest/usage_by_client.parquet
     tidegate-results.json    ->  .tidegate/latest/tidegate-results.json
     .tidegate/latest         ->  run-20261122T163012004711-5f1c09aa
     .tidegate/lock               held by the run that writes
 
-`.tidegate` is its owner's alone, for names of clients are in it. Elsewhere there are no links: the marker, written last
-and at once, names the directory of the run and every file in it (decision 0072).
+Only its owner can read `.tidegate`, because it holds names of clients. Elsewhere there are no links: the marker,
+written last and in one piece, names the directory of the run and every file in it (decision 0072).
 
-The marker is also the manifest: it names the files of each table, and says what they were made of (`manifest`).
+The marker is also the manifest: it names the files of each table and the sources of the results (`manifest`).
 """
 
 import contextlib
@@ -76,30 +76,30 @@ class Results(Protocol):
     """The tables of one run, while they are written. All raise `OutputError` where they cannot be."""
 
     def replaced(self, name: str) -> AbstractContextManager[Any]:
-        """Give what Arrow writes the Parquet file of a table to."""
+        """Open the Parquet file of a table for Arrow to write to."""
 
     def dated(self, name: str, schema: pa.Schema) -> AbstractContextManager[DatedWriter]:
-        """Give what takes the rows of a table with a file for each date."""
+        """Open a writer for the rows of a table with one file for each date."""
 
     def write(self, table: DataFrame, name: str) -> None:
-        """Have Spark write a table."""
+        """Write a table with Spark."""
 
     def parts(self, name: str, schema: pa.Schema) -> DatedParts:
         """Return where Spark's tasks write the rows of a table with files for each date."""
 
     def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
-        """Let those files count, of all that tasks wrote to `parts`: a task may have been tried again."""
+        """Add only `files`, of all that tasks wrote to `parts`, to the table: a task may have been tried again."""
 
     def finish(self, made_of: Mapping[str, Any]) -> None:
-        """Put all tables in the place of those of an earlier run, at once; say what they were `made_of`."""
+        """Replace all tables of an earlier run at once, and write to the manifest what the new ones were `made_of`."""
 
 
 @contextmanager
 def opened_results(directory: Location | None, *, command: str, overwrite: bool) -> Iterator[Results | None]:
-    """Give what writes the tables of `command`; None: nothing is written. What is not finished leaves nothing.
+    """Open the results of `command` for writing; yield None without a directory. An unfinished run leaves no tables.
 
-    Raises `OutputError` where `directory` is a file, cannot be made, holds what is not ours and `overwrite` is not
-    given, or where another run writes to it.
+    Raises `OutputError` if `directory` is a file, cannot be created, holds files that are not ours without `overwrite`,
+    or if another run writes to it.
     """
     if directory is None:
         yield None
@@ -190,7 +190,7 @@ def _foreign_elsewhere(directory: Uri) -> str | None:
 
 
 class _RunResults:
-    """What is the same everywhere: the tables of a run lie in a directory of its own."""
+    """The common part of local and remote results: the tables of a run are in a directory of its own."""
 
     def __init__(self, directory: Location, made_in: Location, command: str) -> None:
         self._directory, self._command = directory, command
@@ -214,7 +214,7 @@ class _RunResults:
         self._count(name, schema, writer.files)
 
     def _count(self, name: str, schema: pa.Schema, files: Sequence[str]) -> None:
-        """Let files of a table count; a table without rows is one that is empty."""
+        """Record the files of a table; write an empty file for a table without rows."""
         self._files[name] = sorted(f"{name}.parquet/{file}" for file in files)
         if not files:
             with self.replaced(name) as sink:
@@ -319,13 +319,13 @@ class _LocalResults(_RunResults):
         self._clean()
 
     def _link(self, name: str) -> None:
-        """Let a name mean what the run that counts has by that name: nothing, as long as it has none."""
+        """Link a name to the same name in the latest complete run. The link dangles while that run has no such file."""
         path = self._directory / name
         if not _is_link_to(path, _through_latest(name)):
             self._put_link(path, _through_latest(name))
 
     def _put_link(self, path: Path, target: str) -> None:
-        """Put a link in the place of a file or a link, at once; or of a directory, which is gone first."""
+        """Replace a file or a link with a link, atomically. Remove a directory at `path` first."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         link = self._made / ".link"

@@ -1,9 +1,9 @@
-"""Which quotas to set: a default for everybody, and overrides for the few who need more.
+"""Recommended quotas: a default for all entities, and overrides for the few entities that need more.
 
-What an entity needs is the smallest limit that would never have throttled it, times a headroom. The default is what
-the others need when those few are left out who need at least twice as much as the next; they, and whoever is
-protected, have quotas of their own. Where all limits together exceed what a broker may bear, the largest are cut to
-one height, protected ones left alone.
+An entity needs the smallest limit that would never have throttled it, times a headroom. The few entities that need at
+least twice as much as the next get quotas of their own, and so do protected entities. The default is what the other
+entities need. If all limits together exceed the budget of a broker, the largest are cut to one height; those of
+protected entities are not cut.
 
 Follows: the advice of KIP-13 (a default, and overrides) and of KIP-599 (all mutation quotas together within what the
 controller bears).
@@ -82,9 +82,9 @@ class BudgetError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user asks for. budgets: by Kafka's key, per second and broker. protect: (entity type, name) pairs.
+    """The user's request. budgets: by Kafka's key, per second and broker. protect: (entity type, name) pairs.
 
-    force: propose quotas from too little data, too.
+    force: propose quotas even from too little data.
     """
 
     headroom: float = 1.5
@@ -123,7 +123,7 @@ class Recommendation:
 
 @dataclass(slots=True)
 class _Limit:
-    """What one entity is to have, and why."""
+    """The limit to set for one entity, and the reason."""
 
     row: Row
     value: float

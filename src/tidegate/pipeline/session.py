@@ -79,11 +79,11 @@ class RunningSpark:
 
 @contextmanager
 def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Iterator[RunningSpark]:
-    """Give a session; end it, and remove its log, if it was started here; a `JobError` keeps the log.
+    """Yield a session. If it was started here, stop it at the end and remove its log; a `JobError` keeps the log.
 
-    master: Spark's own notation; None is what `spark-submit` was given, else `local[*]`.
-    rows: how many rows Spark itself handles (a replay: none), so that a short job starts quickly.
-    Raises `MissingJavaError`, or `JobError` where Spark does not start.
+    master: in Spark's own notation; None is the master given to `spark-submit`, else `local[*]`.
+    rows: number of rows that Spark itself handles (a replay: none), so that a short job starts quickly.
+    Raises `MissingJavaError`, or `JobError` if Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:

@@ -64,7 +64,7 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
 
 
 def by_entity_table(parts: pa.Table) -> pa.Table:
-    """Do what `outcome.by_entity` does; out of rows of `REPLAY_BY_ENTITY`, too, several of them for an entity."""
+    """Return the rows of `outcome.by_entity`. Accepts rows of `REPLAY_BY_ENTITY` too, several for each entity."""
     for only, name in ONLY.items():
         of = parts[only if only in parts.column_names else name]
         columns = {"first": of, "last": of, "several": pc.is_null(of)}

@@ -60,7 +60,7 @@ class _Kernel(NamedTuple):
 
 @contextmanager
 def kernel_in_the_making(plans: Iterable[Plan], *, with_usage: bool = False) -> Iterator[None]:
-    """Have compiled meanwhile what a replay of the plans takes, or usage; does nothing where it was before."""
+    """Compile the kernels that the plans and `with_usage` need, in another process; skip those compiled before."""
     missing = _not_compiled(plans, with_usage=with_usage)
     if not missing:
         yield
@@ -79,9 +79,9 @@ def kernel_in_the_making(plans: Iterable[Plan], *, with_usage: bool = False) -> 
 def kernel_at_hand(
     plans: Iterable[Plan], *, timelines: Iterable[Timeline] = (), with_usage: bool = False
 ) -> None:
-    """Have compiled what a replay of the plans takes, or usage; say so on a terminal where that takes its time.
+    """Compile the kernels that the plans and `with_usage` need, showing a status on a terminal; skip compiled ones.
 
-    timelines: of the record, where it is known already what was in force.
+    timelines: those of the record, if the quotas in force are already known.
     """
     for name in _not_compiled(plans, timelines, with_usage=with_usage):
         kernel = _KERNELS[name]
@@ -90,9 +90,10 @@ def kernel_at_hand(
 
 
 def smooth_mode_at_hand(plans: Iterable[Plan], timelines: Iterable[Timeline]) -> None:
-    """Have compiled what the quotas in force take, if one of the plans, where smooth mode was on; say so on stderr.
+    """Compile the smooth-mode kernel if a plan is the quotas in force and smooth mode was on; say that on stderr.
 
-    On Spark and in a watch that is known only when the record is read, and a display is on already: a plain line.
+    On Spark and in a watch this is known only when the record is read. A display is then already on, so the message is
+    a plain line.
     """
     if not any(plan.is_in_force for plan in plans) or not any(map(_was_beyond_kafka, timelines)):
         return

@@ -44,7 +44,10 @@ class Metric:
 
     @property
     def is_yammer(self) -> bool:
-        """Whether the bean is named after the metric, its numbers being attributes; else the metric is an attribute."""
+        """Return whether the bean is named after the metric and has its numbers as attributes.
+
+        Otherwise the metric itself is an attribute of the bean.
+        """
         return self.group in _NETWORK_GROUPS or self.group == "KafkaRequestHandlerPool"
 
     @property

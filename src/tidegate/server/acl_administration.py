@@ -33,10 +33,10 @@ _TOO_LONG: Problem = (
 
 
 class AclAdministration:
-    """What CreateAcls, DeleteAcls and DescribeAcls ask."""
+    """The ACL operations behind CreateAcls, DeleteAcls and DescribeAcls."""
 
     def __init__(self, store: AclStore, authorizer: Authorizer) -> None:
-        """Put what is stored in force."""
+        """Load the stored ACLs into the authorizer."""
         self.authorizer = authorizer
         self._store = store
         authorizer.add(store.load_acls())

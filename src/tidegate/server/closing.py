@@ -1,17 +1,18 @@
-"""Which connections must not stay, one rule a method: they are idle, late, in the way of others, or one too many.
+"""Rules that close connections: too many, idle, late, stalled, slow, or holding what others need. One method per rule.
 
-| Rule | Who is closed |
+| Rule | Connections that it closes |
 |---|---|
-| `excess` | those unused for the longest, where there are more than `max.connections` (B§6.9.5) |
+| `excess` | those above `max.connections`, the longest unused first (B§6.9.5) |
 | `idle` | those unused for `connections.max.idle.ms` |
 | `late_logins` | those whose login is not over in time |
 | `stalled` | those whose clients have taken no byte of an answer for a minute |
 | `slow` | those whose requests come in too slowly while others wait for memory |
-| `revoke` | of the principal that holds most memory the one whose request comes in slowest, if another needs it |
-| `displaced` | of the principal that has most connections the one unused for the longest, if another connects |
-| `unread` | of the principal that holds most memory the one whose answer is unread for the longest, if it is needed |
+| `revoke` | the slowest incoming request of the principal that holds most memory, if another principal needs it |
+| `displaced` | the longest unused connection of the principal that has most, if another client connects |
+| `unread` | the longest unread answer of the principal that holds most memory, if the memory is needed |
 
-Where the client is to blame, the log says why in a line. Closing takes its time: many are closed in slices.
+If the client is at fault, the log gives the reason in one line. Closing takes time: many connections are closed in
+slices.
 """
 
 from collections.abc import Callable, Generator, Sequence

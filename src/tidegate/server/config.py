@@ -482,12 +482,12 @@ class ServerConfig:
 
     @property
     def is_by_scram_alone(self) -> bool:
-        """Whether nobody comes in by any listener but with a login by SCRAM."""
+        """Return whether every listener requires a login by SCRAM."""
         return all(each.sasl is not None and not each.sasl.plain_users for each in self.listeners)
 
     @property
     def is_exact(self) -> bool:
-        """Whether Kafka is followed exactly: no behavior beyond Kafka's is in force."""
+        """Return whether Kafka is followed exactly: no behavior beyond Kafka's is in force."""
         return bool(self[KAFKA_EXACT])
 
     def extension_records(self) -> Iterator[QuotaRecord]:

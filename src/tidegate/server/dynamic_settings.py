@@ -111,7 +111,7 @@ class SettingSubscriber(Protocol):
         ...
 
     def discard(self, prepared: Any) -> None:
-        """Let go of what was prepared."""
+        """Release what `prepare_in_slices` returned, without putting it in force."""
         ...
 
     def put_in_force_in_slices(
@@ -167,7 +167,7 @@ class DynamicSettings:
             self._warn(texts)
 
     def attach(self, node_id: int, node: SettingSubscriber) -> None:
-        """Have a node take over changes."""
+        """Register a node that takes over changes."""
         self._nodes[node_id] = node
 
     def follow(self, follower: Follower) -> None:

@@ -1,6 +1,6 @@
-"""What handlers ask of the quota engine while they work, one request at a time.
+"""The quota engine's interface for handlers, one request at a time.
 
-A client that is exempt has no quotas; one that is observed is given what it would have without them.
+An exempt client has no quotas. An observed client is served as it would be without quotas.
 
 Follows: B§6.3.1 (size cap of a consumer's fetch), B§5.1-5.3 (permits for partition mutations).
 """

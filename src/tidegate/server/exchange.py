@@ -12,7 +12,7 @@ __all__ = ["Exchange", "SlicedWork", "TurnEnd"]
 
 
 class TurnEnd(Enum):
-    """How came out what the requests of a turn had put off to its end (`tidegate.server.handler.Turn`)."""
+    """Outcome of the work that the requests of a turn put off to its end (`tidegate.server.handler.Turn`)."""
 
     DONE = "done"
     FAILED = "failed"

@@ -1,7 +1,7 @@
-"""What is said of a setting that does not change while the broker runs: it is Kafka's read-only one, or one of ours.
+"""Error texts for settings that do not change while the broker runs: Kafka's read-only settings and this server's.
 
-Kafka's words for a read-only setting are for those that Kafka does not change either. Those that Kafka changes and
-this server does not are named with what to do instead.
+Kafka's text for a read-only setting is used only for settings that Kafka does not change either. If Kafka changes a
+setting and this server does not, the text says why: the setting has no effect, or is read only at the start.
 """
 
 from collections.abc import Sequence

@@ -163,7 +163,7 @@ class Front:
         self._finish(exchange)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
-        """Say in one line why the channel closes."""
+        """Log in one line why the channel closes."""
         kind = reason.translate(_NO_DIGITS)[:_KIND_CHARS]
         _log.warning("closing %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
 
@@ -180,7 +180,7 @@ class Front:
         )
 
     def on_answer_left(self, channel: Channel) -> None:
-        """Let go of a long client id: what sending took is not charged with the connection's next request then."""
+        """Charge the sending time now if the client id is long, so that the id is not kept until the next request."""
         answered = channel.answered
         if answered is not None and len(answered.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
             self._charge_sending(channel, self._now_ms())
@@ -198,7 +198,7 @@ class Front:
 
     @property
     def waiting(self) -> int:
-        """How many channels have a whole request that is served in the next turn."""
+        """Return the number of channels that have a complete request, which is served in the next turn."""
         return len(self._waiting)
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ class Front:
         self._scans.record(now_ns, self._monotonic_ns())
 
     def _end_turn(self, handled: Sequence[Exchange]) -> TurnEnd:
-        """Do what handlers put off, as handler time of those who have a part in it; return how it came out."""
+        """Run the work that handlers put off, add its time to the requests that take part; return the outcome."""
         begun_ns = self._monotonic_ns()
         try:
             turn_end = _DONE if self._turn.end() else TurnEnd.FAILED
@@ -312,7 +312,7 @@ class Front:
             self._answer((exchange,), _DONE)
 
     def _on_done(self, exchange: Exchange, result: Answer | Exception) -> None:
-        """Go on with a request whose answer came later."""
+        """Finish a request whose answer came later."""
         if isinstance(result, Exception):
             self._fail(exchange, result)
         else:
@@ -399,7 +399,7 @@ class Front:
 
     @staticmethod
     def _may_wait(exchange: Exchange) -> bool:
-        """Whether the client can wait for an answer: it has sent another request that is served in the next turn."""
+        """Return whether the answer can wait: the client has sent another request, which is served in the next turn."""
         return (
             exchange.channel.has_more
             and not (exchange.throttle_ms or exchange.answer.close)
@@ -407,10 +407,10 @@ class Front:
         )
 
     def _take_network_ns(self, exchange: Exchange) -> None:
-        """Take what this request is charged for the network: receiving it, and sending the answer before it.
+        """Set the network time that this request is charged: receiving it, and sending the previous answer.
 
-        That one has a row of its own where it is another client id's, or one of the two requests is exempt. Who is
-        closed without an answer is not charged for receiving.
+        The previous answer gets its own row if it belongs to another client id, or if only one of the two requests is
+        exempt. A connection that is closed without an answer is not charged for receiving.
         """
         channel, answer = exchange.channel, exchange.answer
         exempt = (
@@ -503,7 +503,7 @@ def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
 
 
 def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
-    """Say why a channel closes whose client did nothing wrong. An answer that cannot be written names its field."""
+    """Log why a channel closes whose client did nothing wrong. For an answer that cannot be encoded, name the field."""
     api_key, name = exchange.header.api_key, _name(exchange.channel)
     repeats = _repeats(exchange.channel, f"{failure} {api_key}")
     if isinstance(error, MessageError):

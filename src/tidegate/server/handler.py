@@ -1,12 +1,11 @@
-"""What a handler gets and gives: the contract between the front and whatever answers requests.
+"""Contract between the front and the handlers: the request that a handler gets and the answer that it returns.
 
 A handler is a function `Request -> Answer | Deferred | Work`. It never measures time, never decides a throttle and
-never touches the connection: the front does (B§6.2–6.4). What must be asked inside a handler is asked of
-`request.quotas`: the size cap of a consumer's fetch before reading, and permits for partition mutations
-before creating or deleting.
+never touches the connection: the front does (B§6.2–6.4). A handler calls `request.quotas` for the size cap of a
+consumer's fetch before reading, and for permits for partition mutations before creating or deleting.
 
-Nothing holds the event loop: a handler whose work grows with its request, or with what the node holds, is a generator
-function. It yields at the latest after about a millisecond of work, and between two of its slices the world may change:
+No handler blocks the event loop: if its work grows with the request, or with the data on the node, the handler is a
+generator function. It yields after at most about a millisecond of work. State may change between two of its slices:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
@@ -15,7 +14,7 @@ function. It yields at the latest after about a millisecond of work, and between
             yield
         return (yield from request.answer_in_slices(message))
 
-What takes time without working, such as an answer of another machine, is waited for by yielding a `Wait`.
+To wait without working, such as for an answer of another machine, the handler yields a `Wait`.
 """
 
 import enum
@@ -68,7 +67,7 @@ SHORT_FRAME_BYTES = 2048
 
 
 class Charge(enum.Enum):
-    """Which quotas a request is charged to. Follows: B§6.2–6.4."""
+    """The quotas that a request is charged to. Follows: B§6.2–6.4."""
 
     REQUEST = "request"
     PRODUCE = "produce"
@@ -84,7 +83,7 @@ _FETCH = Charge.FETCH  # looked up in its class it takes 100 ns in Python 3.11
 
 @dataclass(slots=True)
 class Connection:
-    """What is known of the client at the other end of one connection."""
+    """The client of one connection: its addresses, principal, software and permissions."""
 
     id: int
     listener: str
@@ -124,7 +123,7 @@ class Connection:
 
 
 class RequestQuotas(Protocol):
-    """What a handler may ask of the quota engine while it works."""
+    """Interface of the quota engine for a handler that is at work."""
 
     def fetch_limit_bytes(self) -> int:
         """Return the most record bytes this client may be given in one answer, an INT32 (B§6.3.1)."""
@@ -240,15 +239,15 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What a handler wants sent, and which quotas it charges.
+    """The response that a handler returns, and the quotas that it charges.
 
     response: None where the protocol has no answer (acks=0).
     close: close the connection instead of, or after, answering.
-    if_turn_fails: given where something was put off to the end of the turn. Called when that failed: the answer to
-        send in place of this one, or None if this one is still right.
-    settle: called with the response when it has been decided that the client gets it, before it leaves: not where a
-        throttled client gets its empty form.
-    error: set by `Deferred.complete_by`: what went wrong with the answer, which is the end of the connection then.
+    if_turn_fails: set if work was put off to the end of the turn. Called if that work failed: returns the answer to
+        send instead of this one, or None if this one is still right.
+    settle: called with the response before it is sent, once the front has decided to send it; not called if a
+        throttled client gets the empty form.
+    error: set by `Deferred.complete_by`: the error that building the answer raised; the front closes the connection.
     """
 
     response: Encoded | None
@@ -259,7 +258,7 @@ class Answer:
     error: Exception | None = None
 
     def discard(self) -> None:
-        """Let go of a response that will not be sent."""
+        """Release the buffers of a response that will not be sent."""
         if self.response is not None:
             discard(self.response.buffers)
 
@@ -309,13 +308,13 @@ class Deferred:
         self.on_cancel: Callable[[], None] | None = None
 
     def complete(self, answer: Answer) -> None:
-        """Give the answer. Ignored when the connection is gone and nothing was under way."""
+        """Set the answer. Ignored if it is set already, or if the connection is gone and no work was under way."""
         if not (self.cancelled or self.is_complete):
             self.given = answer
             self._tell()
 
     def complete_by(self, make: Callable[[], Answer]) -> None:
-        """Have `make` called for the answer, when it is this one's turn of many; where it raises, the front closes."""
+        """Set `make`, which builds the answer when its turn comes; if it raises, the front closes the connection."""
         if not (self.cancelled or self.is_complete):
             self._make = make
             self._tell()
@@ -343,7 +342,7 @@ class Deferred:
         self.when_ready(lambda: on_answer(self.answer()))
 
     def cancel(self) -> None:
-        """Give up what can be given up: the client is gone. For the front."""
+        """Cancel the wait of a client that is gone: call `on_cancel`, if set and no answer is there. For the front."""
         if self.on_cancel is None:
             return
         self.cancelled = True
@@ -363,9 +362,9 @@ class Deferred:
 
 
 class Wait:
-    """What work in slices waits for: it yields one, and goes on after `end` was called, once, on the event loop.
+    """A pause of work in slices: the work yields it, and resumes after `end` was called, once, on the event loop.
 
-    charged_ns: time that another thread took for the request alone, which pays for it; set before `end`.
+    charged_ns: time that another thread took for this request alone, charged to the request; set before `end`.
     """
 
     __slots__ = ("_ended", "_go_on", "charged_ns")
@@ -376,7 +375,7 @@ class Wait:
         self._go_on: Callable[[], None] | None = None
 
     def end(self) -> None:
-        """Let the work go on."""
+        """Resume the work."""
         if not self._ended:
             self._ended = True
             if self._go_on is not None:
@@ -390,10 +389,10 @@ class Wait:
 
 
 class Turn(Protocol):
-    """What handlers put off to the end of a turn, to be done for all requests that came together."""
+    """Work that handlers put off to the end of a turn, done for all requests of the turn together."""
 
     def end(self) -> bool:
-        """Do it; False where it failed, and answers are asked for what to send then (`Answer.if_turn_fails`)."""
+        """Run the work; return False if it failed: `Answer.if_turn_fails` then supplies the answers to send."""
         ...
 
 

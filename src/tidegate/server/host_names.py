@@ -51,7 +51,7 @@ class _Lookup:
         self._on_found = on_found
 
     def found(self, name: str, addresses: Addresses) -> None:
-        """Take what a name stands for."""
+        """Pass the addresses of a name to `on_found`, unless the lookup is over."""
         if not self.over:
             self._missing.discard(name)
             self._on_found(name, addresses)

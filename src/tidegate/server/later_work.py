@@ -41,10 +41,10 @@ NO_FRAME = memoryview(b"")
 
 
 class LaterWork:
-    """What is under way in one node.
+    """The requests under way in one node.
 
-    on_done: is given each request, once, with its answer or what went wrong. most_bytes: what all work in slices may
-    have in memory, about; -1 for no bound.
+    on_done: called once for each request, with its answer or the error. most_bytes: approximate bound on the memory of
+    all work in slices; -1: no bound.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LaterWork:
         return SHORT_SLICE_NS if is_first else 0
 
     def _go_on_later(self, exchange: Exchange, wait: Any) -> None:
-        """Go on in a later turn of the loop, at the soonest when what it waits for, if anything, is over."""
+        """Schedule the next slice for a later turn of the loop, after the `Wait`, if any, has ended."""
 
         def add() -> None:
             if not self._closed:
@@ -157,9 +157,9 @@ class LaterWork:
         return is_over
 
     def _bring_back(self) -> None:
-        """Let those go on that were put back, where there is room.
+        """Resume requests that were put back, while there is room.
 
-        First one of a principal that has none under way, then the one that has taken the least time.
+        Requests of a principal that has none under way come first, then the request that has taken the least time.
         """
         while self._put_back:
             exchange = min(self._put_back, key=self._precedence)
@@ -205,9 +205,9 @@ class LaterWork:
     # --- long polls -----------------------------------------------------------------------------------------------
 
     def wait_for(self, exchange: Exchange, deferred: Deferred) -> None:
-        """Go on when the answer is there, on a turn of its own: nobody else pays for it.
+        """Finish the request when its answer is there, in a turn of its own: no other request is charged for it.
 
-        A client that has left by then is charged all the same, but for what was given up: leaving evades no quota.
+        A client that has left by then is charged all the same, except for a cancelled request: leaving evades no quota.
         """
         channel = exchange.channel
         channel.deferred = deferred

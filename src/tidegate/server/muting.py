@@ -1,7 +1,8 @@
-"""Which channels are muted and until when: the throttled channels of one node.
+"""The throttled channels of one node, and the time until which each is muted.
 
-A muted channel is not read. It is watched for closure and for bytes that come before its time; what it had
-already sent is served when the throttle ends. Follows: B§3.8 (delay queue, one per quota type), B§6.6, KIP-219.
+A muted channel is not read. It is watched for closure and for bytes that come before its throttle ends. Requests that
+the client had already sent are served when the throttle ends.
+Follows: B§3.8 (delay queue, one per quota type), B§6.6, KIP-219.
 """
 
 import logging
@@ -47,7 +48,7 @@ class Muting:
         self._wake_at(throttled.end_ns, now_ns)
 
     def forget(self, channel: Channel) -> None:
-        """Let go of a channel that is about to close."""
+        """Remove a channel that is about to close, and cancel its throttle."""
         entry = self._throttled.pop(channel, None)
         if entry is not None:
             queue, throttled = entry

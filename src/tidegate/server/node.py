@@ -204,11 +204,11 @@ class Node:
         acls: AclAdministration | None = None,
         credentials: ScramCredentials | None = None,
     ) -> None:
-        """Put settings and quotas in force and begin to accept connections. Raises `ConfigError`.
+        """Apply settings and quotas, and begin to accept connections. Raises `ConfigError`.
 
-        turn: what the handlers do together, if anything. cluster: what a quota callback is told of the cluster.
-        settings: those that were changed while the node ran, and will be. acls: what clients may do, None where they
-        may do everything. credentials: those of SCRAM users, if they are kept.
+        turn: the work that handlers do together, if any. cluster: the metadata that a quota callback gets.
+        settings: the settings that change while the node runs. acls: the permissions of clients; None: every client
+        may do everything. credentials: the credentials of SCRAM users, if they are kept.
         """
         self._load_settings(settings)
         self._usage.start(self._clock.now_ms(), self.config)
@@ -298,7 +298,7 @@ class Node:
     # --- quotas: a `QuotaSubscriber` --------------------------------------------------------------------------------
 
     def on_quota(self, record: QuotaRecord) -> None:
-        """Put one definition in force and record that it is; one that is removed leaves what the settings give."""
+        """Apply one definition and record it; if it is removed, apply the value from the settings, if any."""
         if record.value is None:
             record = self._static_quotas.get((record.entity, record.key), record)
         self.managers.apply(record)
@@ -309,7 +309,7 @@ class Node:
         self.connections.set_ip_rate(address, rate)
 
     def _limit_hosts(self, quotas: QuotaAdministration, hosts: list[str]) -> None:
-        """Put the limits of these hosts of `max.connections.per.ip.overrides` in force when they are resolved."""
+        """Apply the limits of these hosts of `max.connections.per.ip.overrides` when the hosts are resolved."""
 
         def on_host(host: str, addresses: Addresses) -> None:
             warn_of_unknown(host, addresses)
@@ -343,7 +343,7 @@ class Node:
         return (yield from self.callback.prepare_in_slices(config)), tls
 
     def discard(self, prepared: Any) -> None:
-        """Let go of a callback that was loaded."""
+        """Close a quota callback that was loaded and is not used."""
         callback, _ = prepared
         if isinstance(callback, GuardedCallback):
             callback.close()
@@ -477,7 +477,7 @@ class Node:
         return channel is not None
 
     def _on_slots(self) -> None:
-        """Have connections admitted that wait for a slot: there may be one."""
+        """Notify the acceptors that there may be a slot for a waiting connection."""
         for acceptor in self._acceptors.values():
             acceptor.slot_freed()
 

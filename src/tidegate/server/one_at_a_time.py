@@ -23,7 +23,7 @@ class OneAtATime:
         self._busy = True
 
     def end(self) -> None:
-        """Let the next one through."""
+        """Resume the next work that waits, if any."""
         if self._waiting:
             self._waiting.popleft().end()
         else:

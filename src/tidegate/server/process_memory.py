@@ -1,7 +1,7 @@
-"""How much memory this process may take: the machine's, or less where something limits it.
+"""Memory limit of this process: the memory of the machine, or the lowest limit below that.
 
-Looked at are control groups of both versions, that of the process and those above it (a container's, a systemd unit's
-`MemoryMax`), and the limits of the process itself (`ulimit -v`, `-d`).
+The limits are those of control groups of both versions, the process's own and those above it (a container's, a systemd
+unit's `MemoryMax`), and those of the process itself (`ulimit -v`, `-d`).
 """
 
 import contextlib

@@ -30,10 +30,10 @@ _PREPARED_AT_A_TIME = 100
 
 
 class QuotaSubscriber(Protocol):
-    """Who puts definitions in force: a node."""
+    """A subscriber that puts definitions in force: a node."""
 
     def on_quota(self, record: QuotaRecord) -> None:
-        """Put one definition in force, or remove it."""
+        """Apply one definition, or remove it."""
         ...
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
@@ -45,7 +45,7 @@ class QuotaSubscriber(Protocol):
 
 
 class QuotaAdministration:
-    """What DescribeClientQuotas and AlterClientQuotas ask, and what tells nodes which quotas hold.
+    """The quota definitions that DescribeClientQuotas reads and AlterClientQuotas changes, and that nodes are sent.
 
     changes: no quota changes between its `begin` and `end`.
     """
@@ -59,9 +59,9 @@ class QuotaAdministration:
         self.changes = OneAtATime()
 
     def load(self) -> None:
-        """Take over what is stored; the addresses of hosts in it follow when they are known.
+        """Load the stored definitions; host names in them are resolved later.
 
-        A stored name that no answer could hold is removed: it would fail every description of the definitions.
+        Remove a definition whose name is too long for any answer: it would make every description fail.
         """
         stored = list(self._store.load_quotas())
         kept = [record for record in stored if _is_writable(record)]
@@ -99,7 +99,7 @@ class QuotaAdministration:
     def alter_in_slices(
         self, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> Generator[Wait | None, None, Iterable[AlterResult]]:
-        """Do what the alterations say, and return a result for each entity."""
+        """Apply the alterations, or only validate them, and return a result for each entity."""
         addresses = yield from self._look_up_hosts(alterations)
         yield from self.changes.begin()
         try:
@@ -149,7 +149,7 @@ class QuotaAdministration:
         return outcome.results
 
     def _tell(self, record: QuotaRecord, addresses: Addresses) -> None:
-        """Have one definition put in force; addresses: those of the host that it is for, if it is for one."""
+        """Send one definition to the subscribers; addresses: those of the host that it is for, if it is for a host."""
         for subscriber in self._subscribers:
             subscriber.on_quota(record)
         if record.key == CONNECTION_CREATION_RATE:

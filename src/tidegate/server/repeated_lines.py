@@ -36,7 +36,7 @@ _MAX_TEXT = 1000
 
 
 class _Kind:
-    """What was logged of one kind since its last line."""
+    """Suppressed log lines of one kind, since the last line that was written: their count and the last text."""
 
     __slots__ = ("count", "last", "owner", "until_s")
 

@@ -42,9 +42,9 @@ def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callab
 
 
 class Slices:
-    """What is under way on one loop, one slice in a turn of the loop.
+    """Long work under way on one loop; one slice runs in each turn of the loop.
 
-    Served in rounds over owners (`tidegate.fair_share.Rounds`), and over what is under way of each.
+    Slices run in rounds over owners (`tidegate.fair_share.Rounds`), and over the work of each owner.
     """
 
     __slots__ = ("_loop", "_scheduled", "_waiting")
@@ -68,7 +68,7 @@ class Slices:
             self._loop.call_soon(self._run_one)
 
     def start(self, work: Generator[None, None, None], monotonic_ns: Callable[[], int]) -> None:
-        """Do one slice of `work` at once, and the rest when it is its turn."""
+        """Run one slice of `work` at once, and the rest in later turns."""
 
         def run_slice() -> bool:
             return advance(work, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED

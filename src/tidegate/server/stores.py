@@ -1,4 +1,4 @@
-"""What the front needs kept: quota definitions, ACLs, and settings changed on the running broker."""
+"""Stores that the front needs: quota definitions, ACLs, and settings changed on the running broker."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ __all__ = ["AclStore", "QuotaStore", "SettingStore"]
 
 
 class QuotaStore(Protocol):
-    """Where quota definitions are kept; `tidegate.storage` has the one on disk."""
+    """A store of quota definitions; `tidegate.storage` has the store on disk."""
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per stored definition."""
@@ -25,7 +25,7 @@ class QuotaStore(Protocol):
 
 
 class SettingStore(Protocol):
-    """Where settings are kept that were changed on the running broker. Raises `TidegateError` or `OSError`."""
+    """A store of settings changed on the running broker. Raises `TidegateError` or `OSError`."""
 
     def load_settings(self) -> Iterable[tuple[str, str, str]]:
         """Return node (empty: all nodes), name and text of each."""
@@ -37,7 +37,7 @@ class SettingStore(Protocol):
 
 
 class AclStore(Protocol):
-    """Where ACLs are kept. Raises `TidegateError` or `OSError`; nothing has changed then."""
+    """A store of ACLs. Raises `TidegateError` or `OSError`; nothing has changed then."""
 
     def load_acls(self) -> Iterable[Acl]:
         """Return every ACL."""

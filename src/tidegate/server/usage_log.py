@@ -45,7 +45,7 @@ LONGEST_KEPT_CLIENT_ID_CHARS = 255
 
 
 class UsageLog(Protocol):
-    """What the front asks of the usage record."""
+    """Interface of the usage record for the front."""
 
     def next_connection_id(self) -> int: ...
     def start(self, now_ms: int, config: ServerConfig) -> None: ...

@@ -48,7 +48,7 @@ class CheckpointFile:
         self.names = frozenset(topics.by_name)
 
     def try_to_write(self, topics: Topics) -> None:
-        """Do as `write`; what fails may work the next time."""
+        """Write as `write` does, but log an `OSError`: the next attempt may succeed."""
         try:
             self.write(topics)
         except OSError as error:

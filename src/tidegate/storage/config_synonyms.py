@@ -1,4 +1,4 @@
-"""Which settings of the node stand behind a topic's. Follows: Kafka 4.3 `ServerTopicConfigSynonyms`."""
+"""Node settings that are the defaults of topic settings. Follows: Kafka 4.3 `ServerTopicConfigSynonyms`."""
 
 from collections.abc import Mapping
 

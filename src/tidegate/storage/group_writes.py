@@ -299,7 +299,7 @@ class GroupWrites:
             self._worker.submit(self._run, self._writing)
 
     def _some(self) -> list[_Entry | _Batch]:
-        """Take as many changes as one transaction may have, at least one."""
+        """Remove and return as many gathered changes as one transaction may have, at least one."""
         some: list[_Entry | _Batch] = []
         rows = 0
         while self._gathered:

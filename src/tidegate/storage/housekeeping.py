@@ -1,8 +1,8 @@
-"""What a storage does again and again while it is open, a millisecond at a time: nothing here makes a request wait.
+"""Periodic work of an open storage, in slices of a millisecond: no request waits for it.
 
-Look after the files (twice a second), write indexes and producers so that a start after a kill walks little (each
-second, what has grown), delete what is past its retention and write down up to where logs are synced (each minute, or
-as often as `log.retention.check.interval.ms` says).
+Twice a second, check for removed files. Each second, write index entries and producers of logs that have grown, so that
+a start after a kill reads little. Each minute, or more often if `log.retention.check.interval.ms` says so, delete data
+past its retention and write the offsets up to which logs are synced.
 """
 
 import logging
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
-    """Let `storage` look after itself, and sync what is due, until it is closed. Once for a storage."""
+    """Start the periodic work and the syncs of `storage`, until it is closed. Call once for a storage."""
     storage.commits.start(scheduler)
     storage.group_writes.start(scheduler)
     every_s = clean_every_s(storage.config)
@@ -51,7 +51,7 @@ def clean_every_s(config: StorageConfig) -> float:
 def start_chore(
     storage: Storage, scheduler: Scheduler, every_s: float, begin: Callable[[], Iterator[None]]
 ) -> None:
-    """Do what `begin` begins every so many seconds, in slices of `SLICE_MS`, until `storage` is closed."""
+    """Run the work of `begin` every `every_s` seconds, in slices of `SLICE_MS`, until `storage` is closed."""
     _Chore(storage, scheduler, every_s, begin)
 
 
@@ -86,7 +86,7 @@ class _Chore:
         self._scheduler.call_later(self._every_s if self._work is None else _PAUSE_S, self._run)
 
     def _goes_on(self, work: Iterator[None]) -> bool:
-        """Do a slice; return whether there is more."""
+        """Run a slice; return whether there is more."""
         monotonic_ns = self._storage.clock.monotonic_ns
         until_ns = monotonic_ns() + SLICE_MS * 1_000_000
         return any(monotonic_ns() >= until_ns for _ in work)

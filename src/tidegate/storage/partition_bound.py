@@ -21,7 +21,7 @@ __all__ = ["PartitionBound"]
 
 
 class PartitionBound:
-    """How many partitions there are and come, by owner. most: `tidegate.max.partitions`."""
+    """Existing and pending partitions, counted by owner. most: `tidegate.max.partitions`."""
 
     __slots__ = ("_bound",)
 
@@ -30,7 +30,7 @@ class PartitionBound:
 
     @property
     def free(self) -> int:
-        """How many more partitions the node holds; below 0 where the setting was lowered."""
+        """Return how many more partitions the node can hold; below 0 if the setting was lowered."""
         return self._bound.capacity - self._bound.used
 
     def problem(self, owner: str, partitions: int) -> str | None:

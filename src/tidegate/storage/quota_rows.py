@@ -92,7 +92,7 @@ class QuotaRows:
             return  # stored they are; what is left is done before the next change, or at the next start
 
     def _complete(self) -> Generator[None, None, None]:
-        """Put binding changes that lie beside into the definitions; drop those that are not binding."""
+        """Apply binding changes from `quota_changes` to the definitions; delete those that are not binding."""
         if not self._left_over:
             return
         binding = self._run("SELECT 1 FROM meta WHERE name=?", (_BINDING,)).fetchone() is not None

@@ -78,7 +78,7 @@ class Storage:
         lock_fd: int,
         sync: SyncFile,
     ) -> None:
-        """Put the parts together; `open` is how a storage is made."""
+        """Assemble the parts of a storage; call `open` to create one."""
         self.directory = directory
         self.config = config
         self.clock = clock
@@ -331,7 +331,7 @@ class Storage:
             _logger.error("the same goes for %d more partitions", said - _NAMED)
 
     def _lose(self, problem: str | None) -> None:
-        """Say once what has become of the database or of the whole directory."""
+        """Record and log, once, what has happened to the database or to the whole directory."""
         if problem is not None and self._lost is None:
             self._lost = problem
             _logger.error(
@@ -382,7 +382,7 @@ class Storage:
         return not any(log.failed for log in logs)
 
     def _distrust(self) -> None:
-        """Let the next start check all that is not known to be synced, as after a power cut."""
+        """Reset the stored boot id: the next start checks all that is not known to be synced, as after a power cut."""
         if self.closed:
             return
         try:
@@ -391,7 +391,7 @@ class Storage:
             _logger.warning("cannot note that a sync failed: %s", error)
 
     def _forget_positions(self, name: str) -> None:
-        """Take a deleted topic out of the checkpoint: its positions are not those of its successor."""
+        """Remove a deleted topic from the checkpoint: its positions do not apply to a new topic of the same name."""
         if name in self._checkpoint.names and name not in self.topics.by_name:
             self._checkpoint.try_to_write(self.topics)
 

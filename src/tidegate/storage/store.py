@@ -1,7 +1,7 @@
-"""What must survive besides records: topics, quotas, ACLs, producer ids, offsets, who this node is. One SQLite file.
+"""Metadata that must survive besides records: topics, quotas, ACLs, producer ids, offsets, this node's identity.
 
-Write-ahead log with `synchronous=NORMAL`: what was committed survives `kill -9`, because it has been handed to the
-kernel; when the machine itself goes down the last commits may be lost, never torn.
+One SQLite file with a write-ahead log and `synchronous=NORMAL`: committed changes survive `kill -9`, because they have
+been handed to the kernel. If the machine itself goes down, the last commits may be lost, but they are never torn.
 """
 
 import json
@@ -197,9 +197,9 @@ class MetadataStore:
             _logger.warning("cannot bring the last commits into %s: %s", self._path, error)
 
     def shrink(self) -> None:
-        """Give some of the file's room back that deletions have left: a few MB. On the writer's thread.
+        """Free a few MB of the file space that deletions have left unused. Runs on the writer's thread.
 
-        A file that an earlier version has made keeps its size; the room in it is used again.
+        A file made by an earlier version keeps its size; its unused space is used again.
         """
         db = self._writer.db
         try:
@@ -402,7 +402,7 @@ class MetadataStore:
         run_at_once(self.apply_quota_records_in_slices(records))
 
     def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
-        """Do what `apply_quota_records` does, yielding in between: at most a hundred rows are written at a time."""
+        """Store `records` as `apply_quota_records` does, at most a hundred rows at a time, yielding in between."""
         return self._quotas.apply(records)
 
     # --- ACLs

@@ -37,7 +37,7 @@ _CONFIGS: Mapping[str, TopicConfig] = {
 
 
 class TopicDefaults:
-    """What can be said of these settings without a storage: names, and what is wrong with a value."""
+    """Names and value checks of these settings, without a storage."""
 
     names: Final = frozenset(_CONFIGS)
     lists: Final[Mapping[str, str]] = {

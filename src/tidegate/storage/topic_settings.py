@@ -1,4 +1,4 @@
-"""What a topic's configuration means for its logs, ready for the append path."""
+"""Effective settings of a topic for its logs, ready for the append path."""
 
 from dataclasses import dataclass, field
 
@@ -36,5 +36,5 @@ class TopicSettings:
 
     @property
     def flushes(self) -> bool:
-        """Whether appends are ever synced before their segment is closed."""
+        """Return whether appends are ever synced before their segment is closed."""
         return self.flush_messages != NEVER or self.flush_ms != NEVER

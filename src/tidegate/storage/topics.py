@@ -195,10 +195,10 @@ class Topics:
     def create_in_slices(
         self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
     ) -> Generator[None, None, Topic]:
-        """Do as `create`, a partition at a time. The topic is there when it is complete; its name is taken before.
+        """Create a topic like `create`, a partition at a time. The name is taken first; the topic exists when complete.
 
-        owner: the principal that its partitions count for; the caller has asked `room_problem`. Where the work is
-        broken off, nothing has changed; where the process ends, the next start completes the topic.
+        owner: the principal that its partitions count for; the caller has asked `room_problem`. If the work is aborted,
+        nothing has changed; if the process ends, the next start completes the topic.
         """
         stored = StoredTopic(
             topic_id=str(uuid.uuid4()),
@@ -224,16 +224,16 @@ class Topics:
         return topic
 
     def add_partitions(self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER) -> None:
-        """Give a topic `count` partitions, more than it has. Raises `StorageError`, changing nothing."""
+        """Increase a topic's partitions to `count`, more than it has. Raises `StorageError`, changing nothing."""
         run_at_once(self.add_partitions_in_slices(topic, count, owner))
 
     def add_partitions_in_slices(
         self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER
     ) -> Generator[None, None, None]:
-        """Do as `add_partitions`, a partition at a time: all of them are there at once when it is over.
+        """Add partitions as `add_partitions` does, a partition at a time; all of them appear together at the end.
 
-        owner: the principal that the added partitions count for, which need not be the topic's creator. Where the work
-        is broken off, the next start completes it.
+        owner: the principal that the added partitions count for, which need not be the topic's creator. If the work is
+        aborted, the next start completes it.
         """
         before = topic.stored()
         added = count - before.partitions
@@ -261,9 +261,9 @@ class Topics:
             _logger.warning("%s; the next start sees to it", error)
 
     def alter_in_slices(self, topic: Topic, configs: Mapping[str, str]) -> Generator[None, None, None]:
-        """Give a topic other settings, which the caller has checked. Raises `StorageError`, changing nothing.
+        """Replace a topic's settings, which the caller has checked. Raises `StorageError`, changing nothing.
 
-        They are kept and described at once, and in force for its logs, a few at a time, when it is over.
+        The new settings are stored and described at once. They are applied to the logs a few at a time.
         """
         settings = settings_of(configs, self._config)
         self._store.put_topic(replace(topic.stored(), configs=configs))
@@ -292,7 +292,7 @@ class Topics:
         self._compaction.look_at(self)
 
     def _settle(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
-        """Give new logs of a topic what holds now: settings may have changed while they were made."""
+        """Apply the current settings to new logs of a topic: settings may have changed while the logs were made."""
         settings = settings_of(topic.configs, self._config)
         if settings != topic.settings:
             topic.settings = settings
@@ -305,7 +305,7 @@ class Topics:
         run_at_once(self.delete_in_slices(topic))
 
     def delete_in_slices(self, topic: Topic) -> Generator[None, None, None]:
-        """Do as `delete`: the topic is gone at once, its logs and files a few at a time."""
+        """Delete a topic as `delete` does: the topic disappears at once, its logs and files a few at a time."""
         stored = topic.stored()
         self._store.delete_topic(stored)
         del self.by_name[topic.name]
@@ -422,7 +422,7 @@ def _with_more(owners: Mapping[str, int], owner: str, partitions: int) -> Mappin
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing."""
+    """Ignore the arguments."""
 
 
 def _owner(directory: Path) -> str | None:

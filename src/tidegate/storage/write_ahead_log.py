@@ -33,10 +33,10 @@ Sums = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LogDamage:
-    """Where a log is damaged: the byte, and how many frames from there on are not read; None: not known.
+    """Damage in a log: the byte where it begins, and how many frames from there on are not read (None: not known).
 
-    A frame is a page of the database that a commit changed. is_end: no commit follows, as where a power failure has
-    torn the last one.
+    A frame is a page of the database that a commit changed. is_end: no commit follows, as when a power failure has torn
+    the last commit.
     """
 
     offset: int

@@ -30,7 +30,7 @@ class ManualClock:
         return self._monotonic_ns
 
     def advance(self, ms: int) -> None:
-        """Let `ms` milliseconds pass on all clocks."""
+        """Advance all clocks by `ms` milliseconds."""
         if ms < 0:
             raise ValueError(f"ms must be 0 or more, got {ms}; hint: step_wall sets the wall clock back")
         self._now_ms += ms

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderStatistics:
-    """What a recorder did since it was made, and whether it can write now."""
+    """Counts of a recorder since it was made, and whether it can write now."""
 
     rows: int
     lost_events: int
@@ -114,7 +114,7 @@ class Appender:
         return self._lost > 0
 
     def commit(self) -> None:
-        """Put every row so far into the kernel's hands: it survives `kill -9` from here on."""
+        """Write every row so far to the segment's file: the rows survive `kill -9` from here on."""
         at, first = self._at, self._written
         if first == at:
             return
@@ -227,7 +227,7 @@ class Appender:
         return True
 
     def _empty_buffer(self) -> bool:
-        """Go on at the beginning of the buffer; False where the segment has no more room, or fails."""
+        """Commit, and restart at the beginning of the buffer; return False if the segment is full or fails."""
         self.commit()
         segment = self._segment
         if segment is None:

@@ -38,9 +38,10 @@ _HINT = "stop the broker first; its writer then ends by itself"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What was done: segments that became Parquet, files before (and from the spool) and after, of those that count.
+    """Result of `compact_record`: segments converted to Parquet, files before (and from the spool) and after.
 
-    unreadable: hours that were left as they are, as a file in them cannot be read; damaged: segments set aside.
+    Superseded files are not counted. unreadable: hours left unchanged because a file in them cannot be read; damaged:
+    segments set aside.
     """
 
     segments: int

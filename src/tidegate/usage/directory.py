@@ -74,7 +74,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Put a file of `data` in the place of `path`, whole or not at all, and wait until it is on disk."""
+    """Replace `path` with a file of `data`, whole or not at all, and wait until it is on disk."""
     temporary = path.with_name(f".{path.name}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "wb") as file:
@@ -203,7 +203,7 @@ class SpoolDirectory:
         return size
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         os.close(self._lock)
 
     def _take_lock(self) -> int:

@@ -48,7 +48,7 @@ _TEMPORARY = re.compile(r"\.node-(\d{1,10})-.*\.parquet\.tmp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFile:
-    """What the name of a file says: node, sequence range, and whether it supersedes others within the range."""
+    """Parts of a Parquet file's name: node, sequence range, and whether it supersedes others within the range."""
 
     path: Path
     node_id: int

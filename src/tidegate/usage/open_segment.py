@@ -105,7 +105,7 @@ class OpenSegment:
         return None
 
     def end(self, used_bytes: int) -> None:
-        """Take no more rows; `used_bytes` is where the last one ended."""
+        """Close the files and accept no more rows. used_bytes: where the last row ended."""
         self._used_bytes = used_bytes
         with contextlib.suppress(OSError):  # if the file was cut: what came after that can be read
             if os.fstat(self.fd).st_size != self.size_bytes:

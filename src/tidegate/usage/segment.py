@@ -137,7 +137,7 @@ class SpoolError(TidegateError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a segment says of itself: its node, the `seq` of its first row, and when it was opened."""
+    """Header of a segment: its node, the `seq` of its first row, and when it was opened."""
 
     node_id: int
     first_seq: int

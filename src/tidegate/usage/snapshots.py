@@ -1,8 +1,8 @@
-"""What the `snapshot` column says: where a snapshot of the engine's state begins and ends, and the state of a sensor.
+"""Texts of the `snapshot` column: where a snapshot of the engine's state begins and ends, and the state of a sensor.
 
-A snapshot is a row of kind `snapshot` that says `begins`, the `quota` rows of all that is in force, a row for each
-sensor, or several where its text is longer than a name may be, and a row that says `ends` and how many rows of kind
-`snapshot` there are in between. Other rows may stand among them: each sensor's state is that of its own place.
+A snapshot consists of a row of kind `snapshot` with the text `begins`, the `quota` rows of all that is in force, a row
+for each sensor (several if its text is longer than a name may be), and a row with the text `ends` and the number of
+rows of kind `snapshot` in between. Other rows may stand among them: each sensor's state is that at its own place.
 
 >>> sensor_texts({"quota_key": "producer_byte_rate", "recorded_ms": -5, "samples": [[1.5, -9, -5]], "current": 0})
 ['{"quota_key":"producer_byte_rate","recorded_ms":-5,"samples":[[1.5,-9,-5]],"current":0}']

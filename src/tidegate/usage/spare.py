@@ -43,7 +43,7 @@ def make_rows_file(path: Path, size_bytes: int) -> int:
 
 
 def take_spare(path: Path, size_bytes: int) -> int | None:
-    """Give the spare file beside `path` that name and return its descriptor; None where there is none of that size."""
+    """Rename the spare file beside `path` to `path` and return its descriptor; None if there is none of that size."""
     spare = path.with_name(SPARE)
     try:
         fd = os.open(spare, os.O_RDWR | os.O_NOFOLLOW)

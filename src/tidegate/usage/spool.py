@@ -119,10 +119,10 @@ _NOT_SAID = -1.0  # no limit is below 0
 
 
 class Client:
-    """Who the requests of a connection came from: six names, and their number in the segment that is being written.
+    """Names that the requests of a connection are recorded with: six, and their number in the segment being written.
 
-    row_end: how the row of its last plain request ends, the same for all that have its API, version and flags: one
-    that nobody throttled, exempted or sent too early.
+    row_end: the end of the row of its last plain request, shared by all requests with the same API, version and flags.
+    A plain request was not throttled, exempted or sent too early.
     """
 
     __slots__ = ("api", "client_id", "names", "number", "row_end", "row_flags", "segment")

@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def complete_files(path: Path) -> Iterator[list[Path]]:
-    """Give the Parquet files that together hold every row under `path` once, those still in the spool included.
+    """Yield the Parquet files that together hold every row under `path` once, including rows still in the spool.
 
-    `path`: as for `list_files`; only a usage directory has a spool. The copies lie in a directory of their own under
-    the system's temporary one (`TMPDIR`), which is removed afterwards. Raises `ConfigError` when nothing is at `path`.
+    `path`: as for `list_files`; only a usage directory has a spool. The copies are in a directory of their own under
+    the system's temporary one (`TMPDIR`), which is removed afterwards. Raises `ConfigError` if nothing is at `path`.
     """
     waiting = _segments(path)
     if not waiting:

@@ -1,4 +1,4 @@
-"""What readers and writers are asked with and what they may raise."""
+"""Types that readers and writers use, and the exceptions that they may raise."""
 
 import struct
 from collections.abc import Sequence

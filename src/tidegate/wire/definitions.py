@@ -62,7 +62,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What one message looks like in one version. Flexible: compact lengths and tagged fields (KIP-482)."""
+    """Layout of one message in one version. flexible: compact lengths and tagged fields (KIP-482)."""
 
     name: str
     direction: Direction

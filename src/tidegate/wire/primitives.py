@@ -1,7 +1,7 @@
-"""What compiled readers and writers call where straight-line code would not pay: long varints, tags, UUIDs, texts.
+"""Helpers of compiled readers and writers where straight-line code would not pay: long varints, tags, UUIDs, texts.
 
-Lengths in flexible versions are unsigned varints of one more than the length, 0 for null (KIP-482). Compiled code
-handles the one-byte form itself and comes here for longer ones.
+Lengths in flexible versions are unsigned varints of the length plus one, 0 for null (KIP-482). Compiled code handles
+the one-byte form itself and calls these functions for longer forms.
 """
 
 import struct
@@ -180,7 +180,7 @@ def tag_header(buf: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 def keep_tag(buf: Bytes, at: int, stop: int, tag: int, message: dict[str, Any]) -> int:
-    """Put an unknown tagged field into `message`, a number of short ones; return the offset after it."""
+    """Store an unknown tagged field in `message`, a limited number of short ones; return the offset after it."""
     if stop - at <= MAX_KEPT_TAG_BYTES:
         kept = message.setdefault("_unknown_tags", {})
         if len(kept) < MAX_KEPT_TAGS:
@@ -189,7 +189,7 @@ def keep_tag(buf: Bytes, at: int, stop: int, tag: int, message: dict[str, Any]) 
 
 
 def read_tags(buf: Bytes, at: int, end: int, message: dict[str, Any], count: int) -> int:
-    """Put `count` tagged fields that begin at `at`, none known, into `message`; return the offset after them."""
+    """Read `count` unknown tagged fields that begin at `at` into `message`; return the offset after them."""
     for _ in range(count):
         tag, stop, at = tag_header(buf, at, end)
         at = keep_tag(buf, at, stop, tag, message)

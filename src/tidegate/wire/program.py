@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """What one line is about: a field, or several that it reads or packs together."""
+    """Message field that one source line is about, or several that it reads or packs together."""
 
     path: Path
     members: tuple[Member, ...]
@@ -48,7 +48,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Where a program failed: the field, the byte that was to be read, and the value that could not be written."""
+    """Position at which a program failed: the field, the byte to be read, and the value that could not be written."""
 
     path: str
     at: int

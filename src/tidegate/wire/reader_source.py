@@ -125,7 +125,7 @@ class _ReaderSource:
         return self.sized(field)
 
     def fixed(self, code: str) -> str:
-        """Put a fixed-width value behind those not yet read; return its name."""
+        """Add a fixed-width value to those not yet read; return its name."""
         name = self.out.name("v")
         self.pending.append(Member(code, name, self.out.path))
         return name
@@ -174,7 +174,7 @@ class _ReaderSource:
         return value
 
     def take(self, field: Field, value: str, stop: str) -> None:
-        """Take the bytes up to `stop` as the value. `string_size` has looked at long strings of flexible versions."""
+        """Read the bytes up to `stop` as the value. `string_size` has checked long strings of flexible versions."""
         source = f"buf[at:{stop}]"
         if field.type == "string" and not self.flexible:
             self.out.line(f"if {stop} - at > SENDABLE: check_sendable({source})")
@@ -272,7 +272,7 @@ class _ReaderSource:
         return f"PlainRows({count}, {data}) if {' and '.join(conditions)} else None"
 
     def count_elements(self, count: str) -> None:
-        """Take elements, or tagged fields, off those that a request may still have."""
+        """Subtract elements, or tagged fields, from the number that a request may still have."""
         if self.counts:
             self.out.line(f"left -= {count}")
             self.out.line("if left < 0: raise crowded()")

@@ -42,7 +42,7 @@ class Source:
         self.open[-1].spots.append(Spot(self.path, members))
 
     def slice_ends(self) -> None:
-        """Let others have their turn here, in slices."""
+        """Add a `yield` here, in slices, so that other work can run."""
         if self.in_slices:
             self.line("yield")
 
@@ -71,7 +71,7 @@ class Source:
 
     @contextmanager
     def about(self, name: str, index: str | None = None) -> Iterator[None]:
-        """Take the lines that follow as lines about a field inside the present one."""
+        """Mark the lines that follow as lines about a field inside the present field."""
         outer = self.path
         self.path = (*outer, (name, index))
         yield
@@ -79,7 +79,7 @@ class Source:
 
     @contextmanager
     def about_element(self, index: str) -> Iterator[None]:
-        """Take the lines that follow as lines about one element of the present field."""
+        """Mark the lines that follow as lines about an element of the present field."""
         outer = self.path
         self.path = (*outer[:-1], (outer[-1][0], index))
         yield

@@ -138,7 +138,7 @@ class _SplitReaderSource:
         return "B" if self.layout.flexible else "h" if field.type == "string" and not field.array else "i"
 
     def fixed(self, code: str) -> str:
-        """Take a fixed-width value; return its name."""
+        """Read a fixed-width value and return its name; in the first part, count its bytes and return an empty name."""
         if not self.past:
             self.prefix_bytes += self.out.size(code)
             return ""
@@ -147,7 +147,7 @@ class _SplitReaderSource:
         return name
 
     def expect(self, code: str, value: int) -> None:
-        """Take a value that must be `value`; of the first part that is asked when its key is made."""
+        """Read a value that must be `value`; in the first part, check it only when the key is made."""
         if self.past:
             self.conditions.append(f"{self.fixed(code)} != {value}")
         else:
@@ -156,7 +156,7 @@ class _SplitReaderSource:
             self.fixed(code)
 
     def name_length(self, field: Field) -> None:
-        """Take the topic's name, the one part of the key whose length is not known."""
+        """Count the length field of the topic's name: the name is the only part of the key of unknown length."""
         assert not self.past
         assert self.length_at < 0
         size = self.out.size(self.length_code(field))

@@ -84,7 +84,7 @@ class _WriterSource:
         self.may_split = may_split
 
     def slice_ends(self) -> None:
-        """Let others have their turn here, when writing in slices; begin a new buffer where that may be."""
+        """Add a `yield` here, in slices; before it, begin a new buffer if `may_split` and the present one is large."""
         if self.may_split:
             self.out.line("if len(out) > SLICED: out = bytearray(); buffers.append(out)")
         self.out.slice_ends()

@@ -1,4 +1,4 @@
-"""What DescribeConfigs answers for each kind of resource: its settings, where they come from, and what they mean."""
+"""Answers of DescribeConfigs for each kind of resource: settings, their sources and their documentation."""
 
 from tidegate.broker.configs.descriptions import ConfigDescriptions, DescribedSettings, Detail
 

@@ -50,7 +50,7 @@ _LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 
 class Detail(NamedTuple):
-    """How much a client wants to know."""
+    """The level of detail that a client requests."""
 
     synonyms: bool = False
     documentation: bool = False

@@ -1,7 +1,7 @@
-"""Which settings the node, a client metrics subscription and a group have, as facts of Kafka's.
+"""Settings of nodes, client metrics subscriptions and groups, as Kafka defines them.
 
 Follows: Kafka 4.3 `ServerTopicConfigSynonyms`, `DynamicBrokerConfig`, `ClientMetricsConfigs`, `GroupConfig`; every row
-is held against what a real broker answers (`tests/vectors/described_configs.json`).
+is compared with the answer of a real broker (`tests/vectors/described_configs.json`).
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,7 @@
-"""What each setting means, in a sentence of our own. Kafka's own texts are longer (`docs/kafka-differences.md`, D1)."""
+"""Tidegate's descriptions of all settings, one sentence each.
+
+Kafka's own texts are longer (`docs/kafka-differences.md`, D1).
+"""
 
 from collections.abc import Mapping
 

@@ -40,7 +40,7 @@ _SESSION_MARKS = 0x5A01_7B3C, 0x5A02_7B3C  # stand-ins for them, while their pla
 
 
 class _Source:
-    """How a client fetches from one partition: what is known of a request by the bytes it begins with."""
+    """A client's fetch from one partition, as identified by the first bytes of a request."""
 
     __slots__ = (
         "answers",
@@ -84,9 +84,9 @@ class _Source:
 
 
 class _InSession(NamedTuple):
-    """What is known of the requests of a session with one partition, which begin with the same limits.
+    """The requests of a session with one partition; all begin with the same limits.
 
-    head: their bytes up to the session; prefixes: those between it and what is asked of the partition.
+    head: bytes up to the session fields; prefixes: bytes between these fields and the values of the partition.
     """
 
     version: int
@@ -97,9 +97,9 @@ class _InSession(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where a version's requests have their session, and how they go on behind it.
+    """The layout of a version's requests: the position of the session fields, and the bytes after them.
 
-    session_at: bytes from the body's beginning. nothing: what follows where no partition is named or forgotten.
+    session_at: bytes from the start of the body. nothing: the bytes that follow if no partition is named or forgotten.
     """
 
     session_at: int
@@ -133,7 +133,7 @@ def _layout(version: int) -> _Layout | None:
 
 
 class KnownFetches:
-    """What is known of the fetches of a node's clients."""
+    """The fetches of a node's clients that are identified by their first bytes, without parsing the whole request."""
 
     __slots__ = ("_known", "_most_bytes", "_now_ms", "_sessions", "_wait")
 

@@ -111,7 +111,7 @@ class FetchedPartition:
         self.answered_bytes = 0
 
     def ask(self, offset: int, max_bytes: int, leader_epoch: int, last_epoch: int) -> None:
-        """Take over what a later request asks for."""
+        """Store the offset, the limit and the epochs of a later request."""
         self.offset = offset
         self.max_bytes = max_bytes
         self.leader_epoch = leader_epoch
@@ -137,11 +137,11 @@ _Rank = tuple[bool, int, int]
 
 
 class FetchSession:
-    """What a client fetches: its partitions in the order in which they are read, by topic and index.
+    """A fetch session: the partitions that a client fetches, in reading order, by topic and index.
 
-    epoch: that of the request that comes next. known: what its handler keeps for requests that are like an earlier one.
-    is_old: any new session of its owner may take its place. moves: what an answer has records of is read last
-    afterwards; not so with the answer that begins the session, as in Kafka.
+    epoch: the epoch of the next request. known: data that the handler keeps for requests like an earlier one.
+    is_old: any new session of its owner may replace it. moves: partitions with records in an answer are read last
+    afterwards; False for the answer that begins the session, as in Kafka.
     """
 
     __slots__ = (
@@ -188,9 +188,9 @@ class FetchSession:
         self.delivered = True
 
     def begin(self) -> Iterator[None]:
-        """Take over what the last answer said, if it was given; what it had records of is read last from now on.
+        """Record a delivered last answer as known to the client, and move partitions with records in it to the end.
 
-        Yields after each partition. Then every partition has its turn, however small an answer is.
+        Yields after each partition. The move gives every partition its turn, however small an answer is.
         Follows: Kafka `FetchSession.IncrementalFetchContext.PartitionIterator`.
         """
         if not self.delivered:
@@ -252,7 +252,7 @@ class FetchSessions:
 
     @property
     def used_bytes(self) -> int:
-        """What all sessions take, as `session_bytes` counts it."""
+        """Return the memory of all sessions in bytes, as `session_bytes` counts it."""
         return self._bytes.used
 
     def find(self, session_id: int) -> FetchSession | None:
@@ -342,7 +342,7 @@ class FetchSessions:
             self._unrank(session)
 
     def forget_deleted(self) -> Iterator[None]:
-        """Let go of logs that are deleted, which unused sessions would keep in memory; yields often."""
+        """Remove deleted logs, which unused sessions would keep in memory. Yields after each partition."""
         for session in list(self._by_id.values()):
             for partition in list(session.partitions.values()):
                 if partition.log is not None and partition.log.deleted:
@@ -376,7 +376,7 @@ class FetchSessions:
         return self._by_id[ranks[0][2]]
 
     def _rank(self, session: FetchSession, now_ms: int) -> None:
-        """Put a session where its worth is."""
+        """Insert a session into the eviction order of its owner."""
         self._unrank(session)
         session.rank = rank = session.privileged, len(session.partitions), session.id
         session.is_old = now_ms - session.created_ms > EVICTED_AFTER_MS

@@ -45,7 +45,7 @@ class FetchWaits:
         return len({wait for waits in self._by_log.values() for wait in waits})
 
     def add(self, wait: Wait, max_wait_ms: int) -> None:
-        """Let a fetch wait; `on_ready` is called once, in a later turn, unless it is removed before."""
+        """Add a waiting fetch. `on_ready` is called once, in a later turn, unless the fetch is removed before."""
         for log in wait.logs:
             waits = self._by_log.get(log)
             if waits is None:

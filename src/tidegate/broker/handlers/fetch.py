@@ -289,7 +289,7 @@ def _count(topics: list[Message]) -> Generator[None, None, int]:
 
 
 def _forget(topics: list[Message], fetch: Fetch, partitions: Partitions) -> Generator[None, None, None]:
-    """Take out of a session what its client has done with."""
+    """Remove the partitions that the client forgets from its session."""
     for part in topics:
         for index in part["partitions"]:
             partitions.pop((part[fetch.field], index), None)

@@ -203,7 +203,7 @@ def _list_offset(
 
 
 def _awaited(lookup: Lookup, scheduler: Scheduler) -> Generator[Wait | None, None, TimeAndOffset | None]:
-    """Go on with a lookup; where it waits for another thread, so does the request."""
+    """Run a lookup and return its result; the request waits while the lookup waits for another thread."""
     while True:
         try:
             pending = next(lookup)

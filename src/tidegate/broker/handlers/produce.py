@@ -138,9 +138,10 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
 
 
 class _Stored:
-    """What becomes of the batches of a request that was read whole.
+    """The results of storing the batches of a completely parsed request.
 
-    failed: one was refused. leaders: the brokers that lead what this one does not. unsynced: what the answer waits for.
+    failed: a batch was refused. leaders: the brokers that lead the partitions which this broker does not.
+    unsynced: the appends that the answer waits for.
     """
 
     __slots__ = ("_acks", "_cluster", "_request", "_topics", "failed", "leaders", "responses", "unsynced")

@@ -33,7 +33,7 @@ Quotas = Mapping[str, Mapping[str, float]]
 
 @contextmanager
 def running_broker(data: Path, *options: str) -> Iterator[int]:
-    """Give the port of a broker over `data` that runs until the end of the block; its log lies beside its data.
+    """Run a broker over `data` until the end of the block, and yield its port; its log lies beside its data.
 
     options: more options of `tidegate serve`. Raises `TidegateError` if it does not start.
     """

@@ -1,4 +1,4 @@
-"""What must have happened for the demo to count as a success."""
+"""Checks that decide whether the demo succeeded."""
 
 from dataclasses import dataclass
 

@@ -34,7 +34,7 @@ _MS_PER_S = 1000
 
 @dataclass(slots=True)
 class Report:
-    """What a client did since its report before: bytes of records acknowledged or received, latencies, throttles."""
+    """A client's activity since its last report: bytes of records acknowledged or received, latencies, throttles."""
 
     bytes: int = 0
     records: int = 0

@@ -1,4 +1,4 @@
-"""What the clients reported, added up per phase of the demo, and the table that shows it while it comes in.
+"""Totals of the clients' reports per phase of the demo, and the live table that shows them.
 
 The table has each client's rate against its limit, its throttle time and its latency.
 """

@@ -29,7 +29,7 @@ _ADMIN_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What the clients did: without quotas, in the seconds after they were set, and under them."""
+    """The activity of the clients: without quotas, in the seconds after quotas were set, and under quotas."""
 
     before: dict[str, Tally]
     settling: dict[str, Tally]
@@ -61,7 +61,7 @@ def _create_topics(port: int) -> None:
 
 
 def _delete_bulk(port: int) -> None:
-    """Give the disk space of the flood back."""
+    """Delete the bulk topic to free its disk space."""
     as_admin(port, lambda admin: admin.delete_topics([BULK_TOPIC]))
 
 

@@ -128,7 +128,7 @@ def local_replay(
     with_decisions: bool = False,
     carried: Mapping[tuple[str, int], Carried] | None = None,
 ) -> ReplaySummary:
-    """Do what `replay.replay_job` does."""
+    """Run the equivalent of `replay.replay_job` in this process."""
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     with opened_results(out, command="replay", overwrite=overwrite) as results:
         layout, partitions = _laid_out(files, plans, carried=carried, leaves_state=leaves_state)
@@ -170,7 +170,7 @@ def local_replay(
 def local_limits(
     files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
 ) -> LimitsSummary:
-    """Do what `replay.limits_job` does."""
+    """Run the equivalent of `replay.limits_job` in this process."""
     with opened_results(out, command="limits", overwrite=overwrite) as results:
         replays = LocalReplays(files, levels)
         entities, nodes = find_limits(replays, levels, tolerance)
@@ -184,7 +184,7 @@ def local_limits(
 
 
 def local_recommend(files: UsageFiles, by: str | None, wanted: Wanted) -> Recommendation:
-    """Do what `replay.recommend_job` does."""
+    """Run the equivalent of `replay.recommend_job` in this process."""
     by = by or level_of((user for chunk in files.chunks for user in chunk_users(chunk)), wanted)
     empty = _schema(BACKLOG_STEPS).empty_table()
     parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
@@ -234,7 +234,7 @@ def local_usage(
     top: int,
     by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
-    """Do what `usage.usage_job` does."""
+    """Run the equivalent of `usage.usage_job` in this process."""
     in_all_name, by_minute_name = usage_tables(by)
     with opened_results(out, command="usage", overwrite=overwrite) as results:
         coverage = _coverage(files)
@@ -275,7 +275,7 @@ def _coverage(files: UsageFiles) -> Coverage:
 
 
 def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
-    """Do what `usage.obedience_job` does."""
+    """Run the equivalent of `usage.obedience_job` in this process."""
     with opened_results(out, command="obedience", overwrite=overwrite) as results:
         coverage = _coverage(files)
         parts = [chunk_obedience(chunk) for chunk in _shown(files.chunks, "summing up")]
@@ -290,12 +290,12 @@ def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool 
 
 
 def local_quota_events(files: UsageFiles) -> ControlEvents:
-    """Do what `usage.quota_events_job` does."""
+    """Run the equivalent of `usage.quota_events_job` in this process."""
     return events_together(quota_events(chunk) for chunk in _shown(files.chunks, "looking"))
 
 
 def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
-    """Do what `usage.history_job` does."""
+    """Run the equivalent of `usage.history_job` in this process."""
     chunks = _shown(files.chunks, "summing up")
     return entity_buckets([chunk_entity_seconds(chunk, wanted) for chunk in chunks], most=most)
 
@@ -353,7 +353,7 @@ def _blocks(partitions: dict[int, list[pa.RecordBatch]], what: str) -> Iterator[
 
 @contextmanager
 def _decisions(results: Results | None) -> Iterator[Callable[[pa.RecordBatch], None] | None]:
-    """Give what takes decisions, where they are to be written."""
+    """Open the table of decisions, and yield the function that writes them; yield None if there are no results."""
     if results is None:
         yield None
         return
@@ -377,7 +377,7 @@ def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
 
 @contextmanager
 def _rows(results: Results | None, name: str, table: StructType) -> Iterator[Callable[[pa.Table], None]]:
-    """Give what takes the rows of a table, some after others; they go nowhere if there are no results."""
+    """Open a table, and yield the function that writes rows to it; without results, it discards them."""
     if results is None:
         yield lambda some: None
         return

@@ -220,7 +220,7 @@ class SparkReplays:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let go of the rows."""
+        """Release the rows that Spark keeps."""
         self._placed.blocks.unpersist()
 
     def peaks(self, plan: Plan) -> pa.Table:

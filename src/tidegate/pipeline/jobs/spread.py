@@ -77,7 +77,10 @@ class EarlySurveys(NamedTuple):
 
 @contextmanager
 def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[EarlySurveys | None]:
-    """Have few files surveyed for a replay of the plans in a thread, while Spark starts; None: they are not few."""
+    """Start a thread that surveys the files for a replay of the plans while Spark starts.
+
+    Yield None, and start no thread, without plans, for too many files or rows, and for files at URIs.
+    """
     is_little = len(files.chunks) <= _EARLY_CHUNKS and files.rows <= _EARLY_ROWS
     if not plans or not is_little or any(isinstance(path, Uri) for path in files.paths):
         yield None

@@ -1,4 +1,4 @@
-"""What the jobs find, on Spark and in this process alike, and how their tables are called."""
+"""Results of the jobs, the same on Spark and in this process, and the names of their tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSummary:
-    """What `usage` found: how many groups (by default clients), those with most bytes (columns `usage_schema`), and
-    missing rows.
+    """The result of `usage`: the number of groups (clients by default), the groups with most bytes (columns
+    `usage_schema`), and missing rows.
     """
 
     groups: int
@@ -37,7 +37,7 @@ class UsageSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObedienceSummary:
-    """What `obedience` found: rows of `OBEDIENCE_BY_SOFTWARE`, and missing rows."""
+    """The result of `obedience`: rows of `OBEDIENCE_BY_SOFTWARE`, and missing rows."""
 
     libraries: Sequence[dict[str, Any]]
     missing: Sequence[Missing]
@@ -45,9 +45,9 @@ class ObedienceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSummary:
-    """What `limits` found: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows.
+    """The result of `limits`: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows.
 
-    callback: the setting of a quota callback that was asked when this was recorded; None: there was none.
+    callback: the setting of the quota callback that was in use during the recording; None if there was none.
     """
 
     entities: Sequence[dict[str, Any]]
@@ -58,7 +58,7 @@ class LimitsSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySummary:
-    """What `replay` found: rows of `REPLAY_BY_ENTITY`, entries of plans that are for nobody, and missing rows."""
+    """The result of `replay`: rows of `REPLAY_BY_ENTITY`, plan entries that match no client, and missing rows."""
 
     entities: Sequence[dict[str, Any]]
     unmatched: Sequence[Unmatched]

@@ -1,4 +1,4 @@
-"""Where the jobs run: in this process, or on Spark. What is asked of them is the same, and so is what they answer."""
+"""The jobs in this process or on Spark: both take the same arguments and return the same results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedStep:
-    """What was used in a step of time, in the unit of the chart; limit: at its end, None where nothing limits."""
+    """The usage in a step of time, in the unit of the chart; limit: at the end of the step, None if there is none."""
 
     start_ms: int
     rate: float
@@ -51,7 +51,7 @@ class UsedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """What waits there were over time: throttle per time, by the step's first ms."""
+    """The waits of an entity over time: seconds of throttle time per second, by the step's first ms."""
 
     name: str
     waits: Mapping[int, float]

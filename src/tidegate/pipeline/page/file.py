@@ -1,4 +1,4 @@
-"""Where a report is written: a file that only its owner can read, whole or not at all."""
+"""The file of a report: only its owner can read it, and it is written completely or not at all."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What a report is made of: sections of sentences, tables, and charts with a table behind each.
+"""The parts of a report: sections of sentences, tables, and charts with a table behind each.
 
 All texts are plain: `html` escapes them. A job adds to the report by returning one more `Section`.
 """

@@ -1,6 +1,6 @@
-"""What a report says: its sections, out of what the jobs have found.
+"""Sections of a report, built from what the jobs have found.
 
-`report_sections` is the list of them. One more is one more function and one more line there.
+`report_sections` lists them. A new section is a new function and a new line there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""What a custom quota callback answered, out of `tags` rows: who is counted under which tags, and what their limit is.
+"""Answers of a custom quota callback, from `tags` rows: the tags that count each client, and their limits.
 
-The rows say again and again what is used (decision 0054). A replay needs those alone that say something that is not
-known: after a break nothing is, as it may have been answered otherwise meanwhile (decision 0080).
+The rows repeat what is in use (decision 0054). A replay needs only the rows that state something new. After a break
+every answer is new, because the callback may have answered otherwise in the meantime (decision 0080).
 """
 
 import json
@@ -65,7 +65,7 @@ def parsed_answer(event: Mapping[str, Any]) -> Answer:
 
 
 class Answers:
-    """What was answered last, to each client and for each sensor, and whether that is certain to hold."""
+    """The last answer to each client, the last limit of each sensor, and whether these are certain to hold."""
 
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str, str], Answer] = {}
@@ -73,7 +73,7 @@ class Answers:
         self._certain: set[tuple[str, ...]] = set()
 
     def take(self, answer: Answer) -> bool:
-        """Take an answer in; return whether it says what was not known."""
+        """Store an answer; return whether it states anything that was not known."""
         client, sensor = answer[:3], (answer.quota_key, answer.name)
         before = self._clients.get(client)
         is_known = (
@@ -98,7 +98,7 @@ class Answers:
         return (quota_key, user, client_id) in self._certain
 
     def lose(self) -> None:
-        """Have nothing be certain: rows are missing."""
+        """Mark every answer as uncertain, because rows are missing."""
         self._certain.clear()
 
     def forget(self) -> None:

@@ -143,7 +143,7 @@ def looked_at(chunk: Chunk | Bundle | Arrived, look: Callable[[Any], _T]) -> _T:
 
 @contextmanager
 def opened_chunk(chunk: Chunk | Bundle | Arrived, columns: Iterable[str]) -> Iterator[OpenChunk | Arrived]:
-    """Give a chunk to read these columns from; few rows are read at once. Raises `UsageFilesError`."""
+    """Open a chunk to read these columns from; a chunk of few rows is read at once. Raises `UsageFilesError`."""
     if isinstance(chunk, Arrived):
         yield chunk
         return

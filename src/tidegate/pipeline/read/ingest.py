@@ -94,9 +94,10 @@ def find_files(directory: Path) -> list[Location]:
 def find_all_files(
     directory: Location, *, from_ms: int | None = None, to_ms: int | None = None
 ) -> Iterator[list[Location]]:
-    """Give the usage files and copies of what lies in the spool, which are removed afterwards; errors likewise.
+    """Yield the usage files and copies of the files in the spool, and remove the copies afterwards.
 
-    from_ms, to_ms: only those of the hours in between; None: no end. A spool elsewhere is not read: a warning says so.
+    from_ms, to_ms: only the files of the hours in between; None: no limit. The spool of a remote directory is not read,
+    and a warning says so. Raises `UsageFilesError` as `find_files` does.
     """
     which = "" if from_ms is None and to_ms is None else "in these hours"
     if isinstance(directory, Uri):

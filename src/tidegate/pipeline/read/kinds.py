@@ -1,4 +1,4 @@
-"""What each row of a chunk is: one of the kernel's, or what happened to the node besides requests."""
+"""Kinds of the rows of a chunk: those of the kernel, and the events of a node besides requests."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Which rows of a usage record are there, and which are not: by what each chunk shows of itself."""
+"""Rows that a usage record has, and rows that are missing from it, by the evidence in each chunk."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _KINDS = ("start", "gap")
 
 
 class Evidence(NamedTuple):
-    """What chunks show: their starts and gaps, and which rows each has."""
+    """Evidence from chunks: their starts and gaps, and the rows that each chunk has."""
 
     control: ControlEvents
     runs: list[tuple[Chunk, list[Run]]]

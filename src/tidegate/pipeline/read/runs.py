@@ -1,4 +1,4 @@
-"""Which rows of a node a chunk has, and in which order: what their `seq` says."""
+"""Rows of each node in a chunk, and their order, by their `seq`."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,9 +1,9 @@
-"""What is known of how a client sends, by the software that it names in its ApiVersions.
+"""Sending behavior of a client, by the software that it names in its ApiVersions request.
 
 `PIPELINES`: its producer has several requests in flight. `SENDS_ON`: it writes into a socket that is not read, and
-does not wait for `throttle_time_ms`. `READS_AHEAD`: its consumer fetches while the application works on what came
-before. `LOOKS_IN_STEPS`: its consumer sleeps in steps until a throttle is over. A client that says nothing has one
-request in flight, and waits.
+does not wait for `throttle_time_ms`. `READS_AHEAD`: its consumer fetches while the application processes the previous
+fetch. `LOOKS_IN_STEPS`: its consumer sleeps in steps until a throttle is over. A client that names no software, or
+software not listed here, has one request in flight, and waits.
 """
 
 from tidegate.pipeline.layout import LOOKS_IN_STEPS, PIPELINES, READS_AHEAD, SENDS_ON

@@ -1,10 +1,10 @@
-"""What happened to a node besides requests: starts, changed quotas, callbacks, breaks, and sweeps of idle sensors.
+"""Events of a node besides requests: starts, changed quotas, callbacks, breaks, and sweeps of idle sensors.
 
-A *break* is where rows are missing: the node has lost events and says so (`gap`), a file is not there (`seq` jumps and
+A *break* is a place where rows are missing: the node reports lost events (`gap`), a file is missing (`seq` jumps and
 no `start` follows), or the record begins in the middle of the node's life (a cold start).
 
-All are collected on the driver, as arrays, and given to every partition of their node, which meets them in the order of
-`seq` among the requests.
+The driver collects all events as arrays and passes them to every partition of their node. The partition applies them
+in the order of `seq` among the requests.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -1,10 +1,10 @@
-"""What the kernel decides where something beyond Kafka is on: smooth mode, bounds on debt, clients that are observed.
+"""The kernel's decisions with features beyond Kafka: smooth mode, bounds on debt, observed clients.
 
-Kernels of their own: the same `replay` of open loop and `run` of closed loop, compiled with another decision of a row.
-So what has none of this is replayed by code that knows nothing of it.
+These are separate kernels: the same `replay` of open loop and `run` of closed loop, compiled with another decision of
+a row. A replay without these features therefore runs code that knows nothing of them.
 
-A sensor has a place among the rates and, in the same row of `State.smooth_floats`, a bucket. Like the engine's it is
-replaced when it is used next and is to be in another mode (`tidegate.quota.managers.client_quota`).
+A sensor has a place among the rates and, in the same row of `State.smooth_floats`, a bucket. As in the engine, a sensor
+whose mode has changed is replaced on its next use (`tidegate.quota.managers.client_quota`).
 """
 
 import functools
@@ -212,7 +212,7 @@ def _decide_smooth(state: Any, rate: int, amount: int, now_ms: int) -> int:
 
 
 def _take_back(state: Any, account: int, amount: int, most: int, now_ms: int) -> None:
-    """Take back the bytes of a fetch that is answered empty, charged or not (B§6.3).
+    """Subtract the bytes of a fetch that is answered empty, whether or not they were charged (B§6.3).
 
     Follows: `tidegate.quota.measure.smooth.SmoothSensor.record`.
     """
@@ -237,7 +237,10 @@ def _take_back(state: Any, account: int, amount: int, most: int, now_ms: int) ->
 def _take_permits(
     state: Any, account: int, connection_id: int, flags: int, permits: int, now_ms: int
 ) -> bool:
-    """Take permits as `row_decision` does; a debt may have a bound, and an observed client's are not refused."""
+    """Charge permits as `row_decision` does, and return whether they are refused.
+
+    A debt may have a bound, and the permits of an observed client are not refused.
+    """
     bucket = ready_bucket(state, account)
     floats, ints, use = state.bucket_floats[bucket], state.bucket_ints[bucket], state.bucket_use[bucket]
     last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)

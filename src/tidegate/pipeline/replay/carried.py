@@ -1,9 +1,10 @@
-"""What a replay of a plan leaves behind, so that one of the hours after goes on from there (decision 0073).
+"""State that the replay of a plan leaves behind, from which a replay of later hours continues (decision 0073).
 
-It is a table, `REPLAY_STATE`: for each plan and node a row of kind `node`, one of kind `sensor` for each sensor that
-holds something, one of kind `permits` for each request that has asked for permits and is not answered yet. A state is
-JSON. Times in it are engine time; a sensor's is that of a snapshot at time 0 (`tidegate.quota.measure.snapshot`), with
-its bucket as `smooth` where it is in smooth mode. That of a group says `group`, as it has no user or client id.
+The state is a table, `REPLAY_STATE`. For each plan and node it has a row of kind `node`, one of kind `sensor` for each
+sensor that holds something, and one of kind `permits` for each request that has asked for permits and is not answered
+yet. A state is JSON. Times in it are engine time; the state of a sensor is a snapshot at time 0
+(`tidegate.quota.measure.snapshot`), with its bucket as `smooth` in smooth mode. The state of a group's sensor has
+`group` in place of a user and client id.
 """
 
 import hashlib
@@ -72,7 +73,7 @@ Key = tuple[int, Tags | str]
 
 
 class Permits(NamedTuple):
-    """What a connection remembers of the permits that its request has asked for."""
+    """The throttle that a connection remembers for the permits that its request has asked for."""
 
     user: str
     client_id: str
@@ -83,7 +84,7 @@ class Permits(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where the record of a node ends. gap_reason: it ends with a gap, of `lost_events`; `EXACT`: it does not."""
+    """The end of the record of a node. gap_reason: it ends with a gap, of `lost_events`; `EXACT`: no gap."""
 
     first_seq: int
     last_seq: int
@@ -93,9 +94,9 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What a plan's replay left of one node.
+    """State that the replay of a plan left of one node.
 
-    reason: why permits that nobody remembers are not exact. sensors_reason, since_ms: of sensors that are in no row.
+    reason: why permits that are in no row are not exact. sensors_reason, since_ms: of sensors that are in no row.
     """
 
     end: End

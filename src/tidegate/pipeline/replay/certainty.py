@@ -1,25 +1,28 @@
-"""Whether a decision would be the same, whatever happened that is not in the record.
+"""Proof that a decision would be the same, whatever happened that is not in the record.
 
-After lost events, or where a record begins in the middle of a node's life, the state of a sensor is not known. Rows go
-on to feed it, and its decisions are approximate, until it can be proved that nothing depends on what is missing.
+After lost events, or if a record begins in the middle of a node's life, the state of a sensor is not known. Rows still
+charge the sensor. Its decisions are approximate until it can be proved that they do not depend on what is missing.
 
-*A rate* (B§1.3) begins a sample with the first record that comes a window or more after the current one began. So
-which records begin samples depends on the first of them: not known, it lies within a window before the first record
-that is seen. The earliest and the latest start that it may have are followed, record by record. When both begin a
-sample at the same record, in the same lap, whatever lies between them does too: from that record on all samples are
-known. So they are from a record that comes a window or more after the one before. They are all that counts once every
-older one has expired, n windows later. With records all the time that may never happen.
+*A rate* (B§1.3) begins a sample with the first record that comes a window or more after the current sample began. The
+records that begin samples therefore depend on the start of the first sample. That start is not known; it lies within a
+window before the first record that is seen. The kernel follows the earliest and the latest possible start, record by
+record. When both begin a sample at the same record, in the same lap, every start between them does too: from that
+record on all samples are known. All samples are also known from a record that comes a window or more after the record
+before it. Only known samples count once every older sample has expired, n windows later. If records never pause, that
+may never happen.
 
-*A rate far below its bound* cannot be throttled, whichever samples there are: no sample is older than n + 1 windows,
-and what they hold is divided by n - 1 windows or more (B§1.4). A sum over at least the last n + 1 windows is kept.
+*A rate far below its bound* cannot be throttled, whatever its samples: no sample is older than n + 1 windows, and
+their sum is divided by n - 1 windows or more (B§1.4). The kernel keeps a sum over at least the last n + 1 windows.
 
-*Rounding*: the samples are added in the order of their slots, which stays unknown. Bytes are whole numbers and add up
-to the same; of request time a decision counts as exact only if a billionth more or less would not change it.
+*Rounding*: the samples are added in the order of their slots, which stays unknown. Bytes are whole numbers, and their
+sum is the same in any order. A decision on request time counts as exact only if a billionth more or less would not
+change it.
 
-*A token bucket* (B§1.6) may be in debt by any amount, so only two things make it known: a start of the node, or a
-sweep that forgot it because nobody had used it for an hour (B§1.2).
+*A token bucket* (B§1.6) may be in debt by any amount. Only two events make it known: a start of the node, or a sweep
+that removed the bucket after an hour without use (B§1.2).
 
-*Fetches* (B§6.3) that may have been throttled, or not, leave unknown bytes in their own sensor, as they are taken back.
+*Fetches* (B§6.3) that may or may not have been throttled leave unknown bytes in their own sensor, because the bytes of
+a throttled fetch are taken back.
 
 Written for numba, as `row_decision`. Follows: B§1.2-1.6, B§2.1, B§6.3.
 """
@@ -88,7 +91,7 @@ Use = npt.NDArray[np.int64]
 
 
 def make_unknown(use: npt.NDArray[Any], reason: int, since_ms: int) -> None:
-    """Have sensors, rows of `use`, in a state that is not known: up to `since_ms` anything may have been recorded."""
+    """Mark sensors, rows of `use`, as not known: up to `since_ms` anything may have been recorded."""
     use[:, REASON] = reason
     use[:, UNKNOWN_MS] = since_ms
     use[:, SEEN_MS] = _NEVER
@@ -98,7 +101,7 @@ def make_unknown(use: npt.NDArray[Any], reason: int, since_ms: int) -> None:
 
 
 def begin_unknown(use: Use, now_ms: int) -> None:
-    """Have a sensor that begins anew be not known: up to `now_ms` anything may have been recorded."""
+    """Restart the tracking of an unknown sensor that begins anew: up to `now_ms` anything may have been recorded."""
     use[UNKNOWN_MS] = max(use[UNKNOWN_MS], now_ms)
     use[SEEN_MS] = use[SYNCED_MS] = _NEVER
     use[SUMS_FROM_MS] = use[PERIOD_MS] = now_ms
@@ -106,7 +109,10 @@ def begin_unknown(use: Use, now_ms: int) -> None:
 
 
 def make_stated(use: npt.NDArray[Any]) -> None:
-    """Have sensors known that were new ones, and not known for ever; but for what fetches may have left in them."""
+    """Mark as known the sensors whose `UNKNOWN_MS` is `FOREVER`, except for what fetches may have left in them.
+
+    Such a sensor was a new one. After a fetch that left unknown bytes, it stays unknown up to that fetch.
+    """
     is_new = (use[:, REASON] != EXACT) & (use[:, UNKNOWN_MS] == FOREVER)
     has_lost = is_new & (use[:, SEEN_MS] != _NEVER)
     use[is_new & ~has_lost, REASON] = EXACT
@@ -116,7 +122,7 @@ def make_stated(use: npt.NDArray[Any]) -> None:
 
 
 def follow_rate(state: State, account: int, rate: int, amount: int, is_time: bool, now_ms: int) -> int:
-    """Take note of a record in a rate that is not known; return why its decision is not exact, `EXACT` if it is.
+    """Track a record in a rate that is not known; return why its decision is not exact, `EXACT` if it is.
 
     Call it right after the decision. amount: at most what was recorded, in bytes, or in ns if `is_time`.
     """
@@ -145,14 +151,14 @@ def follow_rate(state: State, account: int, rate: int, amount: int, is_time: boo
 
 
 def note_record(state: State, rate: int, amount: int, now_ms: int) -> None:
-    """Take note of a record in a rate that is not known, after which nothing is decided."""
+    """Track a record in a rate that is not known, if no decision follows the record."""
     use, samples, window_ms = state.rate_use[rate], state.settings[SAMPLES], state.settings[WINDOW_MS]
     _follow_samples(use, window_ms, now_ms)
     _add_up(use, (samples + 1) * window_ms, amount, now_ms)
 
 
 def follow_bucket(use: Use, now_ms: int) -> None:
-    """Take note that a bucket that is not known was asked: it may have been charged, or have refused."""
+    """Track the use of a bucket that is not known: it may have been charged, or may have refused."""
     use[UNKNOWN_MS] = max(use[UNKNOWN_MS], now_ms)
 
 
@@ -164,7 +170,7 @@ def bucket_reason(state: State, account: int) -> int:
 
 
 def lose_bytes(state: State, account: int, reason: int, now_ms: int) -> None:
-    """Have a fetch leave unknown bytes in its sensor: whether they were taken back, or how many, is not known."""
+    """Mark the sensor of a fetch as holding unknown bytes: it is not known whether or how many were taken back."""
     use = state.rate_use[state.accounts[account, SENSOR]]
     if use[REASON] != EXACT and use[UNKNOWN_MS] == FOREVER:
         use[SEEN_MS] = now_ms
@@ -180,7 +186,10 @@ def lose_bytes(state: State, account: int, reason: int, now_ms: int) -> None:
 
 
 def forget_swept(settings: Use, use: Use, sweeps: Use) -> None:
-    """Have a sensor that a sweep has found idle known again, if the sweep came an hour after all that is not known."""
+    """Mark a sensor that a sweep has found idle as known, if the sweep came late enough.
+
+    The sweep must come more than an hour after the last use and after the time up to which the sensor is not known.
+    """
     unknown_ms = max(use[UNKNOWN_MS], use[LAST_MS])
     use[UNKNOWN_MS] = unknown_ms
     use[SEEN_MS] = use[SYNCED_MS] = _NEVER

@@ -86,7 +86,7 @@ class ClosedLoopReplay(PlanReplay):
         _chain(self._loop, 0)
 
     def begin_as(self, clients: int) -> None:
-        """Have all clients be of one kind, `kernel.ONE_BY_ONE` or `kernel.BY_THE_CLOCK`; there are no ranges then."""
+        """Set the kind of all clients, `kernel.ONE_BY_ONE` or `kernel.BY_THE_CLOCK`; this replay then has no ranges."""
         self._loop.counts[kernel.CLIENTS] = clients
         self._loop.counts[kernel.HAS_THROTTLED] = 1
 
@@ -247,7 +247,7 @@ class ClosedLoopReplay(PlanReplay):
         return _longer(self._loop.heap, len(self._loop.connections))
 
     def _make_room(self, more: int) -> None:
-        """Have room for so many more rows. Raises `UsageFilesError` where too many wait."""
+        """Grow the slots until `more` rows fit. Raises `UsageFilesError` if too many rows would wait."""
         before = len(self._loop.links)
         size, free = before, int(self._loop.counts[kernel.FREE_SLOTS])
         while free + size - before < more:
@@ -296,7 +296,7 @@ def _slots(size: int) -> list[npt.NDArray[Any]]:
 
 
 def _chain(loop: ClosedLoop, first: int) -> None:
-    """Put the slots from `first` on before those that are free."""
+    """Add the slots from `first` on to the front of the list of free slots."""
     size = len(loop.links)
     loop.links[first:] = np.arange(first + 1, size + 1)
     loop.links[size - 1] = loop.counts[kernel.FREE] if loop.counts[kernel.FREE_SLOTS] else -1

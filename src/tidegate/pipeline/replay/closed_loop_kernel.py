@@ -138,7 +138,7 @@ class ClosedLoop(NamedTuple):
 
 
 def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, first: int, end: int) -> None:
-    """Put the rows `first` to `end` (not included) at the ends of their connections' queues; there is room.
+    """Append the rows `first` to `end` (not included) to the queues of their connections, which must have room.
 
     connection, order_ms: of the rows from `first` on.
     """
@@ -302,7 +302,10 @@ def _follow(
 
 
 def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_ms: int, late_ms: int) -> None:
-    """Have the connection send the same fetch again: at once, which is read when the throttle is over."""
+    """Schedule the same fetch on the connection again.
+
+    The client sends the fetch at once, and the broker reads it when the throttle is over.
+    """
     wait_ms = throttle_ms
     if loop.rows.flags[slot] & LOOKS_IN_STEPS:
         wait_ms = (throttle_ms + STEP_MS - 1) // STEP_MS * STEP_MS
@@ -345,7 +348,7 @@ def _gather(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> None:
 
 
 def _ask_again(loop: ClosedLoop, number: int, slot: int) -> None:
-    """Have the client ask again for the permits that its request, the first of the queue, was refused."""
+    """Queue the refused permits of the request at the head of the queue again: the client asks for them once more."""
     connections = loop.connections
     connections[number, HEAD] = connections[number, REFUSED]
     connections[number, ATTEMPTS] = 0
@@ -356,7 +359,7 @@ def _ask_again(loop: ClosedLoop, number: int, slot: int) -> None:
 
 
 def _forget_refused(loop: ClosedLoop, number: int) -> None:
-    """Let go of the permits that a request was refused each time."""
+    """Free the rows of the permits that a request was refused each time."""
     connections = loop.connections
     while connections[number, REFUSED] >= 0:
         slot = connections[number, REFUSED]
@@ -441,7 +444,7 @@ def _note_sent_again(loop: ClosedLoop, number: int) -> None:
 
 
 def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None:
-    """Take the first row off the connection's queue; permits that were refused are kept."""
+    """Remove the first row from the connection's queue; a row of refused permits is kept."""
     connections = loop.connections
     connections[number, SENT_MS] = loop.rows.ts_ms[slot]
     connections[number, ATTEMPTS] = 0
@@ -469,7 +472,7 @@ def _free(loop: ClosedLoop, slot: int) -> None:
 
 
 def _schedule(loop: ClosedLoop, number: int) -> None:
-    """Put the connection on the heap by the time at which its first row is taken."""
+    """Add the connection to the heap, by the time at which its first row is taken."""
     connections, rows = loop.connections, loop.rows
     slot = connections[number, HEAD]
     ts_ms, flags = rows.ts_ms[slot], rows.flags[slot]
@@ -522,7 +525,7 @@ def _pass_later_sweeps(state: State, now_ms: int, end_seq: int) -> None:
 
 
 def heap_push(heap: Int64s, counts: Int64s, order_ms: int, seq: int, number: int, now_ms: int) -> None:
-    """Put a connection on the heap; there is room."""
+    """Add a connection to the heap, which must have room."""
     at = counts[IN_HEAP]
     counts[IN_HEAP] += 1
     while at > 0:
@@ -538,7 +541,7 @@ def heap_push(heap: Int64s, counts: Int64s, order_ms: int, seq: int, number: int
 
 
 def heap_pop(heap: Int64s, counts: Int64s) -> None:
-    """Take the first connection off the heap."""
+    """Remove the first connection from the heap."""
     last = counts[IN_HEAP] - 1
     counts[IN_HEAP] = last
     at = 0

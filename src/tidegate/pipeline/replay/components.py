@@ -1,8 +1,9 @@
-"""Which clients must be replayed together, and which partition replays them.
+"""Components of clients that must be replayed together, and the partition that replays each component.
 
 Two clients touch when they share a sensor under any plan and any quota type; a *component* is a set of clients
 that touch one another, directly or through others. Components are independent: each goes to one partition, whole.
-A client is a (node, user, client id), for nodes measure apart; so a partition has clients of one node only.
+A client is a (node, user, client id), because each node measures on its own. A partition therefore has clients of one
+node only.
 """
 
 import heapq
@@ -27,7 +28,7 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Where each client goes. Clients of one partition are numbered in a row."""
+    """The partition of each client. The clients of one partition have consecutive numbers."""
 
     partition: Ints  # [client as given]
     number: Ints  # [client as given]

@@ -1,6 +1,6 @@
-"""What Spark starts in place of its own daemon, which forks the Python workers: it loads what they all need first.
+"""Daemon that Spark runs in place of its own to fork the Python workers; it first loads what all workers need.
 
-Loading numba, Arrow and the compiled kernel takes about a second; here it is done once and shared by all workers.
+Loading numba, Arrow and the compiled kernel takes about a second; the daemon does it once, for all workers.
 Named in `spark.python.daemon.module`. Follows: pyspark's own `pyspark.daemon`, whose `manager` it runs.
 """
 

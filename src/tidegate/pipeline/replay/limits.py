@@ -81,7 +81,7 @@ class Replays(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How much a limit may delay: a share of an entity's bytes, time or permits, from 0 to 1, and for how long."""
+    """Delay that a limit may cause: a share (0 to 1) of an entity's bytes, time or permits, and the longest, in ms."""
 
     share: float = 0.01
     longest_ms: int = 1000
@@ -102,7 +102,7 @@ _NOTHING = Tolerance(share=0.0, longest_ms=0)
 
 
 class _Bracket(NamedTuple):
-    """Where a limit is looked for: `high` is allowed, below `low` nothing is."""
+    """The range in which a limit is searched for: `high` is allowed, and nothing below `low` is."""
 
     low: float
     high: float

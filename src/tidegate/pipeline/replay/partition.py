@@ -1,4 +1,4 @@
-"""What executors run: pack chunks of rows, replay a partition. Arrow batches in and out.
+"""Functions that executors run to pack chunks of rows and to replay a partition. Arrow batches in and out.
 
 Everything here is reached through the installed package, never pickled: executors need it importable.
 """
@@ -76,10 +76,10 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:
-    """What every task needs: the plans, and which partition a client is of.
+    """Data that every task needs: the plans, and the partition of each client.
 
-    first_client: the first number of each partition, and one more for the end. task: of each partition the task of
-    Spark that replays it, among others. leaves_state: what the plans leave of their nodes is wanted.
+    first_client: the first number of each partition, and one more for the end. task: for each partition the Spark task
+    that replays it; a task may replay several. leaves_state: the state that the plans leave of their nodes is wanted.
     """
 
     plans: Sequence[Plan]
@@ -183,7 +183,7 @@ class Partition:
 
 
 def do_work(batches: Batches, *, function: Callable[[Any], Any]) -> Batches:
-    """Do what is to be done, columns `WORK`: what this driver has pickled, and will read."""
+    """Call `function` on each pickled item of work from this driver and yield the pickled results, columns `WORK`."""
     schema = to_arrow_schema(WORK)
     for batch in batches:
         for place, work in zip(*batch.columns, strict=True):
@@ -246,8 +246,10 @@ def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask], members: Grou
 def replay_tallies_and_decisions(
     batches: Batches, *, task: Broadcast[ReplayTask], members: Grouped, parts: DatedParts
 ) -> Batches:
-    """Do what `replay_tallies` does, and write what was decided; then yield the names of the files, columns
-    `REPLAY_WITH_DECISIONS`."""
+    """Yield what `replay_tallies` yields, and write the decisions; then yield the names of the files.
+
+    Columns: `REPLAY_WITH_DECISIONS`.
+    """
     schema = to_arrow_schema(REPLAY_WITH_DECISIONS)
     with parts.writer() as writer:
         for batch in replay_tallies(batches, task=task, members=members, decided=writer.write):

@@ -48,7 +48,7 @@ def roomy_pending(table: Table, more: int) -> Table:
 
 
 def lose_pending(table: Table, reason: int) -> None:
-    """Have the throttles that are remembered be of a bucket that is not known."""
+    """Set the reason of all remembered throttles: their bucket is not known."""
     table[table[:, TAKEN] == 1, REASON] = reason
 
 

@@ -1,4 +1,4 @@
-"""What to replay traffic against: quotas from a file, or those that were in force when it was recorded."""
+"""Plans to replay traffic against: quotas from a file, or the quotas in force when the traffic was recorded."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -97,25 +97,25 @@ class Plan:
 
     @property
     def is_in_force(self) -> bool:
-        """Whether the recorded `quota` rows are followed."""
+        """Return whether the plan follows the recorded `quota` rows."""
         return self.records is None
 
     @property
     def leaves_state(self) -> bool:
-        """Whether its replay leaves a state; of the quotas in force the record itself has some."""
+        """Return whether the plan's replay leaves a state; for the quotas in force the record itself holds states."""
         return self.records is not None and not self.is_closed
 
     @property
     def is_beyond_kafka(self) -> bool:
-        """Whether a setting of its own takes the kernel that knows what goes beyond Kafka; groups do not."""
+        """Return whether a setting of the plan needs the kernel for features beyond Kafka; groups do not need it."""
         return any(map(is_beyond_kafka, self.records or ()))
 
 
 class Resolved(NamedTuple):
-    """Which sensor a client has, its bound per second, the largest fetch in bytes, and whose quota limits it.
+    """A client's sensor, its bound per second, the largest fetch in bytes, and the entity whose quota applies.
 
-    tags: as Kafka's own rules have them, else those of a callback as JSON. sensor: by what it is found among those of
-    its quota type.
+    tags: by Kafka's own rules, else those of a callback as JSON. sensor: the key of the sensor among those of its quota
+    type.
     """
 
     tags: Tags | str
@@ -163,7 +163,7 @@ class Definitions:
         return cls(plan.records or (), rung=plan.rung, groups=plan.groups)
 
     def apply(self, record: QuotaRecord) -> int | None:
-        """Take a definition in; return the index of its quota type, None if it is no client quota."""
+        """Apply a definition; return the index of its quota type, or None if it is not a client quota."""
         index = INDEX_BY_KEY.get(record.key)
         if index is None:
             return None

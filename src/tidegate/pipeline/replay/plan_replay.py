@@ -158,7 +158,7 @@ class PlanReplay:
         self._run(rows, decisions, first, len(rows.seq))
 
     def left(self, node_id: int) -> Iterator[StateRow]:
-        """Take the rest, then yield what the sensors that were used hold, and who waits for the throttle of permits."""
+        """Apply the remaining steps, then yield the states of used sensors and the throttles of waiting permits."""
         self.take_rest()
         self._settings[SWEEP] = len(self._timeline.sweeps)
         for table, beyond in ((self._rates, self._beyond), (self._buckets, None)):
@@ -172,7 +172,10 @@ class PlanReplay:
             yield permits_row(self._plan, node_id, Permits(*client, connection_id, last_ms, at_ms, reason))
 
     def left_unused(self, node_id: int, end: End) -> Iterator[StateRow]:
-        """Of a node whose rows others replay, or nobody: yield what was carried to it and not used, and its own row."""
+        """Yield the state that was carried to a node and not used, then the node's own row.
+
+        Call it on a replay without rows: other replays have the rows of the node, or there are none.
+        """
         for key in self._stated.waiting():
             table = self._buckets if key[0] == MUTATION else self._rates
             self._stated.note_used(key, table.number(key, bound=UNLIMITED))
@@ -183,12 +186,12 @@ class PlanReplay:
         yield node_row(self._plan, node_id, end, reason=self._reason, sensors_reason=found, since_ms=since_ms)
 
     def finish(self) -> None:
-        """Take notice that there are no more rows."""
+        """Finish the replay after the last row. In open loop no request waits."""
 
     def go_on(self, timeline: Timeline) -> None:
-        """Go on in a record that comes in parts: `timeline` is of the next one, and clients may have come to the names.
+        """Continue with the next part of a record, whose timeline is `timeline`; the names may have new clients.
 
-        What the timeline before has after its last row is to be taken first: `take_rest`.
+        Call `take_rest` first: it applies the steps after the last row of the previous timeline.
         """
         sweeps = np.concatenate([self._timeline.sweeps, timeline.sweeps])
         self._timeline = replace(timeline, sweeps=sweeps)
@@ -199,7 +202,7 @@ class PlanReplay:
         self._looked_up = np.pad(self._looked_up, more)
 
     def take_rest(self) -> bool:
-        """Take the steps after the last row; return whether the state of the sensors is known from here on."""
+        """Apply the steps after the last row; return whether the state of the sensors is known from here on."""
         for step in self._steps[self._next_step :]:
             self._take(step)
         self._next_step = len(self._steps)
@@ -214,7 +217,7 @@ class PlanReplay:
         return {name: value for name, value in vars(self).items() if name != "_kernel"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Go on from another process's state."""
+        """Restore the state that another process has pickled."""
         vars(self).update(state)
         self._kernel = replay_kernel()
 
@@ -288,7 +291,7 @@ class PlanReplay:
             self._set_windows(Windows())
 
     def _break(self, step: Step) -> None:
-        """Go on from sensors as they were, which is the best guess; what depends on it is approximate."""
+        """Apply a break: keep the sensors as the best guess. Decisions that depend on them are approximate."""
         if self._plan.is_in_force:
             reason = IMPORTED if self._timeline.is_imported else step.reason
             self._quotas_reason = EXACT if step.states_all else reason
@@ -325,7 +328,7 @@ class PlanReplay:
         self._uncertain.clear()
 
     def _lose_sensors(self, reason: int, *, since_ms: int) -> None:
-        """Have all sensors in a state that is not known: anything may have been recorded up to `since_ms`."""
+        """Mark all sensors as not known: anything may have been recorded up to `since_ms`."""
         self._reason = reason
         self._rates.make_unknown(reason, since_ms)
         self._buckets.make_unknown(reason, since_ms)
@@ -368,14 +371,17 @@ class PlanReplay:
         self._look_up_again()
 
     def _forget_sensors(self) -> None:
-        """Have all sensors be new ones. Requests that are under way know their throttle already."""
+        """Reset all sensors to new ones. Requests in progress keep the throttle that they already have."""
         self._rates.forget()
         self._buckets.forget()
         self._beyond.forget()
         self._stated.forget()
 
     def _lose_permits(self, reason: int) -> None:
-        """Have the throttles not known of requests that are under way, and may end when all else is known."""
+        """Mark the throttles of requests in progress as not known.
+
+        Such a request may end when everything else is known.
+        """
         lose_pending(self._pending, reason)
         self._permits_elsewhere = [permits._replace(reason=reason) for permits in self._permits_elsewhere]
 

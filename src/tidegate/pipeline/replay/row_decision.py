@@ -74,7 +74,7 @@ __all__ = [
 
 
 class Decided(NamedTuple):
-    """What is decided of one row, and what it is charged."""
+    """The decision of one row, and what the row is charged."""
 
     byte_ms: int
     """Throttle time of the byte quota, or of the mutation quota where no bytes are charged."""
@@ -187,7 +187,7 @@ def pass_sweeps(state: State, seq: int) -> None:
 def _take_permits(
     state: State, account: int, connection_id: int, flags: int, permits: int, now_ms: int
 ) -> bool:
-    """Take permits, note with the connection how long they throttle, and return whether they are refused."""
+    """Charge permits, store with the connection how long they throttle, and return whether they are refused."""
     bucket = ready_bucket(state, account)
     floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
     last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)

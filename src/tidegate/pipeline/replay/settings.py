@@ -26,7 +26,7 @@ _RESTORED = -1  # `HELD` of a bucket that is restored before it is known in whic
 
 
 class SettingsBeyondKafka:
-    """What is set. is_needed: something was set, so that from there on the kernel has to know it."""
+    """The settings that are in force. is_needed: a setting was applied that the kernel has to know from there on."""
 
     def __init__(self, records: Iterable[QuotaRecord] = ()) -> None:
         self.is_needed = False
@@ -44,14 +44,14 @@ class SettingsBeyondKafka:
         return self._extensions.debt_max_s
 
     def apply(self, record: QuotaRecord) -> bool:
-        """Put a setting in force; False where it is none."""
+        """Apply a setting; return False if the record is not a setting."""
         if not self._extensions.apply(record):
             return False
         self.is_needed |= is_beyond_kafka(record)
         return True
 
     def clear(self) -> None:
-        """Have nothing set."""
+        """Remove all settings."""
         self._extensions = Extensions()
 
     def forget(self) -> None:
@@ -61,7 +61,7 @@ class SettingsBeyondKafka:
         self.modes[:, HELD] = 0
 
     def choose(self, index: int, rate: int, tags: Tags | str, *, rates: int) -> bool:
-        """Say in which mode the row `rate` of `rates` is to be when it is used next; return whether that is smooth."""
+        """Set the mode for the next use of the row `rate` of `rates`; return whether that mode is smooth."""
         self._make_room(rates)
         mode = smooth_mode_of(self._extensions, _named(tags)) if self._extensions.smooth.any else None
         if mode is None:
@@ -85,7 +85,7 @@ class SettingsBeyondKafka:
         return bucket_snapshot(self.floats[rate].tolist(), self.ints[rate].tolist(), 0)
 
     def restore(self, rate: int, snapshot: dict[str, Any], now_ms: int, *, rates: int) -> None:
-        """Put a snapshot of `now_ms` into the bucket of the row `rate` of `rates`."""
+        """Restore the bucket of the row `rate` of `rates` from a snapshot of `now_ms`."""
         self._make_room(rates)
         self.floats[rate] = 0.0
         self.ints[rate] = 0

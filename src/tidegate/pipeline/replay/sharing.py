@@ -1,8 +1,9 @@
-"""Which clients share sensors under some plans: what `components` joins clients by.
+"""Sensors and connections that clients share under some plans: `components` joins clients by them.
 
-A sensor that only one client can have (its tags name user and client id) joins nobody and is left out. Under the
-quotas in force, tags change when the set of entities with a quota changes; every set that was in force while there
-were requests counts, and all that a quota callback answered. In closed loop those touch, too, who share a connection.
+A sensor that only one client can have (its tags name user and client id) joins no clients and is left out. Under the
+quotas in force, tags change when the set of entities with a quota changes. Every set that was in force while there
+were requests counts, and so does every answer of a quota callback. In closed loop, clients that share a connection
+touch, too.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence

@@ -31,7 +31,7 @@ class StatedSensors:
         self._lost: dict[Key, tuple[int, int]] = {}
 
     def take(self, states: Iterable[SensorState], *, sweep: int) -> None:
-        """Have sensors in these states from here on, `sweep` sweeps having been. Raises `UsageFilesError`."""
+        """Set sensors to these states, which follow `sweep` sweeps. Raises `UsageFilesError`."""
         for state in states:
             key = INDEX_BY_KEY[state.quota_key], state.tags
             number = self._table(key).find(key)
@@ -42,7 +42,7 @@ class StatedSensors:
                 self._restore(key, number, state, sweep)
 
     def note_used(self, key: Key, number: int) -> None:
-        """Give a sensor, the row `number` of its table, the state that waits for it. Raises `UsageFilesError`."""
+        """Restore the state that waits for a sensor, the row `number` of its table. Raises `UsageFilesError`."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
             self._restore(key, number, *waiting)
@@ -54,11 +54,11 @@ class StatedSensors:
         return list(self._waiting)
 
     def lose(self, reason: int, since_ms: int) -> None:
-        """Have the states not known that wait: up to `since_ms` anything may have been recorded."""
+        """Mark the waiting states as not known: up to `since_ms` anything may have been recorded."""
         self._lost = dict.fromkeys(self._waiting, (reason, since_ms))
 
     def forget(self) -> None:
-        """Let the states go: sensors are new ones."""
+        """Remove the waiting states: their sensors are new ones."""
         self._waiting.clear()
         self._lost.clear()
 

@@ -75,7 +75,7 @@ class Limit(NamedTuple):
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether nothing limits."""
+        """Return whether the limit is `UNLIMITED` and has not changed."""
         return self.bound == UNLIMITED and not self.has_changed
 
 
@@ -183,7 +183,7 @@ class SensorTable:
         self.forget()
 
     def make_unknown(self, reason: int, since_ms: int) -> None:
-        """Have all sensors, those that are still to be made too, in a state that is not known.
+        """Mark all sensors as not known, including sensors that are made later.
 
         Up to `since_ms` anything may have been recorded.
         """
@@ -191,7 +191,7 @@ class SensorTable:
         make_unknown(self.use, reason, since_ms)
 
     def make_stated(self) -> None:
-        """Have all sensors known that came while others were stated."""
+        """Mark as known the sensors that came while others were stated."""
         self._reason = EXACT
         make_stated(self.use)
 
@@ -239,7 +239,7 @@ class AccountTable:
         return [self._latest[number] for number in numbers.tolist()]
 
     def lead(self, found: "Found", *, cap_ms: int) -> Int64s:
-        """Have accounts lead to their sensors from now on; return the rows of the accounts."""
+        """Link accounts to their sensors from now on; return the rows of the accounts."""
         numbers = np.array(found.accounts, np.int64)
         self.accounts[numbers, SENSOR] = found.sensors
         self.accounts[numbers, CAP_MS] = cap_ms

@@ -49,11 +49,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a replay begins with: what its tasks need, and what only the driver does.
+    """The layout of a replay: the data that its tasks need, and the data that only the driver uses.
 
     numbers: the client numbers of every bundle. users, client_ids: by client number. node_id: of each partition.
-    carried: what the plans left of the nodes in the hours before, by plan and node. ends: where the record of each
-    node begins and ends. missing: which of its rows are not there.
+    carried: the state that the plans left of each node in the hours before, by plan and node. ends: where the record
+    of each node begins and ends. missing: the rows that the record lacks.
     """
 
     task: ReplayTask

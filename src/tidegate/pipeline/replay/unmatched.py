@@ -80,7 +80,7 @@ class _Clients:
 
     @property
     def are_anonymous(self) -> bool:
-        """Whether there are clients, and none has a user."""
+        """Return whether there are recorded clients and none of them has a user."""
         users = self._names["user"]
         return len(users) > 0 and pc.all(pc.equal(users, _ANONYMOUS)).as_py() is True
 

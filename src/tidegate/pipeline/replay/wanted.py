@@ -32,7 +32,7 @@ def wanted_of(flags: Int16s, client: Int32s, looked_up: Int64s, versions: Int64s
 
 
 class SharedWanted:
-    """What batch after batch wants, of plans that take the same batches and never look up a client again."""
+    """The accounts that each batch needs, for plans that take the same batches and never look up a client again."""
 
     def __init__(self, clients: int) -> None:
         self._looked_up = np.zeros((len(QUOTA_TYPES), clients), np.int64)

@@ -1,1 +1,1 @@
-"""What the jobs found, as tables for the terminal."""
+"""Results of the jobs, as tables for the terminal."""

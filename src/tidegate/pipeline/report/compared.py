@@ -106,17 +106,17 @@ class Compared:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether anything was held back or refused, or would have been."""
+        """Return whether a request was throttled or a mutation refused, or would have been."""
         names = [f"{prefix}{column}" for prefix in ("", "recorded_") for column in _HELD_BACK]
         names.append("throttled_requests_high")
         return any(row.get(name) for name in names for row in self.rows.values())
 
 
 class Comparison:
-    """What is compared: first who would have waited longest, then who did, then who has a limit of its own.
+    """The compared entities: first those with the longest throttling by a plan, then in the record, then with a limit.
 
-    Entities with one client alone are one thing, whatever level their quotas are of in each plan. Of interest is who
-    was throttled in some plan or in the record, or has a limit of its own in a plan.
+    Entities that consist of the same single client are compared as one, whatever level their quotas have in each plan.
+    An entity is of interest if it was throttled in a plan or in the record, or has a limit of its own in a plan.
     """
 
     def __init__(self, plans: Sequence[Plan], rows: TableRows) -> None:

@@ -1,4 +1,4 @@
-"""Where results are printed to: standard output, as wide as it needs to be where it is no terminal."""
+"""The console for results: standard output, as wide as needed where it is not a terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the jobs found as one JSON document, for programs: docs/results.md describes it."""
+"""Results of the jobs as one JSON document, for programs; described in docs/results.md."""
 
 import json
 import math

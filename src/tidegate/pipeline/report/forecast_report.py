@@ -1,4 +1,4 @@
-"""What a forecast (closed loop) says beyond the table of its plan, in sentences."""
+"""Notes on a forecast (closed loop), in sentences: what the table of its plan does not show."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is missing in a record, in sentences and for programs: every job says it."""
+"""Missing parts of a record, in sentences and for programs. Every job reports them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

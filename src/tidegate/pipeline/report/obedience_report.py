@@ -1,4 +1,4 @@
-"""Which client libraries came back too early, as a table for the terminal and as JSON."""
+"""Client libraries that came back too early, as a table for the terminal and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is to be said of proposed quotas, in sentences; what lists something is indented by two."""
+"""Notes on proposed quotas, in sentences; list items are indented by two spaces."""
 
 import math
 from collections.abc import Sequence

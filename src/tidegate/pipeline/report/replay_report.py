@@ -1,4 +1,4 @@
-"""What a replay found, for the terminal: a table for each quota type, the record and the plans beside one another."""
+"""Results of a replay for the terminal: a table for each quota type, the record and the plans side by side."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

@@ -29,7 +29,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is told of one thing: its name over the whole width, then its measures."""
+    """One compared thing: its name over the whole width, then its measures."""
 
     name: str
     measures: Sequence[Measure]

@@ -1,4 +1,4 @@
-"""What a watch shows: a screen of the last minutes for a terminal, lines for a pipe, documents for programs."""
+"""Output of a watch: a screen of the last minutes for a terminal, lines for a pipe, documents for programs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice

@@ -1,1 +1,1 @@
-"""Who used what: sums, peaks and percentiles, by any columns of names of the usage record."""
+"""Usage sums, peaks and percentiles, grouped by any name columns of the usage record."""

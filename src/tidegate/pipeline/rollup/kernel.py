@@ -90,7 +90,7 @@ class UsageRows(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What `add_up` notes of each row for the passes after it."""
+    """The marks that `add_up` sets on each row for the passes after it."""
 
     charges: Int8s
     starts: Int32s  # how often the node has started before
@@ -211,9 +211,10 @@ def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int
 
 
 def sort_rows(kind: Int8s, key: Int64s, begins: Int64s, order: Int32s) -> None:
-    """Put the places of rows in order of their keys; those with the same key stay in theirs. Others are left out.
+    """Sort the positions of rows by key; rows with the same key keep their order. Kinds from `RESTART` on are left out.
 
-    begins: two more than keys, all 0; takes where in `order` each key begins, and the one after it.
+    begins: two elements more than there are keys, all 0. Receives the position in `order` where each key begins, and
+    the position after the last key.
     """
     for at in range(len(kind)):
         if kind[at] < RESTART:

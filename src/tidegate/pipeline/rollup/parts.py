@@ -137,7 +137,7 @@ def _sorted(table: pa.Table, node_id: int) -> pa.Table:
 def usage_parts_of_nodes(
     rows: Iterator[pa.RecordBatch], *, by: Sequence[str], with_minutes: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Do `usage_parts` for the nodes in `CHUNKS_OF_NODES`: what executors run."""
+    """Yield the `usage_parts` of the nodes in `CHUNKS_OF_NODES`. Executors run this function."""
     schema = to_arrow_schema(usage_parts_schema(by))
     for batch in rows:
         for row in batch.to_pylist():
@@ -265,7 +265,7 @@ class _Node:
         return found
 
     def _make_sensors(self, used: Flags) -> None:
-        """Have a sensor for all that is used."""
+        """Add a sensor for each used kind and group that has none."""
         for kind, is_used in enumerate(used):
             made = np.flatnonzero(is_used & (self._sensor_of[kind, : len(is_used)] < 0))
             self._sensor_of[kind, made] = np.arange(self._sensors, self._sensors + len(made))

@@ -33,7 +33,7 @@ def put_together(parts: pa.Table, keys: Sequence[str], table: StructType) -> Ite
 def put_together_batches(
     batches: Iterator[pa.RecordBatch], *, by: Sequence[str], keys: Sequence[str], table: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Do `put_together` for a partition of parts, which has all those of its keys."""
+    """Yield the rows of `put_together` for a partition that contains all parts of its keys."""
     parts = pa.Table.from_batches(batches, to_arrow_schema(usage_parts_schema(by)))
     for some in put_together(compact(parts), keys, table):
         yield from some.to_batches()

@@ -1,12 +1,12 @@
-"""Which rows of a live record have arrived: an offset is the `seq` of each node up to which all of them are there.
+"""Arrivals of rows in a live record. An offset is, for each node, the `seq` up to which all rows have arrived.
 
-A row is named by its node and its `seq`, not by its file: a compacted file has the rows of others, and none that
-is behind the offset. Files say their range in their names, and what of it they have in their statistics.
+A row is identified by its node and its `seq`, not by its file: a compacted file repeats the rows of other files and
+adds none after the offset. The name of a file states its range of `seq`; its statistics state which part it contains.
 
 Files may arrive in any order: a writer puts the rows of a segment that spans two hours into two files of the same
-range, and a copy of a record brings its files as it likes. A watch needs the rows of a node in order. So rows behind a
-range that is missing, or not complete, wait until it arrives, for at most the lateness: then the range counts as lost.
-A row that arrives later still is not decided any more: `Arrivals.late` counts it and names its file.
+range, and a copy of a record brings its files in any order. A watch needs the rows of a node in order. Rows after a
+missing or incomplete range therefore wait until the range arrives, for at most the lateness; then the range counts as
+lost. A row that arrives later is not decided any more: `Arrivals.late` counts it and names its file.
 """
 
 import time

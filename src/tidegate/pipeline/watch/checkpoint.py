@@ -1,10 +1,11 @@
-"""Where a watch in one process goes on after it has ended, however: one file, replaced whole.
+"""The checkpoint from which a watch in one process resumes, however it ended: one file, replaced as a whole.
 
-Offsets, the state of each node and the totals belong together, so what was counted is in all of them or in none. All is
-one pickle, which only `loaded` reads: it makes the classes that a watch consists of, and calls nothing else. What they
-hold is not looked at, so a checkpoint is as much its owner's own as the programs that he runs.
+Offsets, the state of each node and the totals are stored together, so each row is counted in all of them or in none.
+The file is one pickle that only `loaded` reads: it creates the classes that a watch consists of, and calls nothing
+else. The contents of these objects are not checked, so trust a checkpoint only as far as the programs that you run.
 
-A first line names the layout of these classes, so that a checkpoint of another version of Tidegate is refused by name.
+The first line names the layout of these classes, so that a checkpoint of another version of Tidegate is refused with
+that reason.
 """
 
 import functools
@@ -86,7 +87,7 @@ class Checkpoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of it."""
+        """Release the directory."""
         os.close(self._lock)
 
     def read(self, *, directory: Path, plans: Sequence[Plan]) -> WatchState | None:
@@ -106,7 +107,7 @@ class Checkpoint:
         return state
 
     def write(self, state: WatchState) -> None:
-        """Put a state in the place of the one before, on disk."""
+        """Replace the previous state on disk with this one."""
         with self._errors():
             write_private_file(self._path, b"%b%b\n%b" % (_FIRST_LINE, _layout(), dumped(state)))
 

@@ -50,7 +50,7 @@ class WatchHere:
         return self._state.totals
 
     def step(self) -> list[Advance]:
-        """Take in what has arrived, up to some number of rows; return what came of it, nothing if there was nothing."""
+        """Process the rows that have arrived, up to a maximum; return the advances, an empty list if there are none."""
         state = self._state
         if state.from_ms is None:
             state.from_ms = newest_hour_ms(self._directory)

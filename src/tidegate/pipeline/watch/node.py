@@ -53,11 +53,11 @@ _NO_DECISIONS = np.zeros((0, DECISIONS), np.int32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """What came of some rows of a node.
+    """The result of processing some rows of a node.
 
-    replay: columns `REPLAY_BY_CLIENT` and `minute_ms`, what was decided since the advance before. usage: `USAGE_SUMS`
-    by minute, node and client. events: rows that were taken. waiting: rows that are held. missing: ranges of `seq`
-    among and before the rows that were taken, of which there is no row: the `MAX_MISSING` newest.
+    replay: columns `REPLAY_BY_CLIENT` and `minute_ms`, the decisions since the previous advance. usage: `USAGE_SUMS`
+    by minute, node and client. events: number of rows taken. waiting: number of rows held. missing: ranges of `seq`
+    among and before the rows taken that have no row: the `MAX_MISSING` newest.
     """
 
     node_id: int
@@ -87,9 +87,9 @@ class NodeWatch:
     held: bytes | None = None
 
     def advance(self, table: pa.Table) -> Advance:
-        """Take rows in, in any order: of this node, each once, all later than those before.
+        """Process rows of this node, in any order: each row once, and all later than those before.
 
-        Raises `UsageFilesError` for what is no row of the usage record, twice there, or cannot be replayed.
+        Raises `UsageFilesError` for a row that is not of the usage record, occurs twice or cannot be replayed.
         """
         table = table.sort_by("seq")
         if self.held is not None:
@@ -217,7 +217,7 @@ class NodeWatch:
 
 
 def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> Iterator[Advance]:
-    """Have a node take in the rows of `pieces` after `after_seq` and up to `end_seq`; some are in memory at a time."""
+    """Yield the advances of a node over `pieces`, after `after_seq` up to `end_seq`; only some rows are in memory."""
     for run in together(pieces):
         yield watch.advance(read_pieces(run, after_seq=after_seq, end_seq=end_seq))
 

@@ -103,7 +103,7 @@ def watch_on_spark(
 def _advanced(
     key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState, *, plans: Sequence[Plan]
 ) -> Iterator[pd.DataFrame]:
-    """Have one node take in what has arrived, and keep its state."""
+    """Yield the advances of one node over the rows that have arrived, and store its state."""
     (node_id,) = (int(part) for part in key)
     node = loaded(state.get[0]) if state.exists else NodeWatch(node_id=node_id, plans=plans)
     rows = [row for frame in frames for row in frame.to_dict("records")]

@@ -1,4 +1,4 @@
-"""What a watch has found: in all, and in the last minutes. Advances of nodes are added, each once."""
+"""The totals of a watch: overall, and of the last minutes. Each advance of a node is added once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,7 +132,7 @@ class Totals:
         return state | {name: table_bytes(table) for name, table in tables.items()} | {"minutes": minutes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take up such a state."""
+        """Restore a state that `__getstate__` returned."""
         for name, value in state.items():
             is_table = name in ("replay", "usage") and value is not None
             setattr(self, name, read_table(value) if is_table else value)

@@ -55,7 +55,7 @@ _LARGEST_FRACTION = 1e-6  # B§6.8: what a LONG or an INT may be off a whole num
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """What one request wants for one entity: pairs of key and value, None to remove the key."""
+    """The changes of one entity in one request: pairs of key and value. The value None removes the key."""
 
     entity: Sequence[tuple[str, str | None]]
     ops: Sequence[tuple[str, float | None]]
@@ -63,7 +63,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterResult:
-    """What became of one entity; the message is None when the code is 0. A list of very many parts may be emptied."""
+    """The result for one entity. The message is None if the code is 0. A list of very many parts may be emptied."""
 
     entity: Sequence[tuple[str, str | None]]
     error_code: int = error_codes.NONE

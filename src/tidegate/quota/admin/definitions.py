@@ -103,7 +103,7 @@ def definition_bytes(entity: EntityParts) -> int:
 
 
 class _Definition:
-    """What is set for one entity. It is never changed: another takes its place."""
+    """The values set for one entity. A definition is never changed, only replaced."""
 
     __slots__ = ("entity", "hash", "values")
 
@@ -187,7 +187,7 @@ class QuotaDefinitions:
     # --- changes
 
     def apply(self, records: Iterable[QuotaRecord]) -> None:
-        """Put in force what `records` say, without any check; an entity vanishes with its last key."""
+        """Apply `records` without any check. An entity is removed with its last key."""
         self.put_in_force(run_at_once(self.prepare_in_slices(records)))
 
     def prepare_in_slices(self, records: Iterable[QuotaRecord]) -> Generator[None, None, Changes]:
@@ -258,7 +258,7 @@ class QuotaDefinitions:
         validate_only: bool = False,
         is_known_host: Callable[[str], bool] = is_ip_address,
     ) -> Generator[None, None, AlterOutcome]:
-        """Do what `alter` does, yielding in between."""
+        """Return the outcome of `alter`, yielding in between."""
         results: dict[EntityParts | bytes, AlterResult] = {}
         records: list[QuotaRecord] = []
         room_bytes = self._max_bytes - self._bytes
@@ -359,7 +359,7 @@ class QuotaDefinitions:
     def describe_in_slices(
         self, components: Sequence[FilterComponent], *, strict: bool = False
     ) -> Generator[None, None, Description]:
-        """Do what `describe` does, yielding in between. What is changed meanwhile is not seen."""
+        """Return the description of `describe`, yielding in between. Changes made meanwhile are not included."""
         error = filter_error(components)
         if error is not None:
             code, message = error

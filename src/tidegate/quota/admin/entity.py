@@ -86,7 +86,7 @@ class QuotaEntity:
 
     @property
     def has_default(self) -> bool:
-        """Whether a part is the default entity."""
+        """Return whether a part is the default entity."""
         return self.user is DEFAULT or self.client_id is DEFAULT
 
     def config_entities(self) -> tuple[tuple[EntityType, str], ...]:

@@ -1,10 +1,10 @@
-"""Which clients a setting names: a list of entities, or everybody.
+"""The clients that a setting names: a list of entities, or all clients.
 
     user=alice;client-id=loader;user=ops,client-id=x
 
 An entity names every client that has its user, its client id, or both; `<default>` is any user, or any client id
-but the empty one. `all` names everybody, `none` nobody. A name that has `;`, `,`, `%` or blanks at its ends is
-written as Kafka sanitises it (B§3.10).
+except the empty one. `all` names every client, `none` names no client. Write a name that has `;`, `,`, `%` or blanks
+at its ends as Kafka sanitises it (B§3.10).
 
 >>> selection = EntitySelection(parse_entities("user=alice;client-id=loader", setting="tidegate.quota.observe"))
 >>> selection.selects("alice", "c1"), selection.selects("bob", "loader"), selection.selects("bob", "c1")
@@ -40,7 +40,7 @@ class EntitySelection:
         self.any = bool(self._entities)
 
     def set(self, entity: QuotaEntity, *, selected: bool) -> None:
-        """Take an entity in, or out."""
+        """Add an entity if `selected`; else remove it."""
         key = (entity.user, entity.client_id)
         if selected:
             self._entities.add(key)

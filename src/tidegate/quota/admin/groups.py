@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Who is in which group, by entity type and raw name; and limits per second, by group and Kafka's key."""
+    """Groups of clients, by entity type and raw name; and limits per second, by group and Kafka's key."""
 
     members: Mapping[tuple[str, str], str] = field(default_factory=dict)
     limits: Mapping[tuple[str, str], float] = field(default_factory=dict)

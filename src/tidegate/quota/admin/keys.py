@@ -43,7 +43,7 @@ ENTITY_TYPES = ("user", "client-id", "ip")
 
 
 class ValueType(enum.Enum):
-    """How Kafka declares a value. Stored values are doubles whatever the type."""
+    """The type that Kafka declares for a value. Stored values are doubles whatever the type."""
 
     LONG = "LONG"
     INT = "INT"

@@ -32,7 +32,7 @@ __all__ = ["TRANSITIONS", "ChannelMute", "ChannelMuteError", "MuteEvent", "MuteS
 
 
 class MuteState(enum.Enum):
-    """What a connection waits for before its next request is read."""
+    """The state of a connection: the events it waits for before its next request is read."""
 
     NOT_MUTED = "NOT_MUTED"
     MUTED = "MUTED"
@@ -42,7 +42,7 @@ class MuteState(enum.Enum):
 
 
 class MuteEvent(enum.Enum):
-    """What happens to a muted connection."""
+    """An event of a muted connection."""
 
     REQUEST_RECEIVED = "REQUEST_RECEIVED"
     RESPONSE_SENT = "RESPONSE_SENT"

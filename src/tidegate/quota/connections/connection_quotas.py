@@ -68,7 +68,7 @@ _AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.
 
 
 class AdmissionOutcome(enum.Enum):
-    """What becomes of a socket."""
+    """The outcome of a socket's admission."""
 
     ACCEPTED = "accepted"
     THROTTLED = "throttled"
@@ -143,7 +143,7 @@ class ConnectionQuotas:
     # What is configured
 
     def update_limits(self, limits: ConnectionLimits) -> None:
-        """Take over new limits of the broker. Those that a listener took over earlier stay as they are."""
+        """Set new limits of the broker. Limits that a listener inherited earlier stay as they are."""
         self._limits = limits
         overrides = limits.max_connections_per_ip_overrides
         self._overrides = {host_address(address): count for address, count in overrides.items()}
@@ -242,7 +242,7 @@ class ConnectionQuotas:
         return _ACCEPTED
 
     def release(self, listener_name: str, address: str) -> None:
-        """Take a counted connection back when it is closed. Raises `ConnectionCountError` where none is left."""
+        """Remove a closed connection from the counts. Raises `ConnectionCountError` if its address has none left."""
         ip = host_address(address)
         count = self._counts.get(ip, 0)
         if count == 0:
@@ -264,7 +264,7 @@ class ConnectionQuotas:
         return before - len(self._ip_rates)
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
-        """Do what `expire` does, yielding in between. An address that connects meanwhile has its rate still."""
+        """Forget quiet addresses as `expire` does, in slices. An address that connects meanwhile keeps its rate."""
         while True:
             quietest = list(islice(self._ip_rates.items(), _SWEPT_AT_A_TIME))
             for ip, rate in quietest:
@@ -340,7 +340,7 @@ class ConnectionQuotas:
         return rate
 
     def _bring_up_to_date(self, rate: SampledRate, limit: int) -> None:
-        """Give a rate the limit of its address: changing one limit for all addresses touches none of them."""
+        """Set the limit of its address on a rate in use: a change of the limit for all addresses touches no rate."""
         if rate.bound != limit:
             self._configure(rate, limit)
 

@@ -93,7 +93,7 @@ class DelayQueue:
         return channel
 
     def cancel(self, channel: ThrottledChannel) -> bool:
-        """Take out the throttle of a closed connection; False when it is over already. Calls nothing."""
+        """Cancel the throttle of a closed connection. Return False if it is already over. Calls no callback."""
         if channel._take_callback() is None:
             return False
         self._cancelled += 1

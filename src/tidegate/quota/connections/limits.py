@@ -1,4 +1,4 @@
-"""What is configured about connections: how many, how fast, and for which address.
+"""Configured limits of connections: number, rate, and number for each address.
 
 >>> parse_per_ip_overrides("127.0.0.1:200,::1:0")
 {'127.0.0.1': 200, '::1': 0}

@@ -1,12 +1,12 @@
-"""Who decides which clients share a quota and how high it is: the callback of KIP-257, and Kafka's own rules.
+"""Rules for which clients share a quota and how high it is: the callback of KIP-257, and Kafka's own rules.
 
-A custom callback is asked on every request, so that it may answer differently each time:
+A custom callback is called on every request, so that it may answer differently each time:
 
 1. `quota_metric_tags`: clients with equal tags share one quota
 2. `quota_limit`, when the tags are new
-3. `quota_reset_required`; when it answers true: `quota_limit` again for all tags of that type
+3. `quota_reset_required`; if it returns true: `quota_limit` again for all tags of that type
 
-Nothing that a callback raises is caught here.
+Errors that a callback raises are not caught here.
 
 Follows: Kafka `ClientQuotaCallback`, B§8. Differs: methods have Python's names; `close` is not part of it, as
 Kafka never calls it.
@@ -24,10 +24,10 @@ __all__ = ["ClientQuotaCallback", "DefaultQuotaCallback", "tags_of"]
 
 
 class ClientQuotaCallback(Protocol):
-    """What a custom callback has to answer. One instance serves all quota types of a node."""
+    """The interface of a custom callback. One instance serves all quota types of a node."""
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take the node's settings; called once, before everything else."""
+        """Receive the node's settings. Called once, before all other methods."""
         ...
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
@@ -39,11 +39,11 @@ class ClientQuotaCallback(Protocol):
         ...
 
     def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
-        """Take note of a stored quota."""
+        """Register a stored quota."""
         ...
 
     def remove_quota(self, quota_type: QuotaType, entity: QuotaEntity) -> None:
-        """Take note that a stored quota is gone."""
+        """Remove a quota that is no longer stored."""
         ...
 
     def quota_reset_required(self, quota_type: QuotaType) -> bool:
@@ -51,7 +51,7 @@ class ClientQuotaCallback(Protocol):
         ...
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
-        """Take note of changed topics or brokers; return whether limits have changed."""
+        """Receive changed topics or brokers; return whether limits have changed."""
         ...
 
 

@@ -90,7 +90,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
             sensor.record(value, now_ms)
 
     def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
-        """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""
+        """Subtract what was charged at the same `now_ms`, even while no quota is defined (B§6.3)."""
         self.sensor(user, client_id, now_ms, charges=False).record(-value, now_ms)
 
     def peek(self, user: str, client_id: str, now_ms: int) -> float:

@@ -1,4 +1,4 @@
-"""What a custom callback is given of the cluster: its nodes, and who leads which partition.
+"""Cluster metadata for a custom callback: the nodes, and the leader of each partition.
 
 >>> brokers = {1: (ClusterNode(1, "a", 9092),), 2: (ClusterNode(2, "b", 9092), ClusterNode(2, "b", 9093))}
 >>> cluster = ClusterMetadata.of(brokers, {("orders", 0): 1, ("orders", 1): 2, ("lost", 0): 7})

@@ -1,4 +1,4 @@
-"""Say which quota a client has, and why that one.
+"""Explanation of which quota a client has, and why.
 
 >>> from tidegate.quota.admin.entity import DEFAULT, QuotaEntity
 >>> print(Explanation(
@@ -22,7 +22,7 @@ __all__ = ["Explanation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Which entity's bound holds for a client. `entity` and `bound` are None where it is unlimited.
+    """The entity whose bound applies to a client. `entity` and `bound` are None if the client is unlimited.
 
     considered: the entities whose bound was looked for, most specific first; empty with a custom callback.
     """

@@ -1,13 +1,13 @@
-"""What quotas can do here and not in Kafka, each off unless it is set: whom it concerns, and how far it goes.
+"""Extensions of quotas beyond Kafka, each off unless it is set: the clients they apply to, and their limits.
 
-* observe: a client that is over its quota is decided about as ever, and recorded, but not made to wait.
+* observe: decisions about a client are made and recorded as usual, but the client is not throttled.
 * exempt: a client is charged to no quota.
-* throttle_max_ms: no client is told to wait for longer.
+* throttle_max_ms: the longest throttle time of any client.
 * smooth: bytes produced and fetched come from a token bucket that holds `burst_s` (`tidegate.quota.measure.smooth`).
-* debt_max_s: a token bucket, of bytes or of mutations, owes no more than this.
+* debt_max_s: the most that a token bucket, of bytes or of mutations, owes.
 
-They come as records, like the definitions of quotas: of an entity with 1.0 or None (off), or without one and with a
-number. So a replay that is given the same records decides the same (`docs/usage-record.md`).
+Extensions arrive as records, like the definitions of quotas: with an entity and 1.0 or None (off), or without an entity
+and with a number. A replay of the same records therefore makes the same decisions (`docs/usage-record.md`).
 
 >>> extensions = Extensions()
 >>> extensions.apply(QuotaRecord(entity=(("user", "alice"),), key=OBSERVE, value=1.0))
@@ -54,7 +54,7 @@ EXTENSION_SETTINGS = frozenset((*_SELECTIONS, *_NUMBERS))
 
 
 class Extensions:
-    """What is in force on a node; read in place by every decision. It stays the same object."""
+    """The extensions in force on a node. Every decision reads this object in place; it stays the same object."""
 
     __slots__ = ("burst_s", "debt_max_s", "exempt", "observe", "smooth", "throttle_max_ms")
 
@@ -74,7 +74,7 @@ class Extensions:
         return SmoothMode(burst_s=self.burst_s, debt_max_s=self.debt_max_s, observed=observed)
 
     def apply(self, record: QuotaRecord) -> bool:
-        """Put one record in force; False where it is none of an extension."""
+        """Apply one record. Return False if it is not a record of an extension."""
         selection = {OBSERVE: self.observe, EXEMPT_CLIENTS: self.exempt, SMOOTH: self.smooth}.get(record.key)
         if selection is not None:
             selection.set(entity_of(record), selected=record.value is not None)

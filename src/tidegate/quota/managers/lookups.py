@@ -1,11 +1,11 @@
-"""What a quota manager remembers of the clients it has looked up: their sensors, and the most they may use.
+"""The lookups that a quota manager remembers: the sensors of clients, and the most that each client may use.
 
-Looking a client up costs some ten times a decision. What is remembered is bounded in bytes, and forgotten as a whole:
-when it is full, when a quota changed, and when sensors are gone.
+Looking up a client costs about ten times as much as a decision. Remembered lookups are bounded in bytes. All of them
+are forgotten at once: when they take too many bytes, when a quota changed, and when sensors are gone.
 
-Over thousands of clients a decision costs what it reads from memory. A client id mostly comes with one user: `nearest`
-finds its sensor by the client id alone, which saves a table and its key, and the sensor says whose it is. Other users
-of the same client id are found in `sensors`.
+With thousands of clients, reading memory dominates the cost of a decision. A client id mostly comes with one user:
+`nearest` finds its sensor by the client id alone, which saves a table and its key, and the sensor names the user. Other
+users of the same client id are found in `sensors`.
 """
 
 from typing import Generic, TypeVar

@@ -48,7 +48,7 @@ STRICT_SINCE = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
 
 
 class MutationKind(enum.Enum):
-    """What happens to permits when the bucket is exhausted."""
+    """The treatment of permits when the bucket is exhausted."""
 
     STRICT = "strict"
     PERMISSIVE = "permissive"
@@ -135,12 +135,12 @@ class MutationQuota:
 
     @property
     def strict(self) -> bool:
-        """Whether permits can be refused."""
+        """Return whether permits can be refused."""
         return self.kind is MutationKind.STRICT
 
     @property
     def exceeded(self) -> bool:
-        """Whether permits were refused with a throttle time; it stays so when that time has passed."""
+        """Return whether permits were refused with a throttle time, even if that time has passed."""
         return self.strict and self._throttle_ms > 0
 
     def record(self, permits: float, now_ms: int) -> bool:

@@ -76,7 +76,7 @@ class QuotaManagers:
         return next(manager for manager in self if manager.quota_type is quota_type)
 
     def apply(self, record: QuotaRecord) -> bool:
-        """Put one stored definition, or one of an extension, in force; False where it is for none of these managers."""
+        """Apply one record of a quota definition or an extension. Return False if it is for none of these managers."""
         if self.extensions.apply(record):
             self.fetch.look_up_anew()
             self.produce.look_up_anew()
@@ -117,7 +117,7 @@ class QuotaManagers:
             yield from table.clear_in_slices()
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
-        """Give a custom callback the topics or brokers that changed; if it says so, ask it for all limits again."""
+        """Send changed topics or brokers to a custom callback; if limits have changed, ask it for all of them again."""
         if self.callback is None or not self.callback.update_cluster_metadata(cluster):
             return False
         for manager in self:
@@ -129,7 +129,7 @@ class QuotaManagers:
         return [name for manager in self for name in manager.expire(now_ms)]
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
-        """Do what `expire` does, yielding in between: all that is asked from the first slice on finds it done."""
+        """Remove idle sensors as `expire` does, yielding in between. From the first slice on, no lookup finds them."""
         sweeps = [manager.expire_in_slices(now_ms) for manager in self]
         for sweep in sweeps:
             next(sweep, None)

@@ -1,16 +1,16 @@
-"""What the managers of all quota types have in common: from a client to its sensors, and changes of quotas.
+"""The common part of the managers of all quota types: finding a client's sensors, and changing quotas.
 
-With Kafka's own rules a client's sensor is looked up once and kept until a quota changes; a custom callback is
-asked on every request (B§8).
+With Kafka's own rules a client's sensor is looked up once and kept until a quota changes. A custom callback is called
+on every request (B§8).
 
-A changed quota holds at once, yet touches no sensor: a sensor's bound is asked for again when the sensor is used again,
-before anything is recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
+A changed quota applies at once, yet touches no sensor: the bound of a sensor is asked for again when the sensor is used
+again, before anything is recorded in it. Ten thousand changes cost the same with ten sensors and with fifty thousand.
 A custom callback is asked for all bounds at once, as in Kafka, unless `late_limits` is set.
 
-A flood of made-up names fills the table of sensors. A client over its bound keeps its sensor, and so does one with a
-quota of its own. When only such are left, the user that holds most loses its oldest sensors of default quotas to a user
-that holds less; it gains nothing by that, since a new client id has a clean sheet, too. New clients of that user share
-one sensor (`OVERFLOW`) until there is room again. All clients without a login are one user.
+A flood of made-up names fills the table of sensors. A client over its bound keeps its sensor, and so does a client with
+a quota of its own. When only such sensors are left, the user that holds most loses its oldest sensors of default quotas
+to a user that holds less. The losing user gains nothing by that, since a new client id has a clean sheet, too. New
+clients of that user share one sensor (`OVERFLOW`) until there is room again. All clients without a login are one user.
 
 Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the table; when a callback is asked for limits.
 """
@@ -139,7 +139,7 @@ class SensorManager(ABC, Generic[S]):
         return sensor
 
     def used_again(self, user: str, client_id: str, sensor: S, now_ms: int) -> None:
-        """Give a sensor that was kept for a client, whatever its tags are by now, the bound that holds now."""
+        """Set the current bound on a sensor that was kept for a client, even if the client's tags have changed."""
         self.up_to_date(sensor)
         if self._custom is not None:
             self._note_tags(user, client_id, sensor, now_ms)
@@ -162,7 +162,7 @@ class SensorManager(ABC, Generic[S]):
         return self._limit(self.tags(user, client_id))
 
     def explain(self, user: str, client_id: str) -> Explanation:
-        """Say which quota a client has, and why that one; makes no sensor."""
+        """Return which quota a client has, and why. Makes no sensor."""
         tags = self.tags(user, client_id)
         considered: tuple[QuotaEntity, ...] = ()
         entity: QuotaEntity | None = None
@@ -238,7 +238,7 @@ class SensorManager(ABC, Generic[S]):
         return self._names_of(self.sensors.expire(now_ms))
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
-        """Do what `expire` does, yielding in between: whoever is looked up meanwhile finds it done."""
+        """Remove idle sensors as `expire` does, yielding in between. Lookups made meanwhile do not find them."""
         if len(self.sensors):
             self._lookups.forget()
             yield from self.sensors.expire_in_slices(now_ms)
@@ -384,7 +384,7 @@ class SensorManager(ABC, Generic[S]):
         return dict(zip(tags, names, strict=True))
 
     def _note_dropped(self, before: int) -> None:
-        """Say how many sensors went because the table was full: the first time, and as often as it doubles."""
+        """Log the number of sensors dropped from a full table: the first time, and each time it doubles."""
         if self.sensors.dropped.bit_length() > before.bit_length():
             logger.warning(
                 "%s quota: too many clients to remember; %d were forgotten so far, "

@@ -63,7 +63,7 @@ def bucket_configure(floats: Floats, ints: Ints, rate: float, samples: int, wind
 
 
 def bucket_record(floats: Floats, ints: Ints, value: float, now_ms: int) -> None:
-    """Take `value` tokens, however many there are; a negative value gives some back, up to the burst."""
+    """Subtract `value` tokens, even below 0. A negative value adds tokens, up to the burst."""
     floats[TOKENS] = _smaller(_burst(floats, ints), bucket_tokens(floats, ints, now_ms) - value)
 
 

@@ -127,6 +127,6 @@ class SampledRate:
         return floats, ints
 
     def _take(self) -> None:
-        """Take over what the kernel may have changed."""
+        """Read the values that the kernel may have changed."""
         self.total, self.room = self._floats[SUM], self._floats[ROOM]
         self.due_ms, self.last_ms = self._ints[DUE], self._ints[LAST]

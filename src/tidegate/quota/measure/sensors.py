@@ -70,9 +70,9 @@ class Expired(NamedTuple):
 
 
 class Sensor(Protocol):
-    """What every quota sensor can do, whatever it counts.
+    """The interface of every quota sensor, whatever it counts.
 
-    limits_seen: which state of the quotas its bound is of. found_for: the first user that it was remembered for.
+    limits_seen: the state of the quotas that its bound is from. found_for: the first user that it was remembered for.
     """
 
     name: str
@@ -126,7 +126,7 @@ class RateSensor(SampledRate):
 
     @property
     def mode(self) -> "SmoothMode | None":
-        """How a bucket is kept; None: there is none, the rate decides."""
+        """Return the settings of the token bucket; None: there is no bucket, the rate decides."""
         return None
 
     def last_record_ms(self) -> int:
@@ -222,7 +222,7 @@ class SensorTable(Generic[S]):
 
     @property
     def held_bytes(self) -> int:
-        """What all sensors take, as it is counted here."""
+        """Return the memory of all sensors in bytes, as it is counted here."""
         return self._bytes
 
     def get(self, name: str) -> S | None:
@@ -274,7 +274,7 @@ class SensorTable(Generic[S]):
         return self._make_room(name, now_ms)
 
     def remove(self, name: str) -> None:
-        """Take the quota sensor called `name` out, to add another of that name."""
+        """Remove the quota sensor called `name`, to add another of that name."""
         self._remove(name)
 
     def expire(self, now_ms: int) -> Expired:
@@ -282,10 +282,10 @@ class SensorTable(Generic[S]):
         return run_at_once(self.expire_in_slices(now_ms))
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, Expired]:
-        """Do what `expire` does, yielding in between.
+        """Remove idle sensors as `expire` does, yielding in between. Returns their names.
 
-        From the first slice on every sensor that was idle at `now_ms` is gone for all who look it up here, whether or
-        not it was come to yet. So forget before what was looked up earlier, and end one sweep before the next.
+        From the first slice on, no lookup here finds a sensor that was idle at `now_ms`, even before the sweep
+        reaches it. Forget earlier lookups before you start, and end one sweep before the next.
         """
         assert self._sweep_ms is None
         expired = Expired([], [])
@@ -305,7 +305,7 @@ class SensorTable(Generic[S]):
         return expired
 
     def clear_in_slices(self) -> Generator[None, None, None]:
-        """Let go of all sensors of a table that nobody uses any more, yielding in between."""
+        """Remove all sensors of a table that is no longer used, yielding in between."""
         for sensors in (self._sensors, self._throttles):
             while sensors:
                 for _ in range(min(SWEPT_AT_A_TIME, len(sensors))):

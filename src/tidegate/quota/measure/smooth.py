@@ -29,9 +29,10 @@ BURST_WINDOW_MS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmoothMode:
-    """How a bucket is kept: a burst and the deepest debt in seconds of its rate (0: no bound).
+    """Settings of a bucket: its burst and its largest debt, in seconds of its rate. A largest debt of 0 sets no bound.
 
-    observed: its clients are not throttled, so that each request is decided as if those before had been waited for.
+    observed: the clients of the bucket are not throttled. Each request is decided as if the clients had waited for the
+        throttle times of the requests before it.
     """
 
     burst_s: int
@@ -68,7 +69,7 @@ class SmoothSensor(RateSensor):
 
     @property
     def mode(self) -> SmoothMode | None:
-        """How the bucket is kept."""
+        """Return the settings of the bucket."""
         return self._mode
 
     def set_bound(self, bound: float) -> None:
@@ -102,6 +103,6 @@ class SmoothSensor(RateSensor):
         return self._bucket.peek(now_ms) < 0.0
 
     def _take(self) -> None:
-        """Take over what the kernel may have changed; no decision is made without this class."""
+        """Copy the state that the kernel may have changed, and keep every decision in this class."""
         super()._take()
         self.due_ms = MIN_INT64

@@ -54,7 +54,7 @@ def rate_snapshot(floats: list[float], ints: list[int], now_ms: int) -> Snapshot
 
 
 def restore_rate(snapshot: Snapshot, floats: Any, ints: Any, now_ms: int) -> None:
-    """Put a snapshot of `now_ms` into the rows of a rate, which must be long enough. To be configured next."""
+    """Write a snapshot, as of `now_ms`, to the rows of a rate, which must be long enough. Configure the rate next."""
     samples = snapshot["samples"]
     for k, (value, start_ms, last_ms) in enumerate(samples):
         floats[FLOAT_SLOTS + k] = value
@@ -74,5 +74,5 @@ def bucket_snapshot(floats: list[float], ints: list[int], now_ms: int) -> Snapsh
 
 
 def restore_bucket(snapshot: Snapshot, floats: Any, ints: Any, now_ms: int) -> None:
-    """Put a snapshot of `now_ms` into the rows of a bucket. To be configured next."""
+    """Write a snapshot, as of `now_ms`, to the rows of a bucket. Configure the bucket next."""
     floats[TOKENS], ints[UPDATED] = snapshot["tokens"], now_ms + snapshot["updated_ms"]

@@ -26,7 +26,7 @@ __all__ = ["Avg", "Max", "SampledStat", "SimpleRate", "WindowedCount", "Windowed
 
 @dataclass(slots=True)
 class Sample:
-    """What was recorded in one window."""
+    """The values recorded in one window, combined."""
 
     value: float
     events: int
@@ -107,7 +107,7 @@ class WindowedSum(SampledStat):
 
 
 class WindowedCount(WindowedSum):
-    """How many values were recorded."""
+    """The number of values recorded."""
 
     def _add(self, sample: Sample, value: float) -> None:
         sample.value += 1.0

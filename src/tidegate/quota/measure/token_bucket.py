@@ -44,7 +44,7 @@ class TokenBucket:
         return self.floats[RATE]
 
     def record(self, value: float, now_ms: int) -> None:
-        """Take `value` tokens, however many there are."""
+        """Subtract `value` tokens, even if there are fewer."""
         bucket_record(self.floats, self.ints, value, now_ms)
 
     def tokens(self, now_ms: int) -> float:

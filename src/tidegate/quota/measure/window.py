@@ -1,4 +1,4 @@
-"""How long a quota looks back: a number of samples and the time span of one.
+"""The time that a quota is measured over: a number of samples and the time span of one.
 
 >>> QuotaWindow()
 QuotaWindow(samples=11, window_ms=1000)

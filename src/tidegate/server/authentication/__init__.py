@@ -1,1 +1,1 @@
-"""Who a client is: logins by SASL, and the credentials that they are held against."""
+"""Client authentication: logins, and the credentials that SASL logins are checked against."""

@@ -85,7 +85,7 @@ class _FailedLoginError(Exception):
 
 
 class _State(Enum):
-    """What a connection may send next. Follows: Kafka `SaslServerAuthenticator.SaslState`."""
+    """The state of a login: what the connection may send next. Follows: Kafka `SaslServerAuthenticator.SaslState`."""
 
     HANDSHAKE_OR_VERSIONS = "ApiVersions or SaslHandshake"
     HANDSHAKE = "SaslHandshake"
@@ -125,7 +125,7 @@ class Logins:
         self._timer: Timer | None = None
 
     def begin(self, channel: Channel) -> None:
-        """Have a login begin: until it has ended requests of a channel are short, and those of others go first."""
+        """Start a login. Until it ends, the channel's requests must be short, and other channels are served first."""
         channel.max_frame_bytes = self.max_token_bytes
         channel.be_patient(self._poller.call_late_in_turn)
         self._begun[channel] = self.monotonic_ns()
@@ -137,12 +137,12 @@ class Logins:
 
     @property
     def under_way(self) -> int:
-        """How many logins have begun and not ended."""
+        """Return the number of logins that have begun and not ended."""
         return len(self._begun)
 
     @property
     def delayed(self) -> int:
-        """How many failed logins wait for their end."""
+        """Return the number of failed logins that wait for the delay to end."""
         return len(self._delayed)
 
     def counts(self, channel: Channel) -> ListenerCounts:
@@ -234,11 +234,14 @@ class Authenticator:
 
     @property
     def at_ns(self) -> int:
-        """What the front says of the turn."""
+        """Return the front's `at_ns`."""
         return self._front.at_ns
 
     def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
-        """Go on with the login; let a request through where there is none and the session has not expired."""
+        """Process the next message of the login.
+
+        If no login is under way and the session has not expired, pass the request to the front.
+        """
         if self._state is _State.COMPLETE and not self._goes_on(channel, frame):
             return
         if self._state is _State.COMPLETE:
@@ -262,19 +265,19 @@ class Authenticator:
             channel.release_hold(ANSWER_DUE)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
-        """Have it said."""
+        """Pass the reason to the front, which logs it."""
         self._front.on_bad_frame(channel, reason)
 
     def on_waiting(self, channel: Channel) -> None:
-        """Have the next frame served in the next turn."""
+        """Tell the front to serve the next frame in the next turn."""
         self._front.on_waiting(channel)
 
     def on_failed(self, channel: Channel, error: Exception) -> None:
-        """Have it logged."""
+        """Pass the error to the front, which logs it."""
         self._front.on_failed(channel, error)
 
     def on_answer_left(self, channel: Channel) -> None:
-        """Have it noted."""
+        """Tell the front that the answer has left."""
         self._front.on_answer_left(channel)
 
     def on_closed(self, channel: Channel) -> None:

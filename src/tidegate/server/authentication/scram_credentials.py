@@ -54,7 +54,7 @@ _NOT_STORED = "The credentials could not be stored; nothing was changed for this
 
 
 class CredentialStore(Protocol):
-    """Where credentials are kept. Raises `TidegateError` or `OSError`."""
+    """A store of credentials. Its methods raise `TidegateError` or `OSError`."""
 
     def load_credentials(self) -> Iterable[CredentialChange]:
         """Return every credential."""
@@ -88,7 +88,7 @@ class Upsertion:
 
 
 class UserResult(NamedTuple):
-    """What became of a user's alteration."""
+    """The result of altering one user's credentials."""
 
     user: str
     error_code: int
@@ -119,7 +119,7 @@ class ScramCredentials:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody can log in by SCRAM."""
+        """Return whether there are no credentials: no client can log in by SCRAM."""
         return not self._users
 
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:

@@ -1,10 +1,10 @@
-"""What a TLS handshake is to a node: a login that is counted, limited in time, and said in a line if it fails.
+"""The TLS handshake as a login: the node counts it, limits its time, and logs a failure in one line.
 
-Where there is no SASL behind it, it says who the client is: whom its certificate names, if it has shown one, else
-ANONYMOUS. Behind SASL it says nothing of that, and the login goes on.
+Without SASL, the handshake sets the principal: the name in the client's certificate, or ANONYMOUS if the client has
+shown none. With SASL, the handshake sets no principal, and the login continues.
 
-As in Kafka a connection whose handshake fails closes at once, when its alert has left: the delay of
-`connection.failed.authentication.delay.ms` is for answers of SASL.
+As in Kafka, a connection whose handshake fails closes as soon as its alert has left. The delay of
+`connection.failed.authentication.delay.ms` applies to answers of SASL.
 
 Follows: Kafka `SslChannelBuilder.SslAuthenticator`, `DefaultKafkaPrincipalBuilder`, `KafkaChannel.prepare`, `Selector`.
 """
@@ -35,12 +35,15 @@ class TlsLogin:
         self._channel: Channel | None = None
 
     def begin(self, channel: Channel) -> None:
-        """Have the handshake of this channel begin."""
+        """Start the login of this channel."""
         self._channel = channel
         self._logins.begin(channel)
 
     def on_established(self, certificate: bytes | None) -> None:
-        """Go on with who the certificate says it is. Raises `TlsError` where it names nobody."""
+        """Set the user that the certificate names and end the login, unless SASL follows.
+
+        Raises `TlsError` if the certificate names no user.
+        """
         channel, logins = self._channel, self._logins
         assert channel is not None
         if not self._names_user:

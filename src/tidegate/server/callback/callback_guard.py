@@ -76,7 +76,7 @@ class GuardedCallback:
         self._limits: _LastGood[float | None] = _LastGood()
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Do nothing: `load_callback` has configured it."""
+        """Ignore `config`: `load_callback` has configured the callback."""
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
         """Return the callback's tags, those it gave this client last, or `NO_TAGS`."""

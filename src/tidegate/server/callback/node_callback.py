@@ -102,7 +102,7 @@ class NodeCallback:
                 yield Metric(group="ClientQuotaCallback", name=name, tags={}, value=float(count))
 
     def note_start(self) -> None:
-        """Have it noted that the node begins with a callback, if it does."""
+        """Record the callback that the node starts with, if it has one."""
         if self.current is not None:
             self._note_current()
 
@@ -119,7 +119,7 @@ class NodeCallback:
             self._managers.update_cluster_metadata(self.cluster())
 
     def close(self) -> None:
-        """Let go of the callback."""
+        """Close the callback, if there is one."""
         if self.current is not None:
             self.current.close()
 

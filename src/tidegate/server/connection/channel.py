@@ -56,7 +56,7 @@ _read_length = struct.Struct(">i").unpack_from
 
 
 class ChannelOwner(Protocol):
-    """What a channel calls of the front, or of who logs a client in before."""
+    """The callbacks of a channel. The front implements them, and the authenticator that precedes it."""
 
     @property
     def at_ns(self) -> int:
@@ -301,7 +301,7 @@ class Channel:
 
     @property
     def has_more(self) -> bool:
-        """Whether a whole request is there behind the one that is under way."""
+        """Return whether another whole request is buffered behind the current one."""
         count = len(self.pending) - self._pending_at
         if count < _LENGTH_BYTES:
             return False
@@ -337,12 +337,12 @@ class Channel:
 
     @property
     def wants_memory(self) -> bool:
-        """Whether the client is not read because the node has no memory for its request."""
+        """Return whether the client is not read because the node has no memory for its request."""
         return self._wants_memory
 
     @property
     def collected_bytes(self) -> int:
-        """How much has come of the frame that has memory of its own; all of it once it is served."""
+        """Return the bytes received of the frame that has memory of its own: its full size once it is served."""
         return self._filled if self._frame is not None else self._frame_bytes
 
     def _collect(self, data: memoryview, size: int) -> None:
@@ -417,7 +417,7 @@ class Channel:
         return done
 
     def put_off(self, answer: Encoded) -> bool:
-        """Have an answer leave with that to the request that waits behind it; False: it has to be sent now."""
+        """Queue an answer, to be sent with the answer to the next request. Return False if it must be sent now."""
         now_ns = self._monotonic_ns()
         if not self.put_off_bytes:
             self._put_off_ns = now_ns
@@ -499,7 +499,10 @@ class Channel:
         self.listen()
 
     def listen(self) -> None:
-        """Go on with what is there, and listen again, or close; nothing while there is a reason for not listening."""
+        """Serve the buffered requests, then read again, or close if `ended`.
+
+        Nothing happens while there is a reason for not listening (`held`).
+        """
         if self.held or self.closed:
             return
         if self.pending:
@@ -517,7 +520,7 @@ class Channel:
 
     @property
     def sending(self) -> bool:
-        """Whether part of an answer waits for the client to read."""
+        """Return whether part of an answer waits for the client to read."""
         return self._writing
 
     def unread_bytes(self) -> int:
@@ -548,7 +551,10 @@ class Channel:
             self.transport.start_reading(self._on_readable if self._call_late is None else self._on_ready)
 
     def be_patient(self, call_late: CallLate | None) -> None:
-        """Have its turns behind those of others (`Poller.call_late_in_turn`), until it is called with None."""
+        """Schedule this channel's turns behind those of others, by `call_late` (`Poller.call_late_in_turn`).
+
+        None restores the usual order.
+        """
         self._call_late = call_late
         if self.reading and not self.closed:
             self.reading = False

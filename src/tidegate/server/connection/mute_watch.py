@@ -41,7 +41,7 @@ class MuteWatch:
             self._epoll.unregister(fd)
 
     def close(self) -> None:
-        """Let go of the epoll."""
+        """Stop watching and close the epoll."""
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 

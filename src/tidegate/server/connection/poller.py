@@ -56,9 +56,10 @@ class Client(Protocol):
 
 
 class Turns(Protocol):
-    """What is done around the callbacks of a turn.
+    """The actions before and after the callbacks of a turn.
 
-    at_ns: since when the time is nobody's yet. The poller sets it after each callback that has not set it itself.
+    at_ns: the start of the time that is not yet charged to a client. The poller sets it after each callback that has
+        not set it itself.
     """
 
     at_ns: int
@@ -78,7 +79,7 @@ class Poller(Protocol):
         """Call `turns` for each turn: of the connections that are ready together, where they are known."""
 
     def wake(self) -> None:
-        """Have a turn soon, whether a connection is ready or not."""
+        """Schedule a turn soon, whether a connection is ready or not."""
 
     def call_in_turn(self, callback: Callable[[], None], owner: str) -> None:
         """Call `callback` once, in a turn soon, as if its connection were ready; in rounds over owners."""
@@ -90,7 +91,7 @@ class Poller(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class SocketPoller(Poller, Protocol):
@@ -229,7 +230,7 @@ class EpollPoller:
         self._turns = self._calls.turns = turns
 
     def wake(self) -> None:
-        """Have a turn soon."""
+        """Schedule a turn soon."""
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._serve_ready)
@@ -268,7 +269,7 @@ class EpollPoller:
         self._clients.pop(fd, None)
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both epolls, and stop the calls in turns."""
         self._calls.close()
         self._mute_watch.close()
         self._loop.remove_reader(self._epoll.fileno())
@@ -295,7 +296,7 @@ class EpollPoller:
         self._masks[fd] = mask
 
     def _serve_ready(self) -> None:
-        """Have turns until nobody waits, or the time is over."""
+        """Run turns until no connection waits, or the time is over."""
         if self._epoll.closed:
             return
         turns, self._woken = self._turns, False
@@ -384,7 +385,7 @@ class LoopPoller:
         self._remove_reader = loop.remove_reader
 
     def set_client(self, fd: int, client: Client) -> None:
-        """Do nothing. The event loop orders its sockets itself, whatever their principal."""
+        """Ignore the client. The event loop orders its sockets itself, whatever their principal."""
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
         """Stop reading; what happens meanwhile is not known."""
@@ -394,7 +395,7 @@ class LoopPoller:
         """Report nothing: what happens is noticed when the socket is read again."""
 
     def unwatch(self, fd: int) -> None:
-        """Do nothing."""
+        """Ignore the call: `watch` watches nothing."""
 
     def forget(self, fd: int) -> None:
         """Stop everything."""
@@ -406,7 +407,7 @@ class LoopPoller:
         self._turns = self._calls.turns = turns
 
     def wake(self) -> None:
-        """Have a turn soon."""
+        """Schedule a turn soon."""
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._serve)
@@ -429,7 +430,7 @@ class NoTurns:
     at_ns = 0
 
     def begin(self, since_ns: int) -> None:
-        """Do nothing."""
+        """Ignore the turn."""
 
     def end(self, until_ns: int) -> bool:
         """Return that nobody waits."""

@@ -67,10 +67,10 @@ class GrantHolder(Hashable, Protocol):
 
     @property
     def collected_bytes(self) -> int:
-        """How much of the request has come."""
+        """Return the bytes received of the request."""
 
     def on_grant(self) -> None:
-        """Go on: the memory that was asked for is there."""
+        """Resume receiving the request: its memory is granted."""
 
 
 class _Asked(NamedTuple):
@@ -182,7 +182,7 @@ class RequestMemory:
         return False
 
     def give_back(self, holder: GrantHolder) -> None:
-        """Take back the grant of `holder`, or its place among those that wait. Harmless where it has neither."""
+        """Release the grant of `holder`, or remove its waiting request. Harmless if it has neither."""
         if self._granted.pop(holder, None) is not None:
             owner = self._held.owner(holder)
             self._held.remove(holder)
@@ -327,7 +327,7 @@ class RequestMemory:
             self._later(self._grant_some)
 
     def _grant_some(self) -> bool:
-        """Give grants to those that are next; return whether there are none to give."""
+        """Grant memory to the requests that are next. Return whether no more can be granted."""
         for _ in range(_GRANTS_PER_TURN):
             owner = self._next()
             holder, asked = next(iter(self._waiting[owner].items())) if owner is not None else (None, None)

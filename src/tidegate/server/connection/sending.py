@@ -1,4 +1,4 @@
-"""What an answer is made of on its way out: memory, and slices of files."""
+"""The parts of an answer that is being sent: memory, and slices of files."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ def memory_bytes(items: Iterable[Sendable]) -> int:
 
 
 def discard(items: Iterable[Sendable]) -> None:
-    """Let go of buffers that will not be sent: files behind slices are released."""
+    """Discard buffers that will not be sent: release the files behind slices."""
     for item in items:
         if not isinstance(item, (bytes, bytearray, memoryview)):
             item.release()

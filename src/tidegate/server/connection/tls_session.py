@@ -68,7 +68,7 @@ class TlsError(ssl.SSLError):
 
 
 class TlsBuffers:
-    """What all sessions of a node share: the BIOs, and where encrypted bytes are received."""
+    """Buffers that all sessions of a node share: the BIOs, and the memory that encrypted bytes are received in."""
 
     __slots__ = ("incoming", "outgoing", "scratch")
 
@@ -111,30 +111,30 @@ class TlsSession:
     # --- encrypted bytes in -----------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> None:
-        """Take bytes that came. Call it only where nothing is left to be read: what it keeps is bounded so."""
+        """Store received bytes. Call it only when nothing is left to read: this bounds what is stored."""
         self._kept += bytes(data)
         if not self.established and len(self._first) < _FIRST_BYTES:
             self._first += data[: _FIRST_BYTES - len(self._first)]
 
     @property
     def has_more(self) -> bool:
-        """Whether `handshake` or `read_into` has something to say without more being received."""
+        """Return whether `handshake` or `read_into` can do something before more bytes are received."""
         least = 1 if self._owed else _HEADER_BYTES
         return bool(len(self._kept) >= least or self._tls.pending() or self.ended or self._failure)
 
     @property
     def has_only_hello(self) -> bool:
-        """Whether a handshake has begun, by its first byte, and nothing was answered to it."""
+        """Return whether the first byte begins a handshake and nothing was sent in answer to it."""
         return not self._answered and self._first[:1] == _HANDSHAKE_BYTE
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether something was received that nothing was made of so far."""
+        """Return whether some received bytes are not processed yet, or a record is incomplete."""
         return bool(self._kept or self._owed)
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes have been received that `read_into` has not returned."""
+        """Return the number of received bytes that `read_into` has not returned."""
         return len(self._kept) + self._tls.pending()
 
     @property
@@ -143,7 +143,7 @@ class TlsSession:
         return self._tls.getpeercert(binary_form=True)
 
     def handshake(self) -> bool:
-        """Do what can be done of the handshake with what came; return whether it is over."""
+        """Process the received bytes of the handshake; return whether it is over."""
         self._check_beginning()
         self._give(MAX_KEPT_BYTES)
         try:
@@ -220,7 +220,10 @@ class TlsSession:
     # --- between here and OpenSSL -----------------------------------------------------------------------------------
 
     def _give(self, most_bytes: int) -> None:
-        """Give OpenSSL whole records, and what there is of the last, until `most_bytes` or some more are with it."""
+        """Write whole records to OpenSSL, and the received part of the last one.
+
+        Stops when OpenSSL has `most_bytes`, or up to one record more.
+        """
         kept = self._kept
         end, most = self._owed, len(kept)
         records = 0

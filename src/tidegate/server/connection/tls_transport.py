@@ -37,7 +37,7 @@ _REQUEST_RECORD_BYTES = 33  # a record with the shortest request: header 5, fram
 
 
 class HandshakeOwner(Protocol):
-    """Who is told how a handshake came out."""
+    """The receiver of a handshake's result."""
 
     def on_established(self, certificate: bytes | None) -> None:
         """Note that it is over. certificate: the client's, as DER, where it has shown one.
@@ -103,7 +103,7 @@ class TlsTransport:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def recv_into(self, target: memoryview, /) -> int:
-        """Go on with the handshake; when it is over, decrypt into `target`."""
+        """Continue the handshake; when it is over, decrypt into `target`."""
         session = self._session
         if self._unsent:
             self._flush()
@@ -143,7 +143,11 @@ class TlsTransport:
             raise ConnectionAbortedError("the client has left before its ClientHello was answered")
 
     def _go_on_with_handshake(self) -> None:
-        """Do a step. Raises `BlockingIOError` where it is not over or nothing else was done, `TlsError` if it fails."""
+        """Run one step of the handshake.
+
+        Raises `TlsError` if the handshake fails, `ConnectionAbortedError` if the client has left, and `BlockingIOError`
+        otherwise: nothing is decrypted in this call.
+        """
         session, owner = self._session, self._owner
         assert owner is not None, "nobody reads after the end of a handshake that failed"
         try:
@@ -161,7 +165,7 @@ class TlsTransport:
         raise BlockingIOError
 
     def _read_again(self) -> None:
-        """Have another turn for what the socket does not tell of."""
+        """Ask the poller for another turn, for bytes that the socket does not report."""
         if not self._soon:
             self._soon = True
             self._poller.call_in_turn(self._on_soon, "" if self._client is None else self._client.owner)
@@ -292,11 +296,11 @@ class TlsTransport:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def ask_for_client(self) -> None:
-        """Have it found out below."""
+        """Check for the client through the transport below."""
         self._inner.ask_for_client()
 
     def close(self) -> None:
-        """Say that nothing more follows, where there is room for it, and close."""
+        """Send close_notify if there is room for it, and close."""
         self._on_readable = self._on_writable = self._owner = None  # all of them know the channel
         if not self._closed:
             self._closed = True
@@ -326,7 +330,10 @@ def _piece(out: deque[Sendable]) -> Any:
 
 
 def _drop(out: deque[Sendable], count: int) -> None:
-    """Let go of `count` bytes that have left, and of what is empty behind them; slices of files are released."""
+    """Remove `count` bytes that have left from `out`, and the empty items behind them.
+
+    Slices of files that have left are released.
+    """
     while out and (count or not len(out[0])):
         first = out[0]
         size = min(count, len(first))

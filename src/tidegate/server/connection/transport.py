@@ -1,13 +1,13 @@
-"""What carries the bytes of a connection: a channel knows this and no socket.
+"""The transport of a connection's bytes: a channel knows its transport and no socket.
 
-`SocketTransport` is a TCP socket. One that encrypts, or that a test holds in memory, keeps the same contract:
+`SocketTransport` is a TCP socket. A transport that encrypts, or that a test holds in memory, keeps the same contract:
 
-* Nothing waits: `recv_into` and `send` raise `BlockingIOError` where nothing can be read or taken.
-* `on_readable` is called while there is something to receive, be it in the socket or decrypted already in the transport
+* No call blocks: `recv_into` and `send` raise `BlockingIOError` if nothing can be read or sent.
+* `on_readable` is called while there is something to receive, in the socket or decrypted already in the transport
   itself, and until the last byte was received (`recv_into` returns 0).
-* What a transport must write before it can read (a handshake) it writes by itself: it asks the poller for that, and
+* If a transport must write before it can read (a handshake), it writes by itself: it asks the poller for that, and
   calls `on_writable` only when the channel may send.
-* `close` lets go of everything; nothing is called back after it.
+* `close` releases everything; nothing is called back after it.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ class Transport(Protocol):
         ...
 
     def send(self, data: Any, /) -> int:
-        """Take what can be taken of `data`, bytes-like; return how many bytes."""
+        """Send as much of `data`, bytes-like, as possible now; return how many bytes."""
         ...
 
     def send_some(self, out: deque[Sendable], /) -> bool:
-        """Take from the left of `out` what can be taken, for a burst; return whether it is empty.
+        """Send as much from the left of `out` as possible now, up to one burst; return whether it is empty.
 
-        What was taken is removed; a file slice that has left is released.
+        Sent items are removed; a file slice that has left is released.
         """
         ...
 
@@ -188,7 +188,10 @@ class SocketTransport:
         return count
 
     def ask_for_client(self) -> None:
-        """Have the kernel probe: the client's host answers for a minute that all is well, and then that it is gone."""
+        """Set the intervals of the kernel's keepalive probes (`GONE_PROBES`).
+
+        The host of a client that has closed its socket acknowledges them for a minute, then answers that it is gone.
+        """
         with contextlib.suppress(OSError):
             for option, value in GONE_PROBES:
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,1 +1,1 @@
-"""Where clients connect: addresses, accepting, and which connections may stay (KIP-612)."""
+"""Listeners: their addresses, the accepting of connections, and connection limits (KIP-612)."""

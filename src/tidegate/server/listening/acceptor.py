@@ -1,10 +1,10 @@
-"""Which accepted connections may stay, when, and which are parked or refused (KIP-612, B§6.9).
+"""Admission of accepted connections: each is admitted, kept waiting, parked or refused (KIP-612, B§6.9).
 
-The listener hands over each connection it accepted. While the broker's or the listener's rate asks for a wait, the
-listener accepts none and the kernel keeps new clients waiting. Where no slot is free, a principal with fewer
-connections than another takes one of those (`tidegate.server.connection_shares`); other clients wait, in rounds over
-addresses, for connections that close. With `tidegate.kafka.exact` all wait in the kernel. A connection of an address
-over its own rate is kept unread and closed when its throttle is over.
+The listener passes on each connection that it accepted. While the broker's or the listener's rate requires a wait, the
+listener accepts no connections and the kernel keeps new clients waiting. If no slot is free, a principal with fewer
+connections than another takes a slot from that one (`tidegate.server.connection_shares`); other clients wait, in
+rounds over addresses, until connections close. With `tidegate.kafka.exact` all clients wait in the kernel. A connection
+from an address over its own rate is kept unread and closed when its throttle is over.
 """
 
 import logging
@@ -72,7 +72,7 @@ class Acceptor:
         self._closing: list[Transport] = []  # parked ones whose time is over
 
     def _on_accept(self, transport: Transport, host: str) -> None:
-        """Take a connection that was just accepted."""
+        """Admit a connection that was just accepted, or queue it, or hold it and stop the listener."""
         hold_ms = self._quotas.record_arrival(self._name, now_ms=self._clock.now_ms())
         if hold_ms > 0 or (self._is_exact and not self._quotas.slot_available(self._name)):
             assert self._held is None, "a held listener accepts nobody"
@@ -140,7 +140,7 @@ class Acceptor:
         self.slot_freed()
 
     def _retry(self) -> None:
-        """Go on with the held connection; with `tidegate.kafka.exact` look again shortly if there is no slot."""
+        """Admit or queue the held connection; with `tidegate.kafka.exact`, try again soon if there is no slot."""
         assert self._held is not None
         self._lacks_slot = self._is_exact and not self._quotas.slot_available(self._name)
         if self._lacks_slot:
@@ -209,9 +209,9 @@ def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
 
 
 def limit_connections(quotas: ConnectionQuotas, config: ServerConfig) -> Generator[None, None, list[str]]:
-    """Put the limits of other settings in force; return the hosts of overrides that are still to be resolved.
+    """Apply the limits in `config`; return the hosts of overrides that are still to be resolved.
 
-    Connections that are there stay. Raises `ConfigError`.
+    Existing connections stay open. Raises `ConfigError`.
     """
     overrides: dict[str, int] = {}
     hosts = []

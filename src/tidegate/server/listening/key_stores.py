@@ -77,10 +77,10 @@ def _check_dates(source: str, certificate: x509.Certificate) -> None:
 
 
 def load_key(context: ssl.SSLContext, store: KeyStore) -> None:
-    """Give a context the key and its certificates. Raises `ConfigError`.
+    """Load the key and its certificates into a context. Raises `ConfigError`.
 
-    `SSLContext.load_cert_chain` reads files alone: the one that is there for that moment holds the key encrypted with
-    a password that nobody has seen.
+    `SSLContext.load_cert_chain` reads only files: a temporary file holds the key, encrypted with a random password that
+    is not kept.
     """
     password = secrets.token_bytes(32).hex()
     encrypted = store.key.private_bytes(

@@ -1,12 +1,12 @@
-"""What the settings say of listeners: names, addresses, what clients are told, limits of their own.
+"""Settings of listeners: names, addresses, advertised addresses, and limits per listener.
 
     listeners=INTERNAL://10.0.0.5:9092,EXTERNAL://:9093
     advertised.listeners=EXTERNAL://broker.example.com:9093
     listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL
     listener.name.external.max.connections=1000
 
-Follows: Kafka `SocketServerConfigs`, `AbstractKafkaConfig`, KIP-103, B§6.9. Names are upper case; a
-controller's listeners are none of a broker's.
+Follows: Kafka `SocketServerConfigs`, `AbstractKafkaConfig`, KIP-103, B§6.9. Names are upper case. The
+listeners of a controller are not listeners of the broker.
 """
 
 import ipaddress
@@ -85,7 +85,7 @@ class ListenerConfig:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether its clients speak TLS."""
+        """Return whether the listener uses TLS."""
         return self.protocol.endswith("SSL")
 
 

@@ -1,7 +1,7 @@
-"""What a node has of the network: where clients connect, and a poller for their connections.
+"""The network of a node: its listeners, and a poller for their connections.
 
-`SocketNetwork` is TCP. Whatever else keeps this contract, such as one that a test holds in memory, serves a whole node
-without a socket.
+`SocketNetwork` uses TCP. Another implementation of this contract, such as a test's network in memory, serves a whole
+node without a socket.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ __all__ = ["Listener", "Network", "SocketNetwork"]
 
 
 class Listener(Protocol):
-    """Where clients connect, from `start` on."""
+    """A listener: it accepts connections from `start` on."""
 
     @property
     def port(self) -> int:

@@ -1,4 +1,4 @@
-"""What the settings say of logins at a listener: mechanisms, users of PLAIN, how long a login holds.
+"""Settings of logins at a listener: mechanisms, users of PLAIN, lifetime of a login.
 
     sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
     listener.name.clients.sasl.enabled.mechanisms=SCRAM-SHA-512
@@ -7,8 +7,9 @@
     connections.max.reauth.ms=3600000
     listener.name.clients.scram-sha-512.connections.max.reauth.ms=60000
 
-A listener's own setting wins, and of those one of a mechanism. As in Kafka a broker's JAAS line is always that of a
-listener and a mechanism. Follows: Kafka `BrokerSecurityConfigs`, `JaasContext`, `PlainServerCallbackHandler`.
+A listener's own setting overrides the broker's; a listener's setting for one mechanism overrides both. As in Kafka, a
+JAAS line always belongs to one listener and one mechanism.
+Follows: Kafka `BrokerSecurityConfigs`, `JaasContext`, `PlainServerCallbackHandler`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,10 +38,10 @@ _MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """How clients of one listener log in.
+    """Logins at one listener.
 
-    mechanisms: those that are enabled, in the order of the setting. plain_users: password by name.
-    max_reauth_ms: by mechanism, how long a login holds; 0: for ever.
+    mechanisms: the enabled mechanisms, in the order of the setting. plain_users: password by name.
+    max_reauth_ms: lifetime of a login by mechanism, in ms; 0: unlimited.
     """
 
     mechanisms: tuple[str, ...]

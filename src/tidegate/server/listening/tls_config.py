@@ -1,4 +1,4 @@
-"""What the settings say of TLS at a listener: the broker's key, whom it trusts, what it asks of clients.
+"""Settings of TLS at a listener: the broker's key, the trusted certificates, client authentication.
 
     listeners=CLIENTS://0.0.0.0:9093
     listener.security.protocol.map=CLIENTS:SSL
@@ -8,8 +8,9 @@
     ssl.truststore.location=/etc/tidegate/authorities.pem
     listener.name.clients.ssl.client.auth=required
 
-A listener's own setting wins. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in Kafka: the login
-says who somebody is. The library that reads stores takes 10 MB: this module is imported where a listener has TLS.
+A listener's own setting overrides the broker's. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in
+Kafka: the login identifies the client. The library that reads stores takes 10 MB of memory, so this module is imported
+only if a listener uses TLS.
 Follows: Kafka `SslFactory`, `DefaultSslEngineFactory`.
 """
 

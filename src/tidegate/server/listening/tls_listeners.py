@@ -74,7 +74,7 @@ class TlsListeners:
         return prepared
 
     def follow(self, config: ServerConfig) -> None:
-        """Take over settings that were changed before this node started, where their stores can be read still."""
+        """Apply settings that were changed before this node started, if their stores can still be read."""
         for name in self._configs:
             made_of = _made_of(name, config)
             if made_of != self._made_of[name]:
@@ -84,7 +84,7 @@ class TlsListeners:
                     _log.error("%s; what was given at the start holds at listener %s", error, name)
 
     def put_in_force(self, prepared: Mapping[str, tuple[_Made, "TlsConfig"]]) -> None:
-        """Have the handshakes that begin from now on use what was prepared."""
+        """Set the prepared TLS configurations for the handshakes that begin from now on."""
         for name, (made_of, made) in prepared.items():
             self._made_of[name] = made_of
             self._configs[name] = made

@@ -1,1 +1,1 @@
-"""What is counted, under Kafka's names: requests by API and version, and the network."""
+"""Metrics under Kafka's names: requests by API and version, and the network."""

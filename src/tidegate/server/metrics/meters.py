@@ -54,7 +54,7 @@ class Meter:
         self._rates: list[float] | None = None
 
     def tick(self, count: int) -> None:
-        """Take `count` over; call it every `TICK_S`."""
+        """Update the rates with the current `count`; call it every `TICK_S`."""
         now = (count - self._counted) / _TICK_NS
         self._counted = count
         if self._rates is None:

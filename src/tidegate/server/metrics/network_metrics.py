@@ -1,7 +1,7 @@
-"""What is counted of connections, bytes and time: Kafka's metrics of a network thread, of its memory and its idleness.
+"""Metrics of connections, bytes and time: Kafka's metrics of a network thread, its memory and its idleness.
 
-There is one thread for all listeners, the event loop's: `networkProcessor` is 0, and it is idle while the thread takes
-no processor time. Totals are kept by those who count; rates are those of the last minute, or since the start.
+All listeners share one thread, the event loop's: `networkProcessor` is 0, and it is idle while the thread takes no
+processor time. The parts that count keep the totals; rates cover the last minute, or the time since the start.
 
 Follows: Kafka `Selector.SelectorMetrics`, `SocketServer`, `KafkaRequestHandlerPool` (B§12.4).
 """
@@ -66,7 +66,7 @@ class NetworkMetrics:
         self._earlier = deque([(clock.now_ms(), self._totals())], maxlen=_TICKS_KEPT)
 
     def tick(self) -> None:
-        """Take over what the last seconds brought; call it every `tidegate.server.metrics.meters.TICK_S`."""
+        """Record the current totals; call it every `tidegate.server.metrics.meters.TICK_S`."""
         self._earlier.append((self._clock.now_ms(), self._totals()))
         self._handler_idle.tick(self._handler_idle_ns())
 

@@ -1,8 +1,7 @@
-"""What is counted of requests, by API and version: Kafka's group `RequestMetrics`.
+"""Metrics of requests, by API and version: Kafka's group `RequestMetrics`.
 
-On the way of a request there are some additions of integers. How long requests took, and how large they were, is known
-of a sample of them: of every request while they are few, else of one in so many that `SAMPLES` span some five minutes.
-Throttles are all counted.
+Each request costs a few additions of integers. Times and sizes come from a sample of the requests: every request while
+they are few, else one in so many that `SAMPLES` requests span about five minutes. All throttles are counted.
 
 Follows: Kafka `RequestMetrics`, `RequestChannel.Request.updateRequestMetrics` (B§12.3).
 """
@@ -29,11 +28,11 @@ _THROTTLE_TIME = len(_SAMPLED)
 
 
 class ListenerCounts:
-    """What is counted of one listener; bytes are of whole frames without their length prefix.
+    """Counts of one listener; bytes are those of whole frames without their length prefix.
 
-    created, closed, expired: connections, and those of them that were closed because their session had expired.
-    logins, failed_logins: of clients that had to say who they are, and to prove it. logins_without_relogin: those of
-        clients that could not log in again. relogins, failed_relogins: logins after the first.
+    created, closed, expired: connections; `expired`: those closed because their session had expired.
+    logins, failed_logins: of clients that had to authenticate. logins_without_relogin: logins of clients that could
+        not log in again. relogins, failed_relogins: logins after the first.
     unanswered: requests without an answer, such as Produce with acks=0.
     """
 
@@ -60,7 +59,7 @@ class ListenerCounts:
 
 
 class VersionCounts:
-    """What is counted of one version of an API. look_at: the request of which more is kept."""
+    """Counts of one version of an API. look_at: the number of the next request to sample."""
 
     __slots__ = (
         "_recent",
@@ -81,15 +80,15 @@ class VersionCounts:
         self.look_at = self.requests + 1 + max(self._recent + self.requests, 0) // SAMPLES
 
     def tick(self) -> None:
-        """Take over what the last seconds brought."""
+        """Update the rates and the number of recent requests."""
         self.meter.tick(self.requests)
         self._recent = int(self.meter.per_unit()[1] * _SPAN_S) - self.requests
 
 
 class ApiCounts(dict[int, VersionCounts]):
-    """What is counted of one API, by version, and the sample of its requests.
+    """Counts of one API, by version, and the sample of its requests.
 
-    An unknown version of ApiVersions is counted as 0, in whose form it is answered.
+    An unknown version of ApiVersions is counted as version 0: the broker answers it in the form of that version.
     """
 
     def __init__(self, api: Api, monotonic_ns: Callable[[], int]) -> None:
@@ -124,7 +123,7 @@ class ApiCounts(dict[int, VersionCounts]):
 
     @property
     def requests(self) -> int:
-        """How many requests there were."""
+        """Return the number of requests."""
         return sum(counts.requests for counts in self.values())
 
     def throttle_times(self) -> Iterator[tuple[str, float]]:
@@ -138,7 +137,7 @@ class ApiCounts(dict[int, VersionCounts]):
 
 
 class _Apis(dict[int, ApiCounts]):
-    """What is counted, by API key."""
+    """Counts by API key."""
 
     def __init__(self, monotonic_ns: Callable[[], int]) -> None:
         super().__init__()
@@ -193,7 +192,7 @@ class RequestMetrics:
             yield from api.values()
 
     def tick(self) -> None:
-        """Take over what the last seconds brought; call it every `tidegate.server.metrics.meters.TICK_S`."""
+        """Update the rates of every version; call it every `tidegate.server.metrics.meters.TICK_S`."""
         for counts in self.all_counts():
             counts.tick()
 

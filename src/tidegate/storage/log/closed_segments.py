@@ -1,8 +1,8 @@
-"""Take the closed segments of a log over without reading them, as far as their ends and indexes agree.
+"""Recovery of a log's closed segments without reading them whole, as far as their ends and indexes agree.
 
-Of each only the batches after the last entry of its offset index are looked at: they must end where the file does and
-where the next segment begins. The last entry of its time index must name a batch that has that time. Where that is not
-so the segment is walked as a whole and its indexes are made anew, or, where that does not help, it is damaged.
+The batches after the last entry of a segment's offset index must end where the file ends and where the next segment
+begins. The last entry of its time index must name a batch that has that time. If a check fails, the whole segment is
+walked and its indexes are rebuilt; if that does not help, the segment is damaged.
 """
 
 from tidegate.storage.errors import LogDamagedError
@@ -15,7 +15,7 @@ _TIMES_LOOKED_AT_BYTES = 256 * 1024  # what is more is looked at before the segm
 
 
 def take_closed(segment: Segment, *, next_base: int, interval: int) -> bool:
-    """Take size and largest time of a closed segment; False where it has to be walked. Raises `OSError`."""
+    """Set size and largest time of a closed segment; return False if it must be walked. Raises `OSError`."""
     segment.sealed = True
     try:
         segment.size = segment.file_size()
@@ -62,9 +62,9 @@ def begins_batch(segment: Segment, entry: tuple[int, int]) -> bool:
 
 
 def take_largest_time(segment: Segment, entry: tuple[int, int] | None, *, before: int) -> bool:
-    """Take the largest time of the batches up to position `before` from the last entry of the time index.
+    """Set the largest time of the batches up to position `before` from the last entry of the time index.
 
-    False where the entry cannot be right.
+    Return False if the entry cannot be right.
     """
     position = segment.position_of_time(*entry) if entry is not None else None
     if entry is None or position is None:

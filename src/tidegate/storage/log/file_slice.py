@@ -70,6 +70,6 @@ class FileSlice:
         return data
 
     def release(self) -> None:
-        """Let go of the file. The slice is of no use afterwards."""
+        """Drop the reference to the file. The slice is unusable afterwards."""
         self._file = None
         self.fd = -1

@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What one round does for one log: with `files` synced, all before `end_offset` is."""
+    """Work of one round for one log: once `files` are synced, all records before `end_offset` are."""
 
     log: PartitionLog
     files: list[SegmentFile]
@@ -76,7 +76,7 @@ class GroupCommit:
         return log
 
     def ask(self, log: PartitionLog) -> None:
-        """Have all that was appended to `log` synced in the next round."""
+        """Request a sync of everything appended to `log`, in the next round."""
         self._note_asked(log, log.end_offset)
         timer = self._timers.pop(log, None)
         if timer is not None:
@@ -85,9 +85,9 @@ class GroupCommit:
         self._begin_soon()
 
     def wait(self, logs: list[PartitionLog], on_over: Callable[[], None]) -> None:
-        """Have `logs` synced in the next round; call `on_over` after it, on the loop, whether or not it succeeded.
+        """Request a sync of `logs` in the next round; call `on_over` after it, on the loop, even if the sync failed.
 
-        Afterwards `log.recovery_point` says what is synced.
+        Afterwards `log.recovery_point` is the offset up to which a log is synced.
         """
         for log in logs:
             self.ask(log)

@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Turn(Protocol):
-    """What `append` asks of who writes batches at the end of a turn: `turn_writes.TurnWrites`."""
+    """Interface that `append` needs of the writer of batches at the end of a turn: `turn_writes.TurnWrites`."""
 
     def add(self, log: "PartitionLog") -> None:
         """Call `log.write_gathered` before any answer leaves."""
@@ -107,7 +107,7 @@ class PartitionLog:
         self._active: Segment
 
     def begin(self, segments: list[Segment], *, start_offset: int, end_offset: int) -> None:
-        """Take over recovered segments, the last of which is appended to."""
+        """Set the recovered segments; batches are appended to the last."""
         self.segments = segments
         self._active = segments[-1]
         self.start_offset = start_offset

@@ -1,12 +1,12 @@
-"""What a partition remembers of idempotent producers: their epoch and last five batches.
+"""Idempotent producers that a partition remembers: their epoch and last five batches.
 
-A batch that came before is answered with its first offset instead of being stored again; a gap in the sequence
-is refused. Kept in memory, written to a snapshot file from time to time, and completed by reading the headers of
-the batches after the snapshot. Follows: Kafka `ProducerStateManager`, `ProducerAppendInfo`, KIP-98.
+A batch that is already stored is answered with its first offset instead of being stored again; a gap in the sequence
+is refused. The state is kept in memory, written to a snapshot file from time to time, and completed by reading the
+headers of the batches after the snapshot. Follows: Kafka `ProducerStateManager`, `ProducerAppendInfo`, KIP-98.
 
-Both bounds, that of a node and that of a partition, are divided between the principals that write: where one is full,
-the principal that holds most loses its oldest producers. A forgotten producer's retry would be stored twice. The
-principal is kept in memory only: what is read from files belongs to the owner that the table was made with.
+Both bounds, that of a node and that of a partition, are divided between the principals that write: when a bound is
+full, the principal that holds most loses its oldest producers. A retry of a forgotten producer would be stored twice.
+The principal is kept in memory only: state read from files belongs to the owner that the table was made with.
 """
 
 import struct
@@ -68,9 +68,9 @@ class ProducerState:
 
 
 class ProducerMemory:
-    """What all partitions of a node remember of producers together: at most `max_bytes`.
+    """Memory for the producers of all partitions of a node: at most `max_bytes`.
 
-    The producers of a principal are kept in the order in which they were heard last, to the length of a period.
+    The producers of a principal are ordered by the time at which they were last heard, to the precision of one period.
     """
 
     __slots__ = ("_bound", "period")
@@ -81,12 +81,12 @@ class ProducerMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What all producers take, as it is counted here."""
+        """Return the bytes that all producers take, by the estimates of this module."""
         return self._bound.used
 
     @property
     def max_bytes(self) -> int:
-        """What they may take."""
+        """Return the most bytes that all producers may take."""
         return self._bound.capacity
 
     def begin_period(self) -> None:
@@ -99,7 +99,7 @@ class ProducerMemory:
         self._bound.touch(state)
 
     def add(self, state: ProducerState) -> None:
-        """Take in a new producer."""
+        """Add a new producer."""
         self._bound.add(state, state.owner, _STATE_BYTES)
 
     def hand_over(self, state: ProducerState, owner: str) -> None:
@@ -118,7 +118,7 @@ class ProducerMemory:
             oldest.table.forget(oldest)
 
     def drop(self, state: ProducerState) -> None:
-        """Let go of a producer that its partition has forgotten."""
+        """Remove a producer that its partition has forgotten."""
         self._bound.remove(state)
 
 

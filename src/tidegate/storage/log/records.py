@@ -1,6 +1,6 @@
-"""What the log does to record batches beyond `wire.batch`: the checks before an append, and the broker's time.
+"""Operations on record batches beyond `wire.batch`: the log's checks before an append, and the broker's time.
 
-Inner records are not looked at, so what Kafka checks in each of them is not checked here.
+Inner records are not read, so the checks that Kafka makes on each of them are not made here.
 Follows: Kafka `UnifiedLog.analyzeAndValidateRecords`, `LogValidator`.
 """
 

@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Walk:
-    """Where a walk through the log stands: the next offset, and the offset from which producers are noted."""
+    """State of a walk through the log: the next offset, and the offset from which producers are noted."""
 
     producers: Producers
     producers_from: int
@@ -286,7 +286,7 @@ def _start_of_walk(segment: Segment, producers_from: int) -> int:
 
 
 def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
-    """Take every whole batch from `segment.size` on into account; stop at the first that is not."""
+    """Note every whole batch from `segment.size` on; stop at the first that is incomplete or invalid."""
     producers, expected = walk.producers, segment.base_offset
     position, end = segment.size, len(view)
     noted = position + _NOTED_EVERY_BYTES

@@ -119,7 +119,7 @@ class Segment:
         max_time_ms: int,
         interval: int,
     ) -> bool:
-        """Take a batch as `append` does, to be written by `write_gathered`. Returns whether it is the first."""
+        """Add a batch as `append` does, but leave the write to `write_gathered`. Return whether it is the first."""
         first = not self._unwritten
         if first:
             self._unwritten_at = self.size
@@ -162,7 +162,7 @@ class Segment:
     def note(
         self, position: int, size: int, base_offset: int, last_offset: int, max_time_ms: int, interval: int
     ) -> None:
-        """Take a batch that lies at `position` into account: size, times, indexes."""
+        """Update size, times and indexes for a batch at `position`."""
         if max_time_ms > self.max_time_ms:
             self.max_time_ms = max_time_ms
             self.max_time_offset = last_offset
@@ -182,7 +182,7 @@ class Segment:
         self.size = position + size
 
     def add_time_entry(self) -> None:
-        """Take the largest time so far into the time index, where it has grown: also when the segment is closed."""
+        """Add the largest time so far to the time index if it has grown; called also when the segment is closed."""
         last = self.times.last()
         if self.max_time_ms >= 0 and (last is None or self.max_time_ms > last[0]):
             self.times.add(self.max_time_ms, self.max_time_offset - self.base_offset)

@@ -48,7 +48,7 @@ class Unpacked(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a batch: its records or why there are none, and the processor time that it took."""
+    """Result of decompressing a batch: its records or the error, and the processor time that it took."""
 
     unpacked: Unpacked | None
     error: UnreadableBatchError | OSError | None

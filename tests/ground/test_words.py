@@ -1,0 +1,38 @@
+"""Words of docstrings: the first one says what a function does, or what a module or class is."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+NO_BEGINNINGS = frozenset(
+    [
+        *("Do", "Give", "Go", "Have", "How", "Let", "Of", "Put"),
+        *("Say", "So", "Take", "What", "Where", "Whether", "Which", "Who"),
+    ]
+)
+"""Words that begin a sentence without a subject, or with a verb that could mean anything."""
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the docstring of a module, and of each function and class in it."""
+    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, documented):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", path.stem), text
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix()
+)
+def test_docstrings_begin_with_a_concrete_word(path: Path) -> None:
+    """A function begins with the verb that says what happens, a module or class with a noun phrase."""
+    assert [
+        f"{name}: {text.splitlines()[0]}"
+        for name, text in docstrings(path)
+        if text.split()[0].rstrip(",.:") in NO_BEGINNINGS
+    ] == []
