@@ -59,7 +59,7 @@ class Endless:
         return True
 
     def set_client(self, *_) -> None:
-        """Do nothing."""
+        """Ignore the client."""
 
     def start_reading(self, *_) -> None:
         """Do nothing."""

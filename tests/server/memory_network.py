@@ -186,7 +186,7 @@ class MemoryTransport:
         return True
 
     def set_client(self, client: object) -> None:
-        """Do nothing. Connections are served in the order of their creation, whatever their principal."""
+        """Ignore the client: connections are served in the order of their creation."""
 
     def start_reading(self, on_readable: Callable[[], None]) -> None:
         """Call back in the turns in which there is something."""

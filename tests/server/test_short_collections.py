@@ -66,7 +66,7 @@ def test_no_step_is_long_however_much_lives(loop, sizes: tuple[int, ...], turn_s
 
 @pytest.mark.parametrize("before", [0, 100_000])
 def test_young_cycles_go(loop, before: int) -> None:
-    """What refers to itself and is dropped is found, if not at once then within a second; also after much was made."""
+    """Dropped objects that refer to themselves go within a second, also after many objects were made."""
     kept = [[number] for number in range(before)]
     _turn(loop, 0.6)
     assert len(kept) == before

@@ -254,7 +254,7 @@ def _take_over(
 ) -> Generator[None, None, None]:
     """Add what a request asks for to `partitions`; of one that is named more than once the last counts, at its place.
 
-    named: what this request names. most: stop when there are more; larger dicts take milliseconds to grow.
+    named: the partitions that this request names. most: stop above this number, at which the session is closed anyway.
     """
     for part in topics:
         topic = part[fetch.field]

@@ -65,7 +65,7 @@ def parse_listener_limit(name: str, text: str) -> int:
 def parse_per_ip_overrides(text: str) -> Mapping[str, int]:
     """Return counts by host from `host:100,127.0.0.1:200`; hosts are still to be resolved. Raises `ConfigError`.
 
-    Below 0 is as good as 0, as in Kafka. The last results are kept: 3,000 pairs take several milliseconds.
+    Below 0 is as good as 0, as in Kafka. The last results are kept: a long list is looked up again for each host.
     """
     counts: dict[str, int] = {}
     for pair in text.split(","):

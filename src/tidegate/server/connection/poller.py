@@ -39,7 +39,7 @@ SERVE_NS = 2_000_000
 SCAN_EVERY_NS = 10_000_000
 """Least time between two scans of all sockets that are ready, or of all requests that wait, in ns."""
 SCANNED_MOST = 4096
-"""Most sockets or requests of one scan. It takes about 5 ms for so many (two cores, AMD EPYC)."""
+"""Most sockets or requests of one scan, so that a scan takes a few milliseconds at most (decision 0114)."""
 SCAN_SHARE = 25
 """Least time between two scans, in times of what the last one took."""
 LATE_NS = 1_000_000

@@ -370,6 +370,26 @@ def test_a_session_that_grows_too_large_is_closed(tmp_path: Path) -> None:
     node.storage.close()
 
 
+def test_a_full_session_may_replace_partitions(tmp_path: Path) -> None:
+    """A request that adds as many partitions as it forgets keeps the session, and all that it adds are read."""
+    node = Node(tmp_path, max_partitions=5)
+    for name in NAMES:
+        append(node.storage.topics.by_id[node.create(name)].logs[0], batch(3))
+    consumer = Consumer(node)
+    consumer.fetch({("one", index): 3 for index in range(5)})
+    forgotten = (("one", 0), ("one", 1))
+    answer = consumer.take(consumer.send({("two", 1): 0, ("two", 0): 0}, forgotten))
+    assert answer["error_code"] == error_codes.NONE
+    read = [
+        part["partition_index"]
+        for topic in answer["responses"]
+        for part in topic["partitions"]
+        if part["records"]
+    ]
+    assert read == [0]
+    node.storage.close()
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_sessions_are_divided_unless_kafka_is_followed_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
