@@ -31,6 +31,7 @@ from tidegate.api_keys import (
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
+    ELECT_LEADERS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
@@ -38,12 +39,14 @@ from tidegate.api_keys import (
     METADATA,
     OFFSET_FETCH,
 )
+from tidegate.error_codes import UNKNOWN_SERVER_ERROR
 
 __all__ = ["Difference", "Player"]
 
 UNKNOWN_TOPIC = 3
 SETTLED_WITHIN_S = 3.0
 """How long Kafka may take until a change that was answered can be seen: some ms, on a busy machine more."""
+_CONTROLLER_BACK_WITHIN_S = 15.0
 _IN_FORCE_S = 0.01  # from when Kafka shows a quota until it is in force
 _ENDS_ALIKE_S = 0.1
 _KAFKA_CLOSES_WITHIN_S = 0.5
@@ -63,6 +66,8 @@ ALL_TOPICS = _control(
     METADATA, 9, topics=None, allow_auto_topic_creation=False, include_cluster_authorized_operations=False,
     include_topic_authorized_operations=False,
 )  # fmt: skip
+ALL_ELECTIONS = _control(ELECT_LEADERS, 0, topic_partitions=None, timeout_ms=30_000)
+"""Changes nothing: no election is needed. Kafka's controller answers with the topics that it knows."""
 ALL_QUOTAS = _control(DESCRIBE_CLIENT_QUOTAS, 1, components=[], strict=False)
 NODE_RESOURCES = ("1", "")
 ALL_SETTINGS = _control(
@@ -115,6 +120,8 @@ class Difference:
     what: str
     kafka: Any
     tidegate: Any
+    before: Sequence[Made] = ()
+    """The requests of the sequence before it."""
 
 
 @dataclass
@@ -157,11 +164,23 @@ class Player:
             for place, made in enumerate(sequence):
                 for what, asked, kafka, tidegate in self._ask(made):
                     yield Difference(
-                        number=number, place=place, made=asked, what=what, kafka=kafka, tidegate=tidegate
+                        number=number,
+                        place=place,
+                        made=asked,
+                        what=what,
+                        kafka=kafka,
+                        tidegate=tidegate,
+                        before=sequence[:place],
                     )
             for what, asked, kafka, tidegate in self._kept():
                 yield Difference(
-                    number=number, place=len(sequence), made=asked, what=what, kafka=kafka, tidegate=tidegate
+                    number=number,
+                    place=len(sequence),
+                    made=asked,
+                    what=what,
+                    kafka=kafka,
+                    tidegate=tidegate,
+                    before=sequence,
                 )
         finally:
             self._clean()
@@ -186,6 +205,8 @@ class Player:
 
     def _ask(self, made: Made) -> Iterator[tuple[str, Made, Any, Any]]:
         kafka, tidegate = replies = ask_both(self.sides, made)
+        if made.api_key in ALTERATIONS and _has_code(kafka.answer, UNKNOWN_SERVER_ERROR):
+            self._await_controller()
         if made.api_key in ALTERATIONS:
             self._settings_changed |= any(_may_change(made, reply.answer) for reply in replies)
         if kafka.answer != tidegate.answer and made.api_key in LATE:
@@ -207,6 +228,17 @@ class Player:
             topics = _settings_of_topics(made)
             if topics is not None:
                 yield from self._settle(topics)
+
+    def _await_controller(self) -> None:
+        """Wait until Kafka's controller, which a failed alteration makes start anew, knows its topics (row D4)."""
+        give_up_at = time.monotonic() + _CONTROLLER_BACK_WITHIN_S
+        (shown,) = exchange([self.kafka], ALL_TOPICS)
+        names = {topic["name"] for topic in shown["topics"]}
+        while time.monotonic() < give_up_at:
+            (answer,) = exchange([self.kafka], ALL_ELECTIONS)
+            if {result["topic"] for result in answer["replica_election_results"]} == names:
+                return
+            time.sleep(0.02)
 
     def _later(self, made: Made, expected: Any) -> Reply:
         """Ask Kafka until it answers as expected."""

@@ -120,6 +120,22 @@ def test_lists_are_appended_to_and_subtracted_from(tmp_path: Path) -> None:
     node.storage.close()
 
 
+def test_of_several_settings_that_are_no_lists_the_first_in_kafkas_order_is_named(node: Node) -> None:
+    """The order is that of a hash map; names too long to order them in a short step are taken as requested."""
+    node.create("orders")
+    others = [(f"unknown.{number}", SET, "1") for number in range(20)]
+    for wanted, *changes in (
+        ("", ("missing", SUBTRACT, "compact"), ("", SUBTRACT, "compact")),
+        ("retention.ms", ("retention.ms", APPEND, "5"), ("retention.bytes", SUBTRACT, "5")),
+        ("retention.ms", ("retention.bytes", SUBTRACT, "5"), ("retention.ms", SUBTRACT, "5")),
+        ("retention.bytes", ("retention.ms", APPEND, "5"), ("retention.bytes", APPEND, "5"), *others),
+        ("x" * 5001, ("x" * 5001, APPEND, "5"), ("", SUBTRACT, "5")),
+    ):
+        verb = next("APPEND" if how == APPEND else "SUBTRACT" for name, how, _ in changes if name == wanted)
+        text = f"Can't {verb} to key {wanted} because its type is not LIST."
+        assert alter(node, *changes) == (INVALID_CONFIG, text)
+
+
 def test_a_list_has_a_bound(node: Node) -> None:
     """A value that could not be described is refused, and the one before stays."""
     node.create("orders")

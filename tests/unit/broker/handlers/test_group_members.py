@@ -26,6 +26,7 @@ from tidegate.api_keys import (
 )
 from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.handlers import describe_groups, list_groups
+from tidegate.error_codes import OFFSET_METADATA_TOO_LARGE
 from tidegate.in_slices import run_at_once
 from tidegate.server.handler import Answer, Deferred
 from tidegate.storage import StorageError, committed_offsets
@@ -114,6 +115,17 @@ def pass_time(node: Node, ms: int) -> None:
         node.clock.advance(1000)
         node.scheduler.advance(1)
         node.round()
+
+
+def test_a_group_is_shown_from_its_first_join_on(at_once: Node) -> None:
+    """Also after a commit that was refused, where Kafka shows the group from its first SyncGroup on (row L7)."""
+    node = at_once
+    node.create("orders")
+    assert commit(node, 8, 0, metadata="m" * 5000) == OFFSET_METADATA_TOO_LARGE
+    asked = {"groups": ["g"], "include_authorized_operations": False}
+    assert node.call(DESCRIBE_GROUPS, 5, asked)["groups"][0]["group_state"] == "Dead"
+    node.call(JOIN_GROUP, 9, joining(group_instance_id="i"))
+    assert node.call(DESCRIBE_GROUPS, 5, asked)["groups"][0]["group_state"] == "CompletingRebalance"
 
 
 def test_member_in_every_version(at_once: Node) -> None:
