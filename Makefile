@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-PYTHON := .venv/bin/python
+VENV_PYTHON := .venv/bin/python
 
 .PHONY: help
 help: ## print this help
@@ -21,15 +21,15 @@ demo: setup ## see all of it: a broker, three clients, quotas, and what other qu
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE := # hundreds of tests start a process
 test: setup ## run every test (a skipped test is a failure)
-	@$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: e2e-long
 e2e-long: setup ## run what takes long: tests in files long_*.py (ARGS='-k differing' for a part)
-	@$(PYTHON) -m pytest $$(find tests -name 'long_*.py' | sort) $(ARGS)
+	@$(VENV_PYTHON) -m pytest $$(find tests -name 'long_*.py' | sort) $(ARGS)
 
 .PHONY: soak
 soak: setup ## simulate a node for 10^6 steps, kill a broker 100 times (ARGS='simulation', 'kills --kills 20', '--help')
-	@$(PYTHON) -m tests.soak $(ARGS)
+	@$(VENV_PYTHON) -m tests.soak $(ARGS)
 
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, layers of ARCHITECTURE.md
@@ -48,19 +48,19 @@ bench: setup ## run the benchmarks and print their numbers with the machine's (d
 .PHONY: bench-kafka
 bench-kafka: setup ## run the same load against a real Apache Kafka and `tidegate serve`, in turn
 	@scripts/kafka-jars.sh >/dev/null
-	@$(PYTHON) -m bench.ladder
+	@$(VENV_PYTHON) -m bench.ladder
 
 .PHONY: codecs
 codecs: setup ## make the table of Kafka's message definitions anew
-	@$(PYTHON) scripts/make_codecs.py
+	@$(VENV_PYTHON) scripts/make_codecs.py
 
 .PHONY: older-messages
 older-messages: setup ## make the table of message versions that only older brokers speak anew (JDK, Maven Central)
-	@$(PYTHON) scripts/make_older_messages.py
+	@$(VENV_PYTHON) scripts/make_older_messages.py
 
 .PHONY: request-logs
 request-logs: setup ## record the request logs of real brokers of several versions anew (JDK, Maven Central)
-	@$(PYTHON) -m tests.request_log.make_logs
+	@$(VENV_PYTHON) -m tests.request_log.make_logs
 
 .PHONY: bundle
 bundle: setup ## make the script that draws the charts of `tidegate report` anew

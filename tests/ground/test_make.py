@@ -90,6 +90,19 @@ def test_an_old_python_is_named(fresh):
     )
 
 
+def test_the_python_that_is_named_makes_the_environment(fresh):
+    """`PYTHON=... make setup`, as the hint says, uses that interpreter."""
+    clone, env = fresh
+    shutil.copy(ROOT / "Makefile", clone)
+    named = clone / "named-python"
+    named.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "ran $*"\nexit 1\n')
+    named.chmod(0o755)
+    make = shutil.which("make")
+    env["PATH"] += os.pathsep + str(Path(shutil.which("bash")).parent)
+    done = run(make, "setup", cwd=clone, env={**env, "PYTHON": str(named)})
+    assert "ran -m venv --clear .venv" in done.stdout
+
+
 @pytest.fixture(params=["python.txt", "build.txt"])
 def pins(request):
     """Return the pins of a file: what is installed, where it is wanted, and the hashes of its files."""
