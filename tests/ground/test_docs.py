@@ -45,13 +45,54 @@ def test_links_lead_somewhere(path):
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
+DECISIONS = ROOT / "docs" / "decisions"
+DECISION_PAGES = sorted(DECISIONS.glob("**/[0-9]*.md"))
+TITLE = re.compile(r"# \d{4}: (.+)")
+
+
 def test_the_index_of_decisions_names_each_once():
-    """Every page of docs/decisions stands under one topic."""
-    directory = ROOT / "docs" / "decisions"
-    named = re.findall(
-        r"^- \[\d{4}\]\((\d{4}-[^)]+)\)", (directory / "README.md").read_text(encoding="utf-8"), re.M
+    """Every decision has one line with its title: under a topic, or in the archive section at the end."""
+    index = (DECISIONS / "README.md").read_text(encoding="utf-8")
+    topics, archive = index.split("\n## Archive\n")
+    pages = {"": topics, "archive/": archive}
+    for folder, section in pages.items():
+        named = re.findall(r"^- \[(\d{4})\]\((\S+)\): (.+?)(?: \(replaced by .+\))?$", section, re.M)
+        expected = [
+            (path.name[:4], f"{folder}{path.name}", title_of(path))
+            for path in (DECISIONS / folder).glob("[0-9]*.md")
+        ]
+        assert sorted(named) == sorted(expected)
+
+
+def title_of(path):
+    """Return the title of a decision without its number."""
+    match = TITLE.fullmatch(path.read_text(encoding="utf-8").splitlines()[0])
+    assert match, f"{path.name}: the first line must be '# NNNN: title'"
+    return match[1]
+
+
+@pytest.mark.parametrize("path", DECISION_PAGES, ids=lambda path: path.name[:4])
+def test_replaced_decisions_are_in_the_archive(path):
+    """A page is in the archive exactly if a later decision replaces it as a whole, and each number is used once."""
+    state = re.search(
+        r"^Date: \d{4}-\d\d-\d\d\. State: (accepted|replaced by)\b", path.read_text("utf-8"), re.M
     )
-    assert sorted(named) == sorted(path.name for path in directory.glob("[0-9]*.md"))
+    assert state, f"{path.name}: no line with date and state"
+    assert (state[1] == "replaced by") == (path.parent.name == "archive")
+    assert len([other for other in DECISION_PAGES if other.name[:4] == path.name[:4]]) == 1
+
+
+def test_mentions_of_decisions_lead_to_a_page():
+    """Each decision that code, tests or documents mention by its number exists."""
+    numbers = {path.name[:4] for path in DECISION_PAGES}
+    places = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("bench/**/*.py"), *DOCUMENTS]
+    missing = [
+        f"{path.relative_to(ROOT)}: {number}"
+        for path in places
+        for number in re.findall(r"\b[Dd]ecisions?[ \n/\[]+(0\d{3})\b", path.read_text(encoding="utf-8"))
+        if number not in numbers
+    ]
+    assert missing == []
 
 
 def test_readme_of_the_tests_names_what_is_there():
@@ -75,6 +116,17 @@ def test_the_paths_of_the_map_are_there():
     assert [text for roots, text in paths if not is_below(roots, text)] == []
 
 
+def test_every_package_is_in_the_map():
+    """Each package below `src/tidegate`, and each module beside them, has its row in ARCHITECTURE.md."""
+    places = [
+        *(f"{path.parent.relative_to(SOURCE).as_posix()}/" for path in SOURCE.glob("*/**/__init__.py")),
+        *(path.stem for path in SOURCE.glob("[a-z]*.py")),
+    ]
+    table = ARCHITECTURE.split("## Code map and layers\n")[1].split("\n## ")[0]
+    assert len(places) > 30
+    assert [place for place in places if f"`{place}`" not in table] == []
+
+
 def roots_of(line):
     """Return where the paths of a line of ARCHITECTURE.md may begin."""
     row = re.match(r"\| `(\w+)/` \|", line)
@@ -88,7 +140,7 @@ def is_below(roots, path):
 
 def test_the_walk_names_what_is_in_its_files():
     """Every function and class that the walk of a record names is defined in the file that is named before it."""
-    walk = ARCHITECTURE.split("## The walk of a record\n")[1].split("\n## ")[0]
+    walk = ARCHITECTURE.split("## The path of a record\n")[1].split("\n## ")[0]
     defined, checked, missing = set(), 0, []
     for text in re.findall(r"`([^`\n]+)`", walk):
         if text.endswith(".py"):

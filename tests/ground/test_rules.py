@@ -1,4 +1,4 @@
-"""Every rule of Kafka's behaviour that is cited is written down, and each of them has its place in the code."""
+"""Every rule of Kafka's behaviour that is cited is written down, and each has its place in the code and its tests."""
 
 import ast
 import importlib
@@ -17,9 +17,15 @@ _NUMBERS = rf"{_NUMBER}(?:[-–]{_NUMBER})?"
 _CITATION = re.compile(rf"B§({_NUMBERS}(?:, {_NUMBERS})*)")
 _HEADING = re.compile(rf"^#{{2,3}} B§({_NUMBER}) ", re.MULTILINE)
 _STEP = re.compile(r"^(\d+)\. ", re.MULTILINE)
-_ROW = re.compile(rf"^\| B§({_NUMBER}) \|[^|]+\| (.+) \|$", re.MULTILINE)
+_ROW = re.compile(rf"^\| B§({_NUMBER}) \|[^|]+\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 _PLACE = re.compile(r"`(tidegate(?:\.\w+)*):([\w.]+)`")
 _NOT_HERE = re.compile(r"not here: \S+ \S+ \S+")
+_NAMED = re.compile(r"`(tests/[\w/-]+\.(?:py|json))?(?:::(\w+))?`")
+"""A test of the table: a file of vectors, or a function of the file that is named with it or before it."""
+PLAYED = ("tests/vectors/engine", "tests/vectors/wire")
+"""The directories whose every file is played: by tests/vectors/test_engine_vectors.py, tests/e2e/test_recordings.py."""
+WITHOUT_A_TEST = ["5.6", "6.10", "7.1", "7.2", "7.3", "9.4"]
+"""Rules that no test holds: of Kafka's clients and tools, and of what Tidegate does not serve."""
 
 
 def rules_of(text):
@@ -117,6 +123,29 @@ def mistake(module, name):
     return None
 
 
+def named_in(cell):
+    """Yield the file and the function of each test that a cell names; None for a file of vectors."""
+    file = None
+    for named, function in _NAMED.findall(cell):
+        file = named or file
+        yield file, function or None
+
+
+def mistakes_of_tests(cell):
+    """Return each test of a cell that does not exist, and each file of vectors that no test plays."""
+    return [f"{file}::{function}" for file, function in named_in(cell) if not is_a_test(file, function)]
+
+
+def is_a_test(file, function):
+    """Return whether a file defines a test function at its top level or, without a function, is played by a test."""
+    if file is None or not (ROOT / file).is_file():
+        return False
+    if function is None:
+        return file.endswith(".json") and file.rpartition("/")[0] in PLAYED
+    defined = ast.parse((ROOT / file).read_text(encoding="utf-8")).body if file.endswith(".py") else []
+    return function.startswith("test_") and any(function in names_of(node) for node in defined)
+
+
 def test_citations_are_read_as_they_are_meant():
     """Lists and ranges name all of their numbers; what follows a citation is none of them."""
     assert cited_in("as in B§3.9, 8, 10.1. Also (B§1.3–1.5, 1.7), B§6.2-6.4: B§6.9.3, no more") == [
@@ -142,10 +171,12 @@ def test_every_cited_rule_is_on_the_page():
 
 def test_every_rule_has_one_row():
     """The table has the page's rules, in their order."""
-    assert [rule for rule, _ in ROWS] == RULES
+    assert [rule for rule, _, _ in ROWS] == RULES
 
 
-@pytest.mark.parametrize(("rule", "where"), ROWS, ids=[rule for rule, _ in ROWS])
+@pytest.mark.parametrize(
+    ("rule", "where"), [(rule, where) for rule, where, _ in ROWS], ids=[rule for rule, _, _ in ROWS]
+)
 def test_rules_are_cited_in_the_code_or_the_table_says_why_not(rule, where):
     """A rule with a place is cited in `src`; one without is not, and its row has a reason."""
     in_code = [place for place in citations().get(rule, []) if place.startswith("src/")]
@@ -156,10 +187,38 @@ def test_rules_are_cited_in_the_code_or_the_table_says_why_not(rule, where):
         assert in_code == [], f"B§{rule} has no place in the table"
 
 
-@pytest.mark.parametrize("where", [where for _, where in ROWS], ids=[rule for rule, _ in ROWS])
+@pytest.mark.parametrize("where", [where for _, where, _ in ROWS], ids=[rule for rule, _, _ in ROWS])
 def test_places_of_the_table_are_there(where):
     """Each `module:name` can be imported, and is defined in that module."""
     assert [wrong for place in _PLACE.findall(where) if (wrong := mistake(*place))] == []
+
+
+@pytest.mark.parametrize("cell", [cell for _, _, cell in ROWS], ids=[rule for rule, _, _ in ROWS])
+def test_tests_of_the_table_exist(cell):
+    """Each test that a row names is a function of its file, or a file of vectors that a test plays."""
+    assert mistakes_of_tests(cell) == []
+    assert _NAMED.sub("", cell).replace(", ", "") in ("", "none"), "neither tests nor 'none'"
+
+
+def test_rules_without_a_test_are_listed():
+    """Exactly the listed rules have no test; each of them has no code here, either."""
+    assert [rule for rule, _, cell in ROWS if cell == "none"] == WITHOUT_A_TEST
+    assert [rule for rule, _, cell in ROWS if not list(named_in(cell))] == WITHOUT_A_TEST
+    assert [rule for rule, where, _ in ROWS if rule in WITHOUT_A_TEST and not _NOT_HERE.match(where)] == []
+
+
+def test_a_test_that_is_gone_is_found():
+    """A row with a function, a file or vectors that do not exist fails."""
+    here = "tests/ground/test_rules.py"
+    assert (
+        mistakes_of_tests(f"`{here}::test_every_rule_has_one_row`, `::test_a_moved_function_is_found`") == []
+    )
+    assert mistakes_of_tests(f"`{here}::test_every_rule_has_one_row`, `::test_gone`") == [
+        f"{here}::test_gone"
+    ]
+    assert mistakes_of_tests(f"`{here}`, `::RULES`") == [f"{here}::None", f"{here}::RULES"]
+    assert mistakes_of_tests("`tests/vectors/engine/gone.json`") == ["tests/vectors/engine/gone.json::None"]
+    assert mistakes_of_tests("`tests/vectors/metrics.json`") == ["tests/vectors/metrics.json::None"]
 
 
 def test_a_moved_function_is_found():
