@@ -53,7 +53,7 @@ class _Rule:
         if self.pattern.fullmatch(subject) is None:
             return None
         if self.parts is None:
-            raise NoRuleError(f"the replacement of a rule cannot be applied: {self.mistake}")
+            raise NoRuleError(f"cannot apply a rule: replacement {self.mistake}")
         name = self._replace_all(self.pattern, subject)
         return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
 
@@ -94,12 +94,12 @@ class PrincipalRules:
     def name(self, subject: str) -> str:
         """Return the principal's name. Raises `NoRuleError` where no rule is for a subject."""
         if len(subject) > _LONGEST:
-            raise NoRuleError(f"a subject has {len(subject)} letters, expected at most {_LONGEST}")
+            raise NoRuleError(f"subject has {len(subject)} characters, expected at most {_LONGEST}")
         for rule in self.rules:
             name = rule.apply(subject)
             if name is not None:
                 return name
-        raise NoRuleError(f"no rule is for the subject {subject!r}")
+        raise NoRuleError(f"no rule matches subject {subject!r}")
 
 
 def _parsed(text: str) -> _Rule | None:
@@ -107,7 +107,7 @@ def _parsed(text: str) -> _Rule | None:
     match = _PARSER.match(text)
     if match is None or match.end() != len(text):
         raise ConfigError(
-            f"rule {text!r} is none, expected DEFAULT or RULE:pattern/replacement/ with L, U or nothing"
+            f"invalid rule {text!r}, expected DEFAULT or RULE:pattern/replacement/, optionally with L or U"
         )
     if match[1] is not None:
         return _Rule()
@@ -116,7 +116,7 @@ def _parsed(text: str) -> _Rule | None:
     try:
         pattern = java_pattern(match[2])
     except JavaPatternError as error:
-        raise ConfigError(f"the pattern {match[2]!r} {error}") from error
+        raise ConfigError(f"pattern {match[2]!r} {error}") from error
     try:
         parts = tuple(_parts(_escaped(match[3], pattern.groups), pattern))
     except _ReplacementError as error:
@@ -138,7 +138,7 @@ def _escaped(replacement: str, groups: int) -> str:
             continue
         number = int(match[1][:20])
         if number > _INT_MAX:
-            raise _ReplacementError(f"refers to group {match[1][:20]}")
+            raise _ReplacementError(f"refers to group {match[1][:20]}, expected at most {_INT_MAX}")
         while number > groups and number >= 10:
             number //= 10
         if number > groups:
@@ -171,15 +171,15 @@ def _group(replacement: str, at: int, pattern: re.Pattern[str]) -> tuple[int, in
     named = _NAMED.match(replacement, at)
     if named is not None:
         if named[1] not in pattern.groupindex:
-            raise _ReplacementError(f"refers to group {named[1]!r}, which is not in the pattern")
+            raise _ReplacementError(f"refers to group {named[1]!r}, which the pattern does not have")
         return pattern.groupindex[named[1]], named.end()
     if not "0" <= replacement[at : at + 1] <= "9":
-        raise _ReplacementError("has a $ without a group, expected \\$ where a $ is meant")
+        raise _ReplacementError("has a $ without a group, expected \\$ for a literal $")
     number = int(replacement[at])
     at += 1
     while "0" <= replacement[at : at + 1] <= "9" and number * 10 + int(replacement[at]) <= pattern.groups:
         number = number * 10 + int(replacement[at])
         at += 1
     if number > pattern.groups:
-        raise _ReplacementError(f"refers to group {number}, and the pattern has {pattern.groups}")
+        raise _ReplacementError(f"refers to group {number}, but the pattern has {pattern.groups}")
     return number, at
