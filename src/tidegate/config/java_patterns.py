@@ -12,8 +12,8 @@ meaning: groups, alternatives, quantifiers, plain classes, lookahead, and the fl
 and case are ASCII. Java's meaning of `.`, `^`, `$` and `\z`, which Python reads differently, is written out.
 
 Refused are, among others: flags in other places, `&&` and classes in classes, `\b`, `\Z`, `\R`, `\h`, `\Q`, `\p{...}`,
-lookbehind and back-references. A capturing group in a lookahead, or in an atomic, possessive or counted group is refused
-as well: the two languages capture different texts there.
+lookbehind and back-references. A capturing group in a lookahead, or in an atomic, possessive or counted group is
+refused as well: the two languages capture different texts there.
 
 Follows: `java.util.regex.Pattern` of JDK 17.
 """
