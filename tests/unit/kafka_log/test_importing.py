@@ -1,6 +1,7 @@
 """Logs become a usage record: once each, in order, whatever they are packed in and however often it is tried."""
 
 import gzip
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -597,7 +598,9 @@ def test_progress_is_in_bytes_on_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     done = [each for each, _ in seen]
     assert {total for _, total in seen} == {whole}
     assert done == sorted(done)
-    assert (len(set(done)) > 20, done[-1]) == (True, whole)
+    # from Python 3.12 on a compressed file is read in larger pieces
+    steps = 20 if sys.version_info < (3, 12) else whole // gzip.READ_BUFFER_SIZE - 1
+    assert (len(set(done)) > steps, done[-1]) == (True, whole)
 
 
 def test_a_record_among_the_logs_is_no_log(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.unit.open_stores import closed_after_test
 from tests.unit.storage.logs import NOW_MS, append, batch
 
 from tidegate.storage import Storage, StorageConfig
@@ -86,6 +87,7 @@ class StorageNode:
         self.clock = ManualClock(start_ms=NOW_MS)
         self.scheduler = ManualScheduler()
         self.storage = Storage.open(directory, StorageConfig(**config), self.clock, sync=sync)
+        closed_after_test(self.storage.store)
         self.start()
 
     def start(self) -> None:

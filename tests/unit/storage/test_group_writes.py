@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.open_stores import closed_after_test
 from tests.unit.storage.node import ManualScheduler
 from tests.unit.storage.positions import OFFSET, commit
 from tests.unit.storage.test_group_rows import GROUP, MEMBER
@@ -26,7 +27,7 @@ class Disk:
     """A store with its writes, whose syncs are counted, and fail where they are told to."""
 
     def __init__(self, directory: Path) -> None:
-        self.store = MetadataStore(directory / "db")
+        self.store = closed_after_test(MetadataStore(directory / "db"))
         self.syncs = 0
         self.fails = False
         self.scheduler = ManualScheduler()
