@@ -1,4 +1,4 @@
-"""Stores that a test may leave open: their files are closed after it, since an open database is warned of from 3.13 on."""
+"""Stores that a test may leave open: their files are closed after it, as Python 3.13 warns of an open database."""
 
 from tidegate.storage.store import MetadataStore
 
