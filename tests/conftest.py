@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from tests.open_stores import close_stores
 
 if TYPE_CHECKING:
     from tests.room import Room
@@ -94,6 +95,13 @@ def pytest_runtest_setup() -> None:
     if next(_number) % LOOKED_AT_EVERY == 0 and len(gc.get_objects(generation=2)) > MANY_OBJECTS:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def stores_are_closed() -> Iterator[None]:
+    """Close the files of stores that a test has left open."""
+    yield
+    close_stores()
 
 
 def _not_run(config: pytest.Config) -> list[str]:

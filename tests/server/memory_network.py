@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.open_stores import closed_after_test
+
 from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.scheduling import Scheduler
 from tidegate.server.authentication.scram_credentials import ScramCredentials
@@ -413,6 +415,7 @@ class MemoryCluster:
             )  # fmt: skip
             self.on_made(self.nodes[-1])
         self.storage = Storage.open(directory, storage_config(self.configs[0]), self.clock, sync=sync)
+        closed_after_test(self.storage.store)
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()
         start_housekeeping(self.storage, self.loop)

@@ -266,7 +266,7 @@ def test_an_error_at_the_end_of_a_turn_ends_the_turn(with_node, caplog, monkeypa
 
     with_node(scenario)
     (line,) = [record.getMessage() for record in caplog.records if record.exc_info]
-    assert line.endswith("from 127.0.0.1 on PLAINTEXT: api key 3 cannot be answered; closing")
+    assert line.endswith("from 127.0.0.1 (listener PLAINTEXT): response with api key 3 failed")
 
 
 def test_a_turn_that_an_error_escapes_from_is_over(with_node) -> None:
@@ -361,12 +361,12 @@ def test_beside_many_requests_of_one_others_wait_for_one(tmp_path: Path) -> None
 
             taking = asyncio.create_task(take())
             before_it = []
-            for _ in range(20):
+            while not taking.done():
                 asked_at = len(served)
                 ask(other)
                 await other.receive()
                 before_it.append(served.index("other", asked_at) - asked_at)
-            assert not taking.done(), "too few to be compared with"
+            assert len(before_it) >= 8, "too few to be compared with"
             assert max(before_it) <= 2
             await taking
 

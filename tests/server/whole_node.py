@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.open_stores import closed_after_test
 from tests.server.nodes import NoWriter
 
 from tidegate.cli.serving import serve_nodes, storage_config
@@ -89,6 +90,7 @@ class WholeNode:
             )
         self.node, self.usage, self.spool = self.nodes[0], self.usages[0], spool_of(directory, 1)
         self.storage = Storage.open(directory, storage_config(self.configs[0]), clock)
+        closed_after_test(self.storage.store)
         self.quotas = QuotaAdministration(self.storage.store, loop)
         self.quotas.load()
         start_housekeeping(self.storage, loop)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tidegate.wire import API_BY_KEY
 from tidegate.wire.apis import spoken_pairs
 from tidegate.wire.definitions import Field, Layout, layout
+from tidegate.wire.primitives import MAX_KEPT_TAGS
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "wire"
 CUT_RECORDS = "bytes)"
@@ -49,7 +50,10 @@ def messages(api_key: int, api_version: int, direction: str) -> st.SearchStrateg
 def _struct(fields: tuple[Field, ...], *, flexible: bool) -> st.SearchStrategy[dict[str, Any]]:
     known = {field.tag for field in fields if field.tag is not None}
     unknown = st.dictionaries(
-        st.integers(0, 200).filter(lambda tag: tag not in known), st.binary(max_size=3), min_size=1
+        st.integers(0, 200).filter(lambda tag: tag not in known),
+        st.binary(max_size=3),
+        min_size=1,
+        max_size=MAX_KEPT_TAGS,
     )
     optional = {"_unknown_tags": unknown} if flexible else {}
     return st.fixed_dictionaries(

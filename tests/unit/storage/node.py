@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.unit.open_stores import closed_after_test
+from tests.open_stores import closed_after_test
 from tests.unit.storage.logs import NOW_MS, append, batch
 
 from tidegate.storage import Storage, StorageConfig

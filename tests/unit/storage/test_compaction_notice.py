@@ -29,8 +29,8 @@ def test_one_warning_for_a_process(tmp_path: Path, caplog: pytest.LogCaptureFixt
     for number in range(7):
         node.create(f"compacted-{number}", cleanup_policy="compact")
     (line,) = warnings(caplog)
-    assert "all records are kept, for topics compacted-0 and all others" in line
-    assert "hint: with compact,delete" in line
+    assert "all records are kept in topics with cleanup.policy=compact, such as compacted-0" in line
+    assert "hint: use cleanup.policy=compact,delete" in line
     node.storage.close()
     again = StorageNode(tmp_path)
     (line,) = warnings(caplog)

@@ -50,7 +50,7 @@ def flip(path: Path, at: int) -> None:
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a segment in the middle is missing": (
         lambda data: segments(data)[1].unlink(),
-        "is missing|without the records",
+        "is missing|without its records",
     ),
     "all files of a segment in the middle are missing": (
         lambda data: [path.unlink() for path in (data / "orders-0").glob(f"{segments(data)[1].stem}.*")],
@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a directory is missing": (lambda data: shutil.rmtree(data / "orders-1"), "is missing"),
     "all segments are missing": (
         lambda data: [path.unlink() for path in segments(data)],
-        "without the records|holds no",
+        "without its records|contains no",
     ),
     "a directory is another topic's": (
         lambda data: (data / "orders-1" / "partition.metadata").write_text("version: 0\ntopic_id: other\n"),
@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
             shutil.copy(data.parent / "other" / "tidegate.db", data / "tidegate.db"),
             [path.unlink() for path in data.glob("tidegate.db-*")],
         ),
-        "holds records of a partition that the database does not know",
+        "contains records of a partition that is not in the database",
     ),
 }
 
@@ -133,7 +133,7 @@ def test_operator_can_give_the_beginning_up(tmp_path: Path) -> None:
     os.truncate(second, 5)
     with pytest.raises(StorageError) as raised:
         StorageNode(data)
-    assert f"begins at offset {int(third.stem)}" in (raised.value.hint or "")
+    assert f"start the log at offset {int(third.stem)}" in (raised.value.hint or "")
     for path in (data / "orders-0").iterdir():
         if path.stem.isdigit() and int(path.stem) < int(third.stem) and path.suffix != ".snapshot":
             path.unlink()
@@ -240,7 +240,7 @@ def test_lost_database_is_noticed_and_nothing_more_is_promised(
     with pytest.raises(StorageError):
         node.storage.take_producer_id()
     assert not (data / "new-0").exists()
-    assert sum("cannot be changed any more" in record.getMessage() for record in caplog.records) == 1
+    assert sum("topics, quotas and offsets fail now" in record.getMessage() for record in caplog.records) == 1
     node.storage.close()
 
 

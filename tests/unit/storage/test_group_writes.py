@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.open_stores import closed_after_test
+from tests.open_stores import closed_after_test
 from tests.unit.storage.node import ManualScheduler
 from tests.unit.storage.positions import OFFSET, commit
 from tests.unit.storage.test_group_rows import GROUP, MEMBER

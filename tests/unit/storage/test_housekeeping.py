@@ -99,7 +99,7 @@ def test_retention_says_what_it_deleted(node: StorageNode, caplog: pytest.LogCap
         node.scheduler.advance(61)
         node.scheduler.advance(61)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "retention deleted segments: 3 of orders-0 before offset 3, 3 of bills-0 before offset 3"
+    assert line == "deleted expired segments: orders-0 (3 before offset 3), bills-0 (3 before offset 3)"
 
 
 def test_times_that_recovery_left_open_are_looked_for(node: StorageNode) -> None:

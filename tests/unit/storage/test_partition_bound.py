@@ -27,7 +27,7 @@ def test_partitions_of_no_tenant_limit_their_creators_only_by_what_is_free() -> 
     assert bound.problem("User:a", 5) is None
     assert bound.problem("User:a", 6) is not None
     assert bound.problem(UNKNOWN_OWNER, 11) == (
-        "This node holds at most 100 partitions (tidegate.max.partitions) and has 90."
+        "This node may have at most 100 partitions (tidegate.max.partitions) and has 90."
     )
 
 

@@ -207,6 +207,6 @@ def test_too_few_open_files_for_all_partitions_are_told(
         caplog.clear()
         Storage.open(tmp_path, StorageConfig(max_partitions=partitions), ManualClock()).close()
         told = (
-            f"the limit of open files is {hard}, and each partition and connection needs one" in caplog.text
+            f"limit of open files is {hard}, too low for tidegate.max.partitions={partitions}" in caplog.text
         )
         assert told is (said and hard != resource.RLIM_INFINITY)

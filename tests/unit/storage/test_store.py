@@ -210,7 +210,7 @@ def test_foreign_database_is_left_alone(opened: Opened, path: Path) -> None:
     db.commit()
     db.close()
     before = path.read_bytes()
-    with pytest.raises(StorageError, match="made by another program") as raised:
+    with pytest.raises(StorageError, match="another program created it") as raised:
         opened(path)
     assert raised.value.hint is not None
     assert path.read_bytes() == before

@@ -148,13 +148,13 @@ def test_what_the_node_was_given_is_described_though_it_has_no_effect() -> None:
     [
         (
             {"compression.type": "brotli"},
-            "compression.type is 'brotli', and no topic can have that: Invalid value brotli",
+            "compression.type is 'brotli', which is invalid for topics: Invalid value brotli",
         ),
         ({"log.cleanup.policy": "delete,shrink"}, "String must be one of: compact, delete"),
         ({"log.index.size.max.bytes": "2"}, "Value must be at least 4"),
         (
             {"log.roll.jitter.hours": "some"},
-            "log.roll.jitter.hours is 'some', and no topic can have that: expected",
+            "log.roll.jitter.hours is 'some', which is invalid for topics: expected",
         ),
     ],
 )

@@ -25,4 +25,4 @@ def test_calls_are_run_in_order_on_one_thread(caplog: pytest.LogCaptureFixture) 
     worker.wait()
     worker.close()
     assert ran == [(number, "groups") for number in range(4)]
-    assert "a call on thread groups failed" in caplog.text
+    assert "internal error in a call on thread groups" in caplog.text

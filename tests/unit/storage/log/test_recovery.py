@@ -227,5 +227,5 @@ def test_long_recovery_says_how_far_it_is(tmp_path: Path, caplog: pytest.LogCapt
         )
     assert again.end_offset == 21
     assert [record.getMessage() for record in caplog.records] == [
-        f"recovering copy-0/{LOG} (partition 3 of 8): {walked} of 21 MB looked at" for walked in (10, 20)
+        f"recovering copy-0/{LOG} (partition 3 of 8): read {walked} of 21 MB" for walked in (10, 20)
     ]
