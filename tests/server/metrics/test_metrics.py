@@ -44,7 +44,7 @@ def documented() -> dict[Key, str]:
     """Return the metrics of docs/metrics.md, with their units."""
     return {
         (group, name, tags_of(tags.split(", ")), number): unit
-        for group, name, tags, kind, unit, _ in table("What there is")
+        for group, name, tags, kind, unit, _ in table("Kafka metrics in Tidegate")
         for number in NUMBERS[kind]
     }
 
@@ -252,7 +252,7 @@ def test_what_is_documented_is_served(with_node) -> None:
         assert served == documented().keys()
         clients = [metric for metric in metrics if "client-id" in metric.tags]
         names = {f"{metric.group} {metric.name}" for metric in clients}
-        rows = [(f"{row[0]} {row[1]}", row[2]) for row in table("What there is")]
+        rows = [(f"{row[0]} {row[1]}", row[2]) for row in table("Kafka metrics in Tidegate")]
         assert names == {name for name, tags in rows if tags == "user, client-id"}
 
     with_node(scenario)
@@ -261,7 +261,7 @@ def test_what_is_documented_is_served(with_node) -> None:
 def test_what_a_broker_has_is_served_or_listed_with_a_reason() -> None:
     """And nothing is served that a broker does not have."""
     not_served = {
-        (group, name): reason for group, name, reason in table("What a broker has, and a node has not")
+        (group, name): reason for group, name, reason in table("Kafka metrics that Tidegate does not have")
     }
     assert all(len(reason) > 5 for reason in not_served.values())
     ours, kafkas = set(documented()), set(recorded())
