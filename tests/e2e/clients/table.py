@@ -16,11 +16,11 @@ __all__ = ["DOCUMENT", "rows_of", "write_table"]
 DOCUMENT = ROOT / "docs" / "clients.md"
 BEGIN, END = "<!-- made by scripts/client_table.py -->", "<!-- until here -->"
 _HEAD = """\
-| client | version | creates topics | groups, produces, consumes | waits when told: producing | fetching |
+| client | version | creates topics | uses groups, produces, consumes | obeys throttle times: producing | fetching |
 |---|---|---|---|---|---|
 """
 _TOOLS_HEAD = """\
-| of Kafka's tools | version | runs |
+| Kafka's tool | version | runs |
 |---|---|---|
 """
 
