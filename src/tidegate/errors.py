@@ -31,4 +31,4 @@ def install_hint(extra: str) -> str:
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"{shlex.quote(sys.executable)} -m pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
-    return f"install tidegate as before, with the extra {extra!r}"
+    return f"install tidegate again, with the extra {extra!r}"

@@ -83,7 +83,7 @@ def test_a_callback_is_exchanged_by_an_admin_client(new_broker, create_topic, mo
     broker.start()
     assert described(admin) == ("tidegate.callbacks:QuotaGroups", ConfigSource.DYNAMIC_BROKER_CONFIG)
     assert throttled_ms(broker.address, "nightly", topic) > 0
-    with pytest.raises(KafkaException, match="there is no class 'Nobody'"):
+    with pytest.raises(KafkaException, match="its module has no class 'Nobody'"):
         change(admin, client__quota__callback__class="tenants:Nobody")
     change(admin, client__quota__callback__class="tenants:Tenants", client__quota__callback__otherwise="5000")
     assert throttled_ms(broker.address, "other", topic) > 0
@@ -96,5 +96,5 @@ def test_a_callback_is_exchanged_by_an_admin_client(new_broker, create_topic, mo
 
 def test_a_class_that_is_not_there_keeps_the_broker_from_starting(new_broker) -> None:
     """With the reason, in one line."""
-    with pytest.raises(AssertionError, match="there is no class 'Nobody'"):
+    with pytest.raises(AssertionError, match="its module has no class 'Nobody'"):
         new_broker(client_quota_callback_class="tidegate.callbacks:Nobody")

@@ -42,7 +42,7 @@ def test_a_port_is_for_one_listener(tmp_path, broker: Broker) -> None:
     for arguments, message in (
         (
             ["--port", "0", "--override", "listeners=A://:0,B://:0"],
-            "--port is 0, expected none where listeners has",
+            "--port is 0, expected no --port with several listeners",
         ),
         (
             ["--override", "listeners=SSL://127.0.0.1:0"],
@@ -50,7 +50,7 @@ def test_a_port_is_for_one_listener(tmp_path, broker: Broker) -> None:
         ),
         (
             ["--override", "listeners=PLAINTEXT://0.0.0.0:0"],
-            "is at 0.0.0.0 with PLAINTEXT, where anybody who reaches it can do everything",
+            "accepts unauthenticated clients at 0.0.0.0 (PLAINTEXT), expected 127.0.0.1",
         ),
     ):
         ended = subprocess.run(

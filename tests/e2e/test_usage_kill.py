@@ -304,7 +304,7 @@ def test_without_pyarrow_the_spool_waits(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == EXIT_NO_PYARROW
     assert done.stderr == (
-        f"tidegate usage writer: pyarrow is not installed, recorded events wait in {spool}; "
+        f"tidegate usage writer: pyarrow is not installed: recorded events stay in {spool}; "
         f"hint: {install_hint('pipeline')}\n"
     )
     assert len(spool_events(tmp_path)) == 1

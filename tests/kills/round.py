@@ -48,9 +48,9 @@ TIMEOUT_S = 60.0
 _PROBE_BYTES = 20_000
 _PORTS = range(21_000, 32_000)  # below those that connections get
 _NOT_KNOWN_YET = (KafkaError._UNKNOWN_PARTITION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-_EXPECTED = r"cutting \d+ torn bytes off |quota callback \S+ \w+ took |observed only: "
+_EXPECTED = r"cutting \d+ incomplete bytes |quota callback \S+ \w+ took |observed throttle, not applied: "
 _HARMLESS = re.compile(
-    rf" INFO |^tidegate .* listening on | WARNING (\d+ more like this in .*: )?({_EXPECTED})"
+    rf" INFO |^tidegate .* listening on | WARNING (\d+ similar lines in .*, the latest: )?({_EXPECTED})"
 )
 
 

@@ -65,7 +65,7 @@ def test_automatic_creation_and_growth_are_divided(tmp_path: Path) -> None:
             (result,) = client.ask(CREATE_PARTITIONS, 1, {**grown, "validate_only": False})["results"]
             assert result["error_code"] == error_codes.POLICY_VIOLATION
             assert "User:mallory has 50 partitions" in result["error_message"]
-        assert "did not create topic 'mallory-5'" in broker.log
+        assert "rejected automatic creation of topic 'mallory-5'" in broker.log
         with first_operation(), broker.log_in("victim") as client:
             client.ask(METADATA, 7, metadata(["victim-0"], create=True))
             (topic,) = client.ask(METADATA, 7, metadata(["victim-0"]))["topics"]

@@ -110,4 +110,4 @@ def test_clients_that_do_not_read_have_a_bound_together(with_node, caplog) -> No
 
     with_node(scenario, queued_max_request_bytes="20000000", socket_request_max_bytes="20000000")
     lines = [record.getMessage().partition(": ")[2] for record in caplog.records]
-    assert "it left its answer unread while others needed the memory (queued.max.request.bytes)" in lines
+    assert "response not read while other clients waited for memory; see queued.max.request.bytes" in lines

@@ -318,10 +318,10 @@ def test_many_small_requests_of_one_client_do_not_hold_the_loop(with_pair) -> No
     [
         (
             bytes.fromhex("1603010200010001fc0303"),
-            "this looks like a TLS handshake, and this listener is plain; hint: ",
+            "looks like a TLS handshake, but the listener does not use TLS; hint: ",
         ),
-        (b"GET / HTTP/1.1\r\n", "this looks like an HTTP request; hint: "),
-        (b"POST /topics HTTP/1.1\r\n", "this looks like an HTTP request; hint: "),
+        (b"GET / HTTP/1.1\r\n", "looks like an HTTP request; hint: "),
+        (b"POST /topics HTTP/1.1\r\n", "looks like an HTTP request; hint: "),
     ],
 )
 def test_another_protocol_is_named(with_pair, first: bytes, reason: str) -> None:

@@ -95,7 +95,7 @@ def test_small_steps_are_reported_when_they_have_piled_up(caplog: pytest.LogCapt
             watch.look()
     assert steps == [(4000, 100), (6000, -4900), (8000, 0)]
     assert [text.split(";")[0] for text in caplog.messages] == [
-        "the wall clock was stepped by +100 ms",
-        "the wall clock was stepped by -5000 ms",
-        "the wall clock was stepped by +4900 ms",
+        "wall clock jumped by +100 ms",
+        "wall clock jumped by -5000 ms",
+        "wall clock jumped by +4900 ms",
     ]

@@ -42,7 +42,7 @@ def test_defaults_are_kafkas() -> None:
         ({"listeners": "PLAINTEXT://:1,plaintext://:2"}, "listeners has listener 'PLAINTEXT' twice"),
         (
             {"listeners": "IN://:1"},
-            "'IN' has no security protocol, expected it in listener.security.protocol.map",
+            "'IN' has no security protocol, expected an entry in listener.security.protocol.map",
         ),
         (
             {"listener.security.protocol.map": "IN=PLAINTEXT"},
@@ -56,15 +56,18 @@ def test_defaults_are_kafkas() -> None:
         ({"advertised.listeners": "OUT://h:1"}, "has listener 'OUT', expected one of listeners: PLAINTEXT"),
         (
             {"advertised.listeners": "PLAINTEXT://0.0.0.0:1"},
-            "has 0.0.0.0 for listener 'PLAINTEXT', to which nobody can",
+            "has 0.0.0.0 for listener 'PLAINTEXT', expected a reachable address",
         ),
         (
             {"listeners": "PLAINTEXT://[::1]:9,SSL://[::1]:9"},
-            "'PLAINTEXT' and 'SSL' both at [::1]:9, expected a port for each",
+            "'PLAINTEXT' and 'SSL' both at [::1]:9, expected a different port for each",
         ),
-        ({"broker.id": "1", "node.id": "2"}, "broker.id is '1' and node.id '2', expected one number"),
+        ({"broker.id": "1", "node.id": "2"}, "broker.id is '1' and node.id is '2', expected the same number"),
         ({"inter.broker.listener.name": "OUT"}, "is 'OUT', expected one of listeners: PLAINTEXT"),
-        ({"controller.listener.names": "PLAINTEXT"}, "expected at least one listener of a broker"),
+        (
+            {"controller.listener.names": "PLAINTEXT"},
+            "expected at least one listener that is not a controller's",
+        ),
         ({"listener.name.plaintext.max.connections": "0"}, "is '0', expected a whole number from 1 to"),
         (
             {"listener.name.plaintext.max.connection.creation.rate": "many"},
@@ -101,7 +104,9 @@ def test_two_super_users_with_a_comma_between_them_are_reported() -> None:
     """They are one name, as in Kafka: names of certificates have commas."""
     given = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
     (notice,) = ServerConfig.load({**given, "super.users": "User:a,User:b"}).notices()
-    assert notice == "super.users has a name with ',User:' in it: two users are separated by ;"
+    assert (
+        notice == "super.users contains ',User:', which is read as part of a name; hint: separate users by ;"
+    )
     assert ServerConfig.load({**given, "super.users": "User:CN=a,O=b;User:b"}).notices() == []
 
 
@@ -110,7 +115,7 @@ def test_unknown_settings_are_reported_with_a_guess() -> None:
     config = ServerConfig.load({"quota.window.nun": "11", "num.io.threads": "8"})
     assert config.notices() == [
         "unknown setting 'quota.window.nun' has no effect; did you mean 'quota.window.num'?",
-        "settings of Kafka's that mean nothing on one node: num.io.threads",
+        "ignored Kafka settings without effect in Tidegate: num.io.threads",
     ]
     names = {
         "listener.name.plaintxt.max.connections": "; did you mean 'listener.name.plaintext.max.connections'?",
@@ -185,14 +190,13 @@ def test_nobody_comes_in_from_elsewhere_without_saying_who(host: str) -> None:
         )
 
     for protocol in ("PLAINTEXT", "SSL"):
-        with pytest.raises(ConfigError, match="where anybody who reaches it can do everything") as refused:
+        with pytest.raises(ConfigError, match="accepts unauthenticated clients") as refused:
             load(protocol)
-        assert f"listener 'OUT' is at {host.strip('[]') or 'all addresses'} with {protocol}" in str(
-            refused.value
-        )
+        where = f"{host.strip('[]') or 'all addresses'} ({protocol})"
+        assert f"listener 'OUT' accepts unauthenticated clients at {where}, expected" in str(refused.value)
         assert "tidegate.allow.anonymous=true" in str(refused.value.hint)
         assert load(protocol, tidegate_allow_anonymous="true").listeners
-    with pytest.raises(ConfigError, match="anybody"):
+    with pytest.raises(ConfigError, match="accepts unauthenticated clients"):
         load("SSL", ssl_client_auth="requested")
     assert load("SSL", ssl_client_auth="required").listeners
     assert load("SASL_PLAINTEXT").listeners

@@ -186,14 +186,14 @@ def test_a_class_that_does_not_load_leaves_the_one_before(tmp_path: Path) -> Non
         assert await exchange(client, "Callback") == (0, None)
         before = callback_of(node)
         for name, reason in (
-            ("Missing", "there is no class 'Missing'"),
+            ("Missing", "its module has no class 'Missing'"),
             ("Broken", "ValueError: no setting"),
         ):
             for validate_only in (False, True):
                 code, text = await exchange(client, name, validate_only=validate_only)
                 assert (code, reason in (text or "")) == (40, True), text
         code, text = await alter(client, (CLASS, SET, "os:abort"))
-        assert (code, "not in tidegate.callback.modules" in (text or "")) == (40, True)
+        assert (code, "expected a module of tidegate.callback.modules" in (text or "")) == (40, True)
         assert callback_of(node) is before
         assert before.told[-1] != "closed"
         assert (await described(client, CLASS))[0] == f"{HERE}:Callback"
@@ -270,7 +270,9 @@ def test_changed_settings_survive_a_restart(tmp_path: Path, caplog: pytest.LogCa
 
     async def look_again(node: WholeNode) -> None:
         assert callback_of(node).limit == 100.0
-        assert "there is no class 'Gone'; what was given at the start holds" in caplog.text
+        assert (
+            "its module has no class 'Gone'; the callback of the configuration stays in force" in caplog.text
+        )
 
     run(tmp_path, change, **given)
     run(tmp_path, look, **given)
@@ -289,9 +291,13 @@ def test_what_cannot_be_any_more_is_left_out_alone(tmp_path: Path, caplog: pytes
     async def look(node: WholeNode) -> None:
         config = node.node.config
         assert (config[observed], config[PER_IP]) == ("client-id=a", 2**31 - 1)
-        (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-        why = "max.connections.per.ip is 0, and nobody could connect"
-        assert line.startswith(f"the changed setting {PER_IP} is left out: {why}"), line
+        (line,) = [
+            record.getMessage()
+            for record in caplog.records
+            if "ignored stored setting" in record.getMessage()
+        ]
+        why = "max.connections.per.ip is 0, which rejects every client"
+        assert line.startswith(f"ignored stored setting {PER_IP}: {why}"), line
         assert await alter(node.client, (rate, SET, "900")) == (0, None)
         assert node.node.config[rate] == 900
         assert await alter(node.client, (PER_IP, SET, "7"), name="") == (0, None)

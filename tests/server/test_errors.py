@@ -44,7 +44,7 @@ def test_any_error_of_a_handler_is_logged_with_its_traceback(with_node, caplog, 
         await good.ask(18, 0, {})
 
     with_node(scenario)
-    assert messages(caplog) == ["api key 3 failed; closing"]
+    assert messages(caplog) == ["request with api key 3 failed"]
     assert caplog.records[0].exc_info[1] is error
 
 
@@ -112,7 +112,7 @@ def test_a_turn_that_fails_leaves_nobody_waiting(tmp_path, caplog) -> None:
 
     asyncio.run(main())
     assert [record.getMessage() for record in caplog.records] == [
-        "the end of a turn failed; closing the connections that have a part in it"
+        "closed the connections of a turn: internal error at its end"
     ]
 
 
@@ -138,7 +138,7 @@ def test_an_answer_that_cannot_be_sent_closes_the_connection(with_node, caplog) 
         assert not node.node._front.channels
 
     with_node(scenario)
-    assert messages(caplog) == ["api key 3 cannot be answered; closing"] * 2
+    assert messages(caplog) == ["response with api key 3 failed"] * 2
 
 
 def _no_topics_answer() -> dict:

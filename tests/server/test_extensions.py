@@ -117,7 +117,7 @@ def test_an_observed_client_is_answered_as_without_quotas(tmp_path, caplog):
     assert _requests(events, CREATE_TOPICS)[0]["mutation_throttle_ms"] > 10_000
     assert metrics["Produce", "throttle-time"] > 10_000
     assert (metrics["Produce", "queue-size"], metrics["Fetch", "queue-size"]) == (0.0, 0.0)
-    assert "observed only: user 'ANONYMOUS', client id 'c1' would be throttled for " in caplog.text
+    assert "observed throttle, not applied: user 'ANONYMOUS', client id 'c1', " in caplog.text
     assert decisions(replay_with_engine(events)) == decisions(events)
 
 

@@ -75,15 +75,15 @@ def test_what_means_nothing_is_named_once() -> None:
     )
     assert config.notices() == [
         "unknown setting 'num.io.thread' has no effect",
-        "settings of Kafka's that mean nothing on one node: listener.name.plaintext.ssl.provider, num.io.threads",
+        "ignored Kafka settings without effect in Tidegate: listener.name.plaintext.ssl.provider, num.io.threads",
     ]
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({"delete.topic.enable": "false"}, "delete.topic.enable is 'false', expected true: topics can be deleted"),
-        ({"create.topic.policy.class.name": "x.Y"}, "is 'x.Y', expected none: Java's classes cannot be loaded"),
+        ({"delete.topic.enable": "false"}, "is 'false', expected true: Tidegate cannot turn off the deletion of"),
+        ({"create.topic.policy.class.name": "x.Y"}, "is 'x.Y', expected none: Tidegate cannot load Java classes"),
         ({"principal.builder.class": "x.Y"}, "principal.builder.class is 'x.Y', expected none or org.apache.kafka"),
         ({"listener.name.a.ssl.engine.factory.class": "x.Y"}, "listener.name.a.ssl.engine.factory.class is 'x.Y'"),
         ({"listener.name.a.plain.sasl.server.callback.handler.class": "x.Y"}, "callback.handler.class is 'x.Y'"),
@@ -92,7 +92,7 @@ def test_what_means_nothing_is_named_once() -> None:
         ({"log.retention.minutes": "0"}, "log.retention.ms is 0, expected at least 1, or -1"),
         ({"log.retention.hours": "many"}, "log.retention.hours is 'many', expected a whole number"),
         ({"queued.max.request.bytes": "1000"}, "expected at least socket.request.max.bytes, which is 104857600"),
-        ({"max.connections.per.ip": "0"}, "max.connections.per.ip is 0, and nobody could connect"),
+        ({"max.connections.per.ip": "0"}, "max.connections.per.ip is 0, which rejects every client"),
         ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "authorizer.class.name is 'kafka.secur"),
         ({"super.users": "alice"}, "super.users"),
         ({"group.max.size": "0"}, "group.max.size is '0', expected a whole number from 1"),
@@ -152,7 +152,8 @@ def test_kafkas_own_files_are_understood(roles: str) -> None:
         texts["advertised.listeners"] = "PLAINTEXT://localhost:9092"
     else:
         with pytest.raises(
-            ConfigError, match=r"'PLAINTEXT' is at all addresses .* tidegate\.allow\.anonymous=true"
+            ConfigError,
+            match=r"'PLAINTEXT' accepts unauthenticated clients at all addresses .* tidegate\.allow\.anonymous=true",
         ):
             ServerConfig.load(texts)
         texts["tidegate.allow.anonymous"] = "true"
@@ -162,7 +163,7 @@ def test_kafkas_own_files_are_understood(roles: str) -> None:
     assert config["log.retention.ms"] == 604_800_000
     [notice] = config.notices()
     assert notice.startswith(
-        "settings of Kafka's that mean nothing on one node: controller.quorum.bootstrap.servers"
+        "ignored Kafka settings without effect in Tidegate: controller.quorum.bootstrap.servers"
     )
 
 
@@ -257,6 +258,6 @@ def test_files_of_production_are_understood(text: str) -> None:
             assert tls_config(listener.name, config.values, given).context
     assert config.unknown == ()
     for notice in config.notices():
-        assert notice.startswith("settings of Kafka's that mean nothing on one node: ")
+        assert notice.startswith("ignored Kafka settings without effect in Tidegate: ")
     assert "hunter2" not in repr(config)
     assert "PRIVATE KEY" not in repr(config)

@@ -176,6 +176,6 @@ def test_connections_close_in_the_order_in_which_they_came(
         client.client_send(ask_fetch("free"))
     world.loop.advance(70_000)
     assert all(client.closed for client in clients)
-    closed = [int(found) for found in re.findall(r"closing connection (\d+)", caplog.text)]
+    closed = [int(found) for found in re.findall(r"closed connection (\d+)", caplog.text)]
     assert len(closed) == 30
     assert closed == sorted(closed)

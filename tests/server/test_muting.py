@@ -223,7 +223,7 @@ def test_a_channel_that_fails_after_its_throttle_makes_no_other_wait(with_muted,
 
     with_muted(scenario)
     assert [record.message for record in caplog.records] == [
-        "connection 1 cannot go on after its throttle; closing"
+        "closed connection 1: internal error after unmuting"
     ]
 
 
@@ -252,5 +252,5 @@ def test_an_error_while_one_leaves_loses_nobody_else(with_muted, caplog, monkeyp
 
     with_muted(scenario)
     assert [record.getMessage() for record in caplog.records] == [
-        "connection 1 cannot be watched while muted; closing"
+        "closed connection 1: internal error while muted"
     ]

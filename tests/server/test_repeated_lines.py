@@ -36,12 +36,12 @@ def test_one_line_a_period_says_how_many_were_like_it() -> None:
     log = Log()
     for number in range(23_000):
         log.now_s = number * PERIOD_S / 23_000
-        log.warn("bad frame 1.2.3.4", "closing connection %d", number)
+        log.warn("bad frame 1.2.3.4", "closed connection %d", number)
     log.now_s = PERIOD_S
-    log.warn("bad frame 1.2.3.4", "closing connection %d", 23_000)
+    log.warn("bad frame 1.2.3.4", "closed connection %d", 23_000)
     assert log.lines == [
-        "closing connection 0",
-        "closing connection 23000 (and 22999 more like it since the last such line)",
+        "closed connection 0",
+        "closed connection 23000 (22999 similar lines since the last one)",
     ]
 
 
@@ -61,7 +61,7 @@ def test_what_does_not_come_again_is_summed_up() -> None:
         log.warn("append t-0", "cannot append %d", number)
     log.warn("append t-1", "cannot append once")
     assert log.repeated.sums(PERIOD_S - 1) == []
-    assert log.repeated.sums(PERIOD_S) == ["9 more like this in the last 60 s: cannot append 9"]
+    assert log.repeated.sums(PERIOD_S) == ["9 similar lines in the last 60 s, the latest: cannot append 9"]
     assert log.repeated.sums(PERIOD_S) == []
 
 

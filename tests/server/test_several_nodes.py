@@ -376,7 +376,7 @@ def test_nodes_share_the_defaults_of_topics(tmp_path: Path) -> None:
         nodes.storage.topics.create("orders", 3, {})
         (refused,) = (await ask(nodes, 2, INCREMENTAL_ALTER_CONFIGS, changed("2")))["responses"]
         assert refused["error_code"] == INVALID_REQUEST
-        assert "set these for all nodes (--entity-default): [log.retention.ms]" in refused["error_message"]
+        assert "Set these for all nodes (--entity-default): [log.retention.ms]" in refused["error_message"]
         (answer,) = (await ask(nodes, 2, INCREMENTAL_ALTER_CONFIGS, changed("")))["responses"]
         assert answer["error_code"] == 0
         assert nodes.storage.topics.by_name["orders"].settings.retention_ms == 5000

@@ -220,7 +220,7 @@ def test_a_failure_in_a_later_slice_closes_only_its_connection(tmp_path, caplog)
 
     with_node(tmp_path, scenario)
     (record,) = (record for record in caplog.records if record.exc_info)
-    assert "api key 3 failed; closing" in record.message
+    assert "request with api key 3 failed" in record.message
 
 
 def test_slices_take_turns():

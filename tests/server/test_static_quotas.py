@@ -39,19 +39,19 @@ def test_settings_become_records() -> None:
         (
             "quota.producer.default",
             "fast",
-            "quota.producer.default has 'fast', expected bytes a second from 1",
+            "quota.producer.default has 'fast', expected bytes per second from 1",
         ),
-        ("quota.producer.default", "0", "expected bytes a second from 1"),
-        ("quota.consumer.default", "9999999999G", "expected bytes a second from 1"),
+        ("quota.producer.default", "0", "expected bytes per second from 1"),
+        ("quota.consumer.default", "9999999999G", "expected bytes per second from 1"),
         (
             "quota.producer.override",
             "billing",
             "quota.producer.override has 'billing', expected CLIENT_ID:BYTES",
         ),
-        ("quota.producer.override", "billing:", "quota.producer.override has '', expected bytes a second"),
+        ("quota.producer.override", "billing:", "quota.producer.override has '', expected bytes per second"),
         ("quota.producer.override", ":4M", "expected CLIENT_ID:BYTES"),
-        ("quota.producer.override", "a:1,a:2", "has 'a' twice"),
-        ("quota.consumer.override", "a:-1", "expected bytes a second from 1"),
+        ("quota.producer.override", "a:1,a:2", "has client id 'a' twice"),
+        ("quota.consumer.override", "a:-1", "expected bytes per second from 1"),
     ],
 )
 def test_bad_settings_are_refused(setting: str, text: str, message: str) -> None:

@@ -60,7 +60,7 @@ def test_writer_that_cannot_be_started_is_tried_again(tmp_path, caplog):
     usage.close()
     assert (left[0], writer.looks, writer.stops) == (0, 3, 1)
     assert caplog.messages == [
-        "usage writer cannot be started, the spool waits: [Errno 24] Too many open files"
+        "cannot start the usage writer: [Errno 24] Too many open files; events stay in the spool"
     ]
 
 
@@ -75,8 +75,8 @@ def test_losses_are_reported_when_they_grow(tmp_path, caplog):
         clock.advance(500)
         usage.maybe_roll(START_MS)
     usage.close()
-    assert [text for text in caplog.messages if "lost so far" in text] == [
-        "usage record: 1 events lost so far"
+    assert [text for text in caplog.messages if "events of the usage record so far" in text] == [
+        "lost 1 events of the usage record so far"
     ]
 
 

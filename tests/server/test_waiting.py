@@ -170,5 +170,5 @@ def test_half_a_request_does_not_keep_whole_ones_out(with_node, caplog) -> None:
     with_node(scenario, queued_max_request_bytes="2100000", socket_request_max_bytes="2100000")
     lines = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert lines[0] == (
-        "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
+        "request arrived too slowly while other clients waited for memory; see queued.max.request.bytes"
     )

@@ -68,16 +68,16 @@ _AUDIT_EACH = 500  # steps
 _DISK_EACH, _DISK_MS = 20, 1000  # how often the disk has done its work, in steps and in ms
 _BATCH_ROWS = 4096
 _EXPECTED_WARNINGS = (
-    "observed only: ",
-    "too many clients at once",
-    "too many clients to remember",
-    "the wall clock was stepped",
-    "it took no byte of its answer",
-    "its request came in too slowly",
-    "its principal has most connections",
-    "its request was coming in while another principal",
+    "observed throttle, not applied: ",
+    "too many active clients",
+    "because its table is full",
+    "wall clock jumped",
+    "client did not read its response",
+    "request arrived too slowly",
+    "all connections are in use, and its principal has the most",
+    "request dropped: another principal",
     "frame length is -1",
-    "they have no effect with tidegate.kafka.exact",
+    "no effect with tidegate.kafka.exact",
 )
 _UNRELIABLE = "quota callback tests.simulation.callbacks:Unreliable"
 _OUR_KEYS = (SCHEME, SHARE)

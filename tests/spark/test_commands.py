@@ -169,16 +169,19 @@ def test_little_input_needs_no_java(command, usage, on_spark, tmp_path):
     ("arguments", "error"),
     [
         (("usage", "{tmp}/nowhere"), "error: no usage record at '{tmp}/nowhere'"),
-        (("replay", "{usage}"), "error: no plan to replay against"),
-        (("replay", "{usage}", "--quotas", "{tmp}/none.yaml"), "error: {tmp}/none.yaml: cannot be read"),
-        (("replay", "{usage}", "--in-force", "--decisions"), "error: --decisions writes a table"),
+        (("replay", "{usage}"), "error: no quotas to replay"),
+        (
+            ("replay", "{usage}", "--quotas", "{tmp}/none.yaml"),
+            "error: {tmp}/none.yaml: cannot read the file",
+        ),
+        (("replay", "{usage}", "--in-force", "--decisions"), "error: --decisions needs --out"),
         (
             ("replay", "{usage}", "--quotas", "{tmp}/none.yaml", "--decisions", "--out", "{usage}"),
-            "error: --decisions are those of the recorded times",
+            "error: --decisions needs --loop open: in closed loop",
         ),
         (
             ("replay", "{usage}", "--quotas", "{tmp}/none.yaml", "--continue", "{usage}"),
-            "hint: add --loop open, in the hours before as well",
+            "hint: add --loop open, also to the replay of the hours before",
         ),
         (("usage", "{usage}", "--out", "{tmp}/full"), "error: '{tmp}/full' is not empty"),
         (("usage", "{usage}", "--top", "0"), "expected a whole number from 1 to 100000, got '0'"),

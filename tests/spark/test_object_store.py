@@ -103,7 +103,7 @@ def test_an_object_that_vanishes_is_said(usage: Path, store: ObjectStore) -> Non
     with open_usage(store.uri("vanishing")) as files:
         name = store.names("vanishing/parquet")[-1]
         store.filesystem.delete_file(f"bucket/vanishing/parquet/{name}")
-        with pytest.raises(TidegateError, match="vanished while it was read"):
+        with pytest.raises(TidegateError, match="was removed while it was read"):
             local_replay(files, [in_force_plan()], out=None)
 
 

@@ -133,7 +133,7 @@ def test_a_file_given_twice_is_one_clear_error(job, tmp_path):
     node.produce("alice", "c1", 10, START_MS)
     for directory in ("a", "b"):
         write_events(tmp_path / directory, node.events)
-    with pytest.raises(UsageFilesError, match=r"^rows 1 to 6 \(seq\) of node 3 are there twice$"):
+    with pytest.raises(UsageFilesError, match=r"^seq 1 to 6 of node 3 occur twice$"):
         job(tmp_path, [Plan(name="p", records=())])
 
 

@@ -319,7 +319,7 @@ def parse_super_users(text: str) -> frozenset[str]:
         if ":" not in principal:
             raise ConfigError(
                 f"super.users has {principal!r}, expected TYPE:NAME, such as User:admin",
-                hint="put ; between two of them: names may have commas",
+                hint="separate principals by ; because names may contain commas",
             )
     return principals
 

@@ -146,7 +146,7 @@ _NAMELESS = {
 _UNCHANGED = {
     LOGGERS: "levels of loggers",
     CLIENT_METRICS: "subscriptions to client metrics",
-    GROUP: "settings of one group: those of all groups are in its file, as group.*",
+    GROUP: "settings of one group: set group.* for all groups in its configuration file",
 }
 
 

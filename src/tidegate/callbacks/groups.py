@@ -51,12 +51,10 @@ class QuotaGroups(OwnRules):
             elif what in _TYPES:
                 limits[group, what] = _limit(name, str(value))
             else:
-                raise ConfigError(
-                    f"{name} is no setting of a group, expected members or one of {', '.join(_TYPES)}"
-                )
+                raise ConfigError(f"unknown setting {name}, expected members or one of {', '.join(_TYPES)}")
         missing = {group for group, _ in limits} - set(members.values())
         if missing:
-            raise ConfigError(f"group {min(missing)!r} has limits and no members")
+            raise ConfigError(f"group {min(missing)!r} has limits but no members")
         self._groups = Groups(members=members, limits=limits)
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
@@ -77,11 +75,11 @@ def _add_members(members: dict[tuple[str, str], str], setting: str, group: str, 
         if kind not in MEMBER_TYPES or not colon or not name:
             raise ConfigError(
                 f"{setting} has {part!r}, expected user:NAME or client-id:NAME",
-                hint="write a comma in a name as %2C, and a percent sign as %25",
+                hint="in a name, write a comma as %2C and a percent sign as %25",
             )
         other = members.setdefault((kind, unquote(name)), group)
         if other != group:
-            raise ConfigError(f"{setting} has {part!r}, which is in group {other!r} already")
+            raise ConfigError(f"{setting} has {part!r}, which is already in group {other!r}")
 
 
 def _limit(setting: str, text: str) -> float:

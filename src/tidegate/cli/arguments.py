@@ -66,7 +66,7 @@ class ArgumentParser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
     def _help_hint(self) -> str:
-        return f"`{self.prog} --help` says what it takes"
+        return f"see `{self.prog} --help`"
 
 
 def print_error(message: str, hint: str | None) -> None:

@@ -20,7 +20,7 @@ imported or copied."""
 
 _EPILOG = """\
 examples:
-  tidegate compact ./usage                 of a stopped broker
+  tidegate compact ./usage         the record of a stopped broker
   tidegate compact data/usage && cp -r data/usage/parquet /archive/july
 
 DIR is the usage directory, which contains `parquet` or `spool`. The command
@@ -43,12 +43,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "compact",
-        help="merge the files of a usage record into one an hour",
+        help="merge the files of a usage record into one file per hour",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=path_type, help="usage directory")
+    parser.add_argument(
+        "directory", metavar="DIR", type=path_type, help="usage directory, which contains parquet or spool"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise ConfigError(
             f"cannot compact {str(directory)!r}: {error.strerror or error}",
-            hint="make room, and run it again: nothing is lost"
+            hint="free disk space, then run the command again: no row is lost"
             if is_full
-            else "the record has to be one that this user may write",
+            else "run the command as a user that may write to the directory",
         ) from error
     if done.segments:
-        print(f"{things_text(done.segments, 'segment')} of the spool made Parquet")
-    print(f"{things_text(done.files_before, 'file')} made {done.files:,}")
+        print(f"converted {things_text(done.segments, 'segment')} of the spool to Parquet")
+    print(f"merged {things_text(done.files_before, 'file')} into {done.files:,}")
     return _EXIT_LEFT_OUT if done.unreadable or done.damaged else 0

@@ -21,10 +21,10 @@ that were imported before are not imported again."""
 _EPILOG = """\
 examples:
   tidegate import kafka-request.log --out ./usage
-  tidegate import 1=./broker1 2=./broker2 --out ./usage    node ids of the logs
+  tidegate import 1=./broker1 2=./broker2 --out ./usage    logs of two brokers
   tidegate import ./logs --out ./usage --time-zone Europe/Berlin
   tidegate import ./logs --out ./usage --in-force quotas.yaml
-  tidegate replay ./usage --quotas quotas.yaml             what quotas would do
+  tidegate replay ./usage --quotas quotas.yaml            effect of other quotas
 
 A log is what the logger `kafka.request.logger` of Apache Kafka 2.8 to 4.x
 writes at level DEBUG: one file or a directory of rotated files, plain or gzip.
@@ -49,7 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "import",
-        help="make a usage record of Apache Kafka's request logs",
+        help="make a usage record from request logs of Apache Kafka",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -59,20 +59,27 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="LOG",
         nargs="+",
         type=_log,
-        help="file or directory; NODE=LOG for a node other than --node-id",
+        help="log file, or directory of log files; NODE=LOG sets the node id of this log",
     )
     parser.add_argument(
         "--out",
         metavar="DIR",
         type=path_type,
         required=True,
-        help="directory of the usage record, made if missing",
+        help="directory of the usage record; created if it is missing",
     )
     parser.add_argument(
-        "--node-id", metavar="N", type=_node_id, default=1, help="the broker that wrote the logs (default: 1)"
+        "--node-id",
+        metavar="N",
+        type=_node_id,
+        default=1,
+        help="node id of the broker that wrote the logs (default: 1)",
     )
     parser.add_argument(
-        "--time-zone", metavar="ZONE", default="UTC", help="the brokers' time zone (default: UTC)"
+        "--time-zone",
+        metavar="ZONE",
+        default="UTC",
+        help="time zone of the times in the logs, such as Europe/Berlin (default: UTC)",
     )
     parser.add_argument(
         "--in-force",
@@ -89,7 +96,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--processes",
         metavar="N",
         type=_count,
-        help="number of processes that parse lines (default: one per processor; one for little input)",
+        help="number of processes that parse lines (default: one per processor; 1 for less than 16 MiB of logs)",
     )
 
 
@@ -108,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
     in_force = None if args.in_force is None else load_quotas_file(args.in_force)
     if in_force is not None and (part := in_force.beyond_kafka()) is not None:
         raise ConfigError(
-            f"{args.in_force} has {part}, which no Kafka had in force", hint="give a file without them"
+            f"{str(args.in_force)!r} contains {part}, which Apache Kafka does not have",
+            hint="use a file without it",
         )
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
@@ -153,7 +161,7 @@ def _lines(summary: Any, out: Path) -> list[str]:
     lines += [f"could not read all of {str(path)!r}: {damage}" for path, damage in summary.damaged]
     if summary.unfinished:
         files = things_text(summary.unfinished, "file")
-        lines.append(f"left the last line of {files} for the next import: it has no end yet")
+        lines.append(f"left the last line of {files} for the next import: it is incomplete")
     if summary.requests:
         lines.append(
             "exact: bytes produced and fetched, mutations. estimated: request time; see docs/import.md"
@@ -163,11 +171,11 @@ def _lines(summary: Any, out: Path) -> list[str]:
         lines.append(f"estimated the size of {fetches}: the log does not contain it")
     if summary.whole_seconds:
         files = things_text(summary.whole_seconds, "file")
-        lines.append(f"the times in {files} are whole seconds: a replay decides by smaller differences")
+        lines.append(f"the times in {files} are whole seconds: an exact replay needs fractions of a second")
     if summary.doubles * _FEW_OF > summary.requests:
         doubles = things_text(summary.doubles, "request")
         lines.append(
-            f"{doubles} occur in two logs, neither of which is the beginning of the other: they are counted twice"
+            f"counted {doubles} twice: two logs contain the same requests, and neither is the beginning of the other"
         )
     if summary.unpriced:
         changes = things_text(summary.unpriced, "topic change")
@@ -217,7 +225,7 @@ def _zone(name: str) -> Any:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigError(
-            f"no time zone {name!r}", hint="like Europe/Berlin, America/New_York or UTC"
+            f"unknown time zone {name!r}", hint="write a name such as Europe/Berlin, America/New_York or UTC"
         ) from None
 
 

@@ -48,7 +48,7 @@ def location_type(text: str) -> Location:
     """Return the path or URI of an option. Raises `argparse.ArgumentTypeError`, which repeats no secret."""
     if not text:
         raise argparse.ArgumentTypeError(
-            "expected a path, got '' (hint: is a variable empty? the current directory is .)"
+            "expected a path, got '' (hint: check for an empty variable; write . for the current directory)"
         )
     try:
         return location(text)
@@ -116,7 +116,7 @@ def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
     from tidegate.pipeline.read.ingest import open_usage
 
     if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
-        raise ConfigError("--to must be later than --from", hint="--to is the first hour that is left out")
+        raise ConfigError("--to must be later than --from", hint="--to is the first hour that is not read")
     return open_usage(args.directory, from_ms=args.from_ms, to_ms=args.to_ms)
 
 
@@ -182,7 +182,7 @@ def plans_option(parser: argparse.ArgumentParser) -> None:
         type=path_type,
         action="append",
         default=[],
-        help="quotas to try (a plan); can be repeated",
+        help="quotas.yaml with quotas to try (a plan); repeatable",
     )
     parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
 
@@ -193,8 +193,8 @@ def loop_option(parser: argparse.ArgumentParser) -> None:
         "--loop",
         choices=("open", "closed"),
         default="closed",
-        help="closed (default): throttled clients send later, a forecast; open: all requests keep their recorded "
-        "times, a check. The quotas in force are always replayed open",
+        help="closed: a forecast, in which throttled clients send later; open: a check, in which requests keep their "
+        "recorded times; the quotas in force are always replayed open (default: closed)",
     )
 
 
@@ -220,7 +220,7 @@ def _hour(text: str) -> int:
         time_ms = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
         if time_ms >= 0 and time_ms % HOUR_MS == 0:
             return int(time_ms)
-    raise argparse.ArgumentTypeError(f"expected a whole hour, as 2026-11-22T14:00, got {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a whole hour such as 2026-11-22T14:00, got {text!r}")
 
 
 def _count(text: str) -> int:

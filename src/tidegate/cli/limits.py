@@ -21,7 +21,8 @@ _MOST_SECONDS = 86_400
 _DESCRIPTION = """\
 For each entity and quota type, show the smallest limit that would never have
 throttled it, and the smallest limit that delays at most 1 % of its bytes by at
-most 1 s. The last line of each type is the default that all entities need."""
+most 1 s. The last line of each type is the default limit that is enough for all
+entities."""
 
 _EPILOG = """\
 examples:
@@ -37,8 +38,8 @@ DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written. Limits are per second and broker, rounded up to the precision of
 quotas.yaml; --json and --out have all digits. They assume Kafka's windows (11
 of 1 s), or those of --quotas. Each quota type is examined separately. A fetch
-that a limit would cut counts as throttled. Clients without a client id do not
-count at levels with one.
+that a limit would shorten counts as throttled. Levels with a client id omit
+clients without a client id.
 
 Requests keep their recorded times (open loop). Clients that were throttled when
 recorded may have wanted more. The tables contain user names and client ids,
@@ -55,7 +56,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "limits",
-        help="smallest quotas that throttle no recorded request",
+        help="find the smallest quotas that throttle no recorded request",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -66,7 +67,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--by",
         choices=("both", "user", "client-id"),
         default="both",
-        help="level of the entities (default: both)",
+        help="level of the entities; both: user and client id (default: both)",
     )
     which.add_argument(
         "--quotas", metavar="FILE", type=path_type, help="use the entities and windows of this quotas.yaml"
@@ -77,10 +78,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="PERCENT",
         type=_percent,
         default=1.0,
-        help="largest share of bytes, time or mutations that may be delayed (default: 1)",
+        help="largest share of bytes, time or mutations that may be delayed, in percent (default: 1)",
     )
     parser.add_argument(
-        "--longest", metavar="SECONDS", type=_seconds, default=1.0, help="longest delay (default: 1)"
+        "--longest",
+        metavar="SECONDS",
+        type=_seconds,
+        default=1.0,
+        help="longest delay, in seconds (default: 1)",
     )
     top_option(parser, "entities of each type", default=None)
     json_option(parser)

@@ -99,7 +99,7 @@ class LogLines(logging.Handler):
                     return None
                 self._changed.wait()
             if self._dropped:
-                self._put_first(f"{self._dropped} log lines were dropped: nobody read them\n")
+                self._put_first(f"dropped {self._dropped} log lines: stderr is not being read\n")
                 self._dropped = 0
             return self._lines.popleft()
 

@@ -60,7 +60,7 @@ does, and jobs that show the effect of other quotas on recorded traffic."""
 
 _EPILOG = """\
 examples:
-  tidegate demo                                 all of it in two minutes
+  tidegate demo                                 all features in two minutes
   tidegate serve --port 9092                    a broker for any Kafka client
   tidegate settings tidegate-data               settings changed at run time
   tidegate import request.log --out ./usage     a request log of Apache Kafka
@@ -162,10 +162,12 @@ def _report_environment(error: OSError) -> int:
     except OSError:
         _discard_stdout()
     if error.filename is not None:
-        return _report(f"cannot use {str(error.filename)!r}: {reason}", "see to it, and run again")
+        return _report(
+            f"cannot use {str(error.filename)!r}: {reason}", "correct the cause, then run the command again"
+        )
     return _report(
         f"cannot write: {reason}",
-        "make room where the output goes, and in TMPDIR; what is there is not whole",
+        "free disk space for the output and in TMPDIR; the output is incomplete",
     )
 
 

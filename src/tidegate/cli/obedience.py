@@ -35,9 +35,9 @@ does not contain when clients sent again, so the command rejects records of
 `tidegate import`.
 
 An early request is not always a fault: a client with several requests in flight
-sent them before it could read the first answer, and acks=0 has no answer. The
-median is the upper bound of its bucket (1, 2, 5, 10, ... ms). Requests that are
-less than 1 ms early do not count.
+sent them before it could read the first answer, and a producer with acks=0 gets
+no answer. The median is the upper bound of its bucket (1, 2, 5, 10, ... ms).
+Requests that are less than 1 ms early do not count.
 The tables contain user names and client ids, which are personal data.
 Needs the extra 'pipeline' (README, Install)
 
@@ -49,15 +49,15 @@ exit codes:
   130  interrupted with Ctrl-C"""
 
 _NOT_KNOWN = """\
-cannot be known: this record was made of request logs of Apache Kafka, which do
-not say when a throttled client came back"""
+unknown: this record was made from request logs of Apache Kafka, which do not
+contain when a throttled client sent its next request"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "obedience",
-        help="client libraries that ignore throttle times",
+        help="show which client libraries ignore throttle times",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -50,13 +50,13 @@ The output is a quotas.yaml (docs/quotas-file.md) for `tidegate replay
 use brokers unevenly, clients that were throttled when recorded, so that their
 need is not known, and consumers that could not catch up: their lag is more than
 ten seconds of their quota.
-It holds user names and client ids: personal data.
+It contains user names and client ids, which are personal data.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
   2    an option, the files, Java or Spark cannot be used, or the protected
-       alone need more than the budget; the reason is on stderr
+       entities alone need more than the budget; the reason is on stderr
   3    too little data: nothing is proposed without --force
   130  interrupted with Ctrl-C"""
 
@@ -65,7 +65,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "recommend",
-        help="quotas to set, and why",
+        help="propose quotas to set, with reasons",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -74,15 +74,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--by",
         choices=("both", "user", "client-id"),
-        help="what tells entities apart (default: what is protected by, else the user where there are several, "
-        "else the client id)",
+        help="level of the quotas; both: user and client id (default: that of --protect; else user if the record "
+        "has several users; else client-id)",
     )
     parser.add_argument(
         "--headroom",
         metavar="FACTOR",
         type=_headroom,
         default=1.5,
-        help="how much more than it needed an entity may have (default: 1.5)",
+        help="multiply the limit that each entity needs by FACTOR (default: 1.5)",
     )
     parser.add_argument(
         "--budget",
@@ -90,7 +90,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=_budget,
         action="append",
         default=[],
-        help="what one broker may bear, by Kafka's key, per second",
+        help="largest load of one broker, by quota type, such as producer_byte_rate=100MiB; repeatable",
     )
     parser.add_argument(
         "--protect",
@@ -98,15 +98,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=_protected,
         action="append",
         default=[],
-        help="user=NAME or client-id=NAME that must not be throttled",
+        help="user=NAME or client-id=NAME that must not be throttled; repeatable",
     )
-    parser.add_argument("--force", action="store_true", help="propose quotas from too little data, too")
+    parser.add_argument("--force", action="store_true", help="propose quotas even from too little data")
     parser.add_argument(
         "--as",
         dest="form",
         choices=("quotas.yaml", "kafka-configs"),
         default="quotas.yaml",
-        help="what to print (default: quotas.yaml)",
+        help="output format (default: quotas.yaml)",
     )
     where_options(parser)
 
@@ -144,9 +144,7 @@ def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Return budgets by key. Raises `ConfigError` where one is given twice: which of them counts?"""
     for (key, _), (following, _) in itertools.pairwise(sorted(budgets)):
         if key == following:
-            raise ConfigError(
-                f"--budget {key} is given twice", hint="give what one broker may bear once a key"
-            )
+            raise ConfigError(f"--budget {key} is given twice", hint="give one --budget for each key")
     return dict(budgets)
 
 

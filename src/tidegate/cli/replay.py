@@ -59,13 +59,13 @@ DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written. docs/quotas-file.md describes quotas.yaml, which can also have
 groups that share a limit, and smooth mode. A plan has the name of its file.
 
-With --out: replay_by_entity.parquet, replay_by_client.parquet; in open loop
-state.parquet (what --continue goes on from) and, with --decisions,
+--out writes replay_by_entity.parquet and replay_by_client.parquet; in open loop
+also state.parquet (the input of --continue) and, with --decisions,
 decisions.parquet (one row per plan and request, by date). They contain user
 names and client ids, which are personal data.
 
-The head of each table shows the loop of each plan. --decisions and --continue
-need --loop open; --limits always uses the recorded times.
+The heading of each table shows the loop of each plan. --decisions and
+--continue need --loop open; --limits always uses the recorded times.
 
 A recorded fetch that is larger than a plan's cap (limit * (windows - 1))
 returns the cap in the replay. A fetch that was throttled when recorded, and
@@ -76,10 +76,10 @@ Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
-  1    --in-force: not every decision came out as recorded
+  1    --in-force: some decisions differ from the recorded ones
   2    an option, the files, Java or Spark cannot be used; the reason is on
        stderr
-  3    --in-force: no decision could be compared, as none is exact
+  3    --in-force: no decision could be compared, because none is exact
   130  interrupted with Ctrl-C"""
 
 
@@ -87,7 +87,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "replay",
-        help="effect of other quotas on recorded traffic",
+        help="show the effect of other quotas on recorded traffic",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -104,14 +104,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         dest="before",
         metavar="DIR",
         type=location_type,
-        help="continue from the state that the same plans wrote to --out DIR for the hours before",
+        help="continue from the state that a replay of the same plans wrote to DIR with --out",
     )
     parser.add_argument("--decisions", action="store_true", help="also write each decision (needs --out)")
     parser.add_argument(
         "--limits",
         action="store_true",
-        help="also find, for the entities of each plan, the smallest limits that throttle nothing, as "
-        "`tidegate limits` does: takes several times as long",
+        help="also find the smallest limits that throttle no request, for the entities of each plan; takes "
+        "several times as long",
     )
     loop_option(parser)
     top_option(parser, "entities", default=None)
@@ -167,25 +167,25 @@ def _check_options(args: argparse.Namespace) -> None:
     from tidegate.errors import ConfigError
 
     if not args.quotas and not args.in_force:
-        raise ConfigError("no plan to replay against", hint="give --quotas quotas.yaml, or --in-force")
+        raise ConfigError("no quotas to replay", hint="give --quotas FILE or --in-force")
     if args.before is not None and (args.loop == "closed" or not args.quotas):
         raise ConfigError(
-            "--continue is for plans replayed in open loop",
-            hint="add --loop open, in the hours before as well"
+            "--continue needs --quotas and --loop open",
+            hint="add --loop open, also to the replay of the hours before"
             if args.quotas
-            else "the quotas in force have states in the record",
+            else "remove --continue: the record contains the state of the quotas in force",
         )
     if args.limits and not args.quotas:
         raise ConfigError(
-            "--limits are those of the entities of a plan in a file",
-            hint="the quotas in force may change from row to row: give --quotas, or ask `tidegate limits`",
+            "--limits needs --quotas: the quotas in force can change from row to row",
+            hint="add --quotas FILE, or run `tidegate limits`",
         )
     if args.decisions and args.out is None:
-        raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
+        raise ConfigError("--decisions needs --out", hint="add --out DIR")
     if args.decisions and args.quotas and args.loop == "closed":
         raise ConfigError(
-            "--decisions are those of the recorded times, and these plans would be forecasts",
-            hint="add --loop open, or leave --decisions out",
+            "--decisions needs --loop open: in closed loop, requests do not keep their recorded times",
+            hint="add --loop open, or remove --decisions",
         )
 
 

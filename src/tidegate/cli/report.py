@@ -51,7 +51,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "report",
-        help="one HTML page about a usage record",
+        help="write an HTML page about a usage record",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -62,11 +62,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="FILE",
         type=path_type,
         default=Path("report.html"),
-        help="file to write (default: report.html)",
+        help="HTML file to write (default: report.html)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     plans_option(parser)
-    parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
+    parser.add_argument(
+        "--limits",
+        action="store_true",
+        help="also find the smallest limits that throttle no request (takes longer)",
+    )
     parser.add_argument(
         "--no-recommend",
         dest="with_recommendation",
@@ -104,7 +108,7 @@ def _page(found: "Findings") -> str:
 
     now = datetime.now(UTC)
     return report_html(
-        title="Kafka quotas: what was used",
+        title="Kafka quotas: usage report",
         facts=report_facts(found),
         sections=report_sections(found),
         made_by=f"tidegate {__version__}, {now:%Y-%m-%d %H:%M} UTC",

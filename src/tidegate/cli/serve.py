@@ -30,7 +30,7 @@ Each broker measures and throttles its own clients, so three brokers admit three
 times the bytes. The first is the controller, which applies mutation quotas for
 all.
 
-Ctrl-C stops the broker at once; acknowledged data is on the disk."""
+Ctrl-C stops the broker at once; acknowledged data is on disk."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -38,21 +38,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "serve",
         help="run a broker for any Kafka client",
-        description="Run a Kafka broker with an embedded log, which throttles clients as Kafka does.",
+        description="Run a Kafka broker with an embedded log. It throttles clients as Kafka does.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="a server.properties file")
+    parser.add_argument(
+        "--config", metavar="FILE", help="read settings from FILE, in the format of server.properties"
+    )
     parser.add_argument(
         "--override",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="set one setting; can be repeated",
+        help="set one setting; repeatable",
     )
-    parser.add_argument(
-        "--port", type=int, metavar="P", help="port of the only listener; 0 for any free port"
-    )
+    parser.add_argument("--port", type=int, metavar="P", help="port of the only listener; 0: any free port")
     parser.add_argument(
         "--nodes",
         type=int,
@@ -64,12 +64,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="write the listening ports to FILE once the broker answers, one line for each listener of each node",
+        help="write the ports to FILE when the broker is ready, one line for each listener of each node",
     )
     parser.add_argument(
-        "--list-settings", action="store_true", help="print all settings with their defaults, and exit"
+        "--list-settings",
+        action="store_true",
+        help="print all settings with their defaults and descriptions, and exit",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log at level INFO instead of WARNING")
     return parser
 
 

@@ -53,8 +53,8 @@ _lifecycle = logging.getLogger("tidegate.serve")  # a line at the end, also with
 
 _SUM_UP_EVERY_S = 10.0
 _NOBODY = (
-    "nobody can log in: every listener takes logins by SCRAM alone, and no user has a credential; hint: add a listener "
-    "at 127.0.0.1, PLAINTEXT or with PLAIN, and set the first user by it (kafka-configs)"
+    "no client can log in: all listeners use SCRAM, and no SCRAM user exists; hint: add a listener at 127.0.0.1 "
+    "with PLAINTEXT or PLAIN, and create the first user through it (kafka-configs)"
 )
 _LOAD_LATER_S = 0.1  # what the first requests do not need
 
@@ -131,8 +131,8 @@ def listen_on(texts: dict[str, str], port: int) -> None:
     own = [part for part in listeners.split(",") if _name_of(part) not in controllers]
     if len(own) > 1:
         raise ConfigError(
-            f"--port is {port}, expected none where listeners has several: {listeners}",
-            hint="give each its port in listeners",
+            f"--port is {port}, expected no --port with several listeners: {listeners}",
+            hint="set the port of each in listeners",
         )
     for part in own:
         place, _, old_port = part.strip().rpartition(":")
@@ -264,7 +264,7 @@ def _written_to(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             f"cannot write to directory {str(directory)!r}: {error.strerror or error}",
-            hint="name a directory that the broker may write to, with room on its disk (--data, tidegate.usage.dir)",
+            hint="use a directory that the broker can write to, with free disk space (--data, tidegate.usage.dir)",
         ) from error
 
 
@@ -313,7 +313,7 @@ def _write_ports(path: Path, ports: Iterable[int]) -> None:
 def _no_port_file(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"cannot write --port-file {str(path)!r}: {error.strerror}",
-        hint="name a file in a directory that is there and may be written to",
+        hint="use a file in an existing directory that the broker can write to",
     )
 
 

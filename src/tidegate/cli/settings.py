@@ -19,11 +19,12 @@ _HIDDEN = "[hidden]"
 _NOT_CONFIRMED = 1
 
 _DESCRIPTION = """\
-List the settings that were changed while a broker ran (with kafka-configs or an
-admin client) and that it follows again at its next start; reset them to what
-its configuration says. The broker must be stopped.
+List or reset the settings that were changed on a running broker with
+kafka-configs or an admin client. The broker keeps such changes when it
+restarts. A reset setting has the value of the configuration again. Stop the
+broker first.
 
-Use it when a changed setting keeps every client out, for example
+Use this command when a changed setting rejects every client, for example
 max.connections.per.ip.overrides=127.0.0.1:0."""
 
 _EPILOG = """\
@@ -34,17 +35,17 @@ examples:
   tidegate settings tidegate-data --reset max.connections@1
                                               only the value of node 1
   tidegate settings tidegate-data --reset-all --yes
-                                              reset all, without a question
+                                              reset all, without confirmation
 
-DIR is the data directory: --data or log.dirs of `tidegate serve`. Before it
-resets anything, the command prints each value and asks; passwords, and
-the settings of a quota callback, are shown as [hidden].
+DIR is the data directory: --data or log.dirs of `tidegate serve`. The command
+prints each value and asks for confirmation before it resets a setting. It
+shows passwords and the settings of a quota callback as [hidden].
 
 exit codes:
   0    done
   1    not confirmed: nothing was changed
-  2    DIR is no data directory, a broker is using it, or a setting is not
-       among the changed ones; the reason is on stderr"""
+  2    DIR is not a data directory, a broker uses it, or a setting was not
+       changed; the reason is on stderr"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,10 +73,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="NAME[@NODE]",
         action="append",
         default=[],
-        help="forget the changed values of this setting, or only that of one node; may be given several times",
+        help="delete the changed values of this setting, or only the value of one node; repeatable",
     )
-    which.add_argument("--reset-all", action="store_true", help="forget all changed values")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    which.add_argument("--reset-all", action="store_true", help="delete all changed values")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json or not args.yes:
             _print(wanted, to=sys.stderr if args.json else sys.stdout)
         if wanted and not args.yes and not _is_confirmed(len(wanted)):
-            print("nothing was changed", file=sys.stderr)
+            print("not confirmed: nothing was changed", file=sys.stderr)
             return _NOT_CONFIRMED
         for node in {changed.node for changed in wanted}:
             names = [changed.name for changed in wanted if changed.node == node]
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print(wanted, is_json=True, key="reset")
     elif wanted:
-        print(f"reset {len(wanted)}; the broker follows its configuration at its next start")
+        print(f"settings reset: {len(wanted)}; the broker uses its configuration at the next start")
     return 0
 
 
@@ -117,8 +118,10 @@ def _selected(found: Sequence[_Changed], names: Iterable[str], directory: Path) 
         if not named:
             changed_names = sorted({changed.name for changed in found})
             raise ConfigError(
-                f"{text!r} is not among the changed settings of {str(directory)!r}",
-                hint=did_you_mean(name, changed_names) if changed_names else "no setting was changed",
+                f"setting {text!r} was not changed in {str(directory)!r}",
+                hint=did_you_mean(name, changed_names)
+                if changed_names
+                else "this broker has no changed settings",
             )
         wanted |= named
     return sorted(wanted)
@@ -127,7 +130,7 @@ def _selected(found: Sequence[_Changed], names: Iterable[str], directory: Path) 
 def _is_confirmed(count: int) -> bool:
     """Ask, and return the answer. Raises `ConfigError` where there is no terminal to ask on."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError("cannot ask for a confirmation: stdin is not a terminal", hint="add --yes")
+        raise ConfigError("cannot ask for confirmation: stdin is not a terminal", hint="add --yes")
     values = "this value" if count == 1 else f"these {count} values"
     print(f"reset {values}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -18,8 +18,8 @@ _COLUMNS = {"user": "user", "client-id": "client_id", "listener": "listener", "s
 
 _DESCRIPTION = """\
 Show the usage of each client (user and client id): requests, bytes, thread
-time, partition mutations and throttle time. Clients with most bytes come first;
---out writes all clients, in total and by minute, as Parquet."""
+time, partition mutations and throttle time. Clients with the most bytes come
+first; --out writes all clients, in total and by minute, as Parquet."""
 
 _EPILOG = """\
 examples:
@@ -35,8 +35,8 @@ examples:
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written. A peak is the largest rate on one node, as a quota measures it in
 Kafka's windows. A mean covers the time from the first to the last row. p99: 99
-of 100 requests had no more; it is up to an eighth too high. The tables contain
-user names and client ids, which are personal data.
+of 100 requests have at most this value; it is up to an eighth too high. The
+tables contain user names and client ids, which are personal data.
 Up to 20 million rows are processed in this process, larger records on
 Spark, which needs Java 17 or later; --explain prints which.
 Needs the extra 'pipeline' (README, Install)
@@ -52,13 +52,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "usage",
-        help="usage of each client",
+        help="show the usage of each client",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     directory_argument(parser)
-    parser.add_argument("--by", choices=_COLUMNS, help="group by this alone (default: by user and client id)")
+    parser.add_argument(
+        "--by", choices=_COLUMNS, help="group by this column only (default: user and client id)"
+    )
     top_option(parser, "lines", default=None)
     json_option(parser)
     add_job_options(parser)

@@ -24,7 +24,7 @@ _MOST_MINUTES = 60
 _MOST_SECONDS = 3600.0
 _MOST_LATENESS_S = 86_400.0
 _LATENESS_S = 60.0  # as `tidegate.pipeline.watch.arrivals` has it, which takes pyarrow
-_WHERE = "rows arrive on the disk of their server: watch there; usage and replay read copies elsewhere"
+_WHERE = "run watch on the machine of the broker; usage and replay also read copies and URIs"
 
 _DESCRIPTION = """\
 Show the current usage of each client, and which clients a plan would throttle.
@@ -51,8 +51,8 @@ that has rows, because the broker writes the state of its quotas at the
 beginning of each hour (docs/watch.md). The totals are those of `tidegate replay
 --loop open` and `tidegate usage` over the same rows. They contain user names
 and client ids, which are personal data.
-Needs the extra 'pipeline' (README, Install); with --master Java 17 or
-later.
+Needs the extra 'pipeline' (README, Install); --master also needs Java
+17 or later.
 
 exit codes:
   0    --once: done
@@ -65,7 +65,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the command and its options."""
     parser = subparsers.add_parser(
         "watch",
-        help="current usage, and which clients quotas would throttle",
+        help="show current usage, and which clients quotas would throttle",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -74,7 +74,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "directory",
         metavar="DIR",
         type=partial(path_type, hint=_WHERE),
-        help="usage directory of a server, on its disk",
+        help="usage directory of a broker: a local path",
     )
     parser.add_argument(
         "--quotas",
@@ -82,16 +82,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=path_type,
         action="append",
         default=[],
-        help="a plan: quotas.yaml; may be given several times (default: the quotas in force)",
+        help="quotas.yaml with quotas to try (a plan); repeatable (default: the quotas in force)",
     )
     parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
-    parser.add_argument("--in-force", action="store_true", help="the quotas in force beside the plans")
+    parser.add_argument(
+        "--in-force", action="store_true", help="also show the quotas in force, next to the plans"
+    )
     parser.add_argument(
         "--window",
         metavar="MINUTES",
         type=_minutes,
         default=5,
-        help="how long the last minutes are (default: 5)",
+        help="length of the window of current usage, in minutes (default: 5)",
     )
     parser.add_argument(
         "--checkpoint",
@@ -105,15 +107,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="SECONDS",
         type=_seconds,
         default=1.0,
-        help="how often to look for rows (default: 1)",
+        help="interval between checks for new rows, in seconds (default: 1)",
     )
     parser.add_argument(
         "--lateness",
         metavar="SECONDS",
         type=_lateness,
         default=None,
-        help="how long rows wait for earlier rows of their node that have not arrived; later ones are counted"
-        " and left out (default: 60; 0 with --once and without --checkpoint)",
+        help="how long to wait for missing earlier rows of a node, in seconds; rows that arrive later are only counted"
+        " (default: 60; 0 with --once and without --checkpoint)",
     )
     parser.add_argument("--once", action="store_true", help="process the existing rows and exit")
     top_option(parser, "clients and entities", default=None)
@@ -122,9 +124,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="also show entities that were never throttled and have no limit of their own",
     )
-    json_option(parser, "print JSON documents, one a line (docs/watch.md)")
+    json_option(parser, "print JSON documents, one per line (docs/watch.md)")
     parser.add_argument(
-        "--master", metavar="M", help="run on Spark, there, in its own notation (default: in this process)"
+        "--master",
+        metavar="M",
+        help="run on this Spark master, such as local[2] (default: run in this process)",
     )
 
 
@@ -243,7 +247,7 @@ class _Shows:
     def say_nothing(self, directory: Path) -> None:
         """Print that there were no rows, and which rows are read."""
         print(
-            f"no rows in {str(directory)!r}: what a server has named, node-N-..., in the hours asked for, is read",
+            f"no rows in {str(directory)!r}: only files named node-N-... in the requested hours are read",
             file=sys.stderr,
         )
 
@@ -355,4 +359,4 @@ def _number_of_seconds(text: str, *, least: float, most: float) -> float:
         seconds = float(text)
         if least <= seconds <= most:
             return seconds
-    raise argparse.ArgumentTypeError(f"expected seconds from {least:g} to {most:g}, got {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a number of seconds from {least:g} to {most:g}, got {text!r}")

@@ -56,7 +56,7 @@ def certificate_subject(certificate: bytes) -> bytes:
     if parts and parts[0][0] == _VERSION:
         del parts[0]
     if len(parts) < 5 or parts[4][0] != _SEQUENCE:
-        raise NotDerError("the certificate has no subject")
+        raise NotDerError("certificate has no subject")
     return parts[4][1]
 
 
@@ -67,7 +67,7 @@ def _relative_name(content: bytes) -> str:
 def _attribute(pair: bytes) -> str:
     parts = list(_elements(pair))
     if len(parts) != 2 or parts[0][0] != _OBJECT_IDENTIFIER:
-        raise NotDerError("an attribute is no identifier and value")
+        raise NotDerError("attribute is not an identifier and a value")
     identifier = _identifier(parts[0][1])
     tag, content, whole = parts[1]
     keyword = _KEYWORDS.get(identifier)
@@ -92,7 +92,7 @@ def _escaped(text: str) -> str:
 def _identifier(content: bytes) -> str:
     """Return an object identifier with dots."""
     if not content or content[-1] & 0x80 or len(content) > _LONGEST_IDENTIFIER:
-        raise NotDerError(f"an object identifier has {len(content)} bytes or ends in the middle")
+        raise NotDerError(f"object identifier of {len(content)} bytes is too long or incomplete")
     numbers = []
     number = 0
     for byte in content:
@@ -121,7 +121,7 @@ def _elements(data: bytes, expected: int | None = None) -> Iterator[tuple[int, b
         start, length = _length(data, at + 1)
         end = start + length
         if end > len(data):
-            raise NotDerError("an element is longer than what it is in")
+            raise NotDerError("element is longer than the element that contains it")
         yield tag, data[start:end], data[at:end]
         at = end
 
@@ -133,5 +133,5 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
         return at + 1, first
     count = first & 0x7F
     if not 1 <= count <= 4 or at + 1 + count > len(data):
-        raise NotDerError("an element has no length")
+        raise NotDerError("element has no length")
     return at + 1 + count, int.from_bytes(data[at + 1 : at + 1 + count], "big")

@@ -65,7 +65,7 @@ class Fields:
     def list(self, node: Node, *, label: str) -> ListNode:
         """Return `node` as a list."""
         if not isinstance(node, ListNode):
-            hint = f"write '{label}: []' for none"
+            hint = f"write '{label}: []' for an empty list"
             raise self.error(f"{label} must be a list, got {shown(node)}", node, hint=hint)
         return node
 
@@ -83,7 +83,7 @@ class Fields:
         meaning = other_meaning(scalar)
         if meaning is not None:
             raise self.error(
-                f"{label} must be quoted: to YAML a plain {cut(scalar.text)} is {meaning}",
+                f"{label} must be quoted: YAML reads {cut(scalar.text)} without quotes as {meaning}",
                 node,
                 hint=f'write "{cut(scalar.text)}"',
             )
@@ -96,7 +96,7 @@ class Fields:
             return float(scalar.text) if "." in scalar.text else int(scalar.text)
         if not_finite(scalar):
             return float(scalar.text.replace(".", ""))
-        hint = "leave out the '%'" if scalar.text.endswith("%") else None
+        hint = "remove the '%'" if scalar.text.endswith("%") else None
         if is_disputed_number(scalar):
             hint = f"YAML versions read {cut(scalar.text)} differently; write plain digits, such as 1000"
         raise self.error(f"{label} must be a number, got {shown(node)}", node, hint=hint)

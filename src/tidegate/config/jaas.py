@@ -40,7 +40,7 @@ def parse_jaas(text: str, *, setting: str) -> LoginModule:
         raise _mistake(setting, "expected a login module, a flag, options, and a semicolon at the end")
     (name, _), (flag, _), *rest = tokens
     if flag.lower() not in _FLAGS:
-        raise _mistake(setting, f"expected one of {', '.join(_FLAGS)} as its second word")
+        raise _mistake(setting, f"expected one of {', '.join(_FLAGS)} as the second word")
     options: dict[str, str] = {}
     at = 0
     while [is_mark for _, is_mark in rest[at : at + 3]] == [False, True, False] and rest[at + 1][0] == "=":
@@ -48,7 +48,7 @@ def parse_jaas(text: str, *, setting: str) -> LoginModule:
         at += 3
     if at != len(rest) - 1:
         number = at // 3 + 1
-        raise _mistake(setting, f'expected one login module, and name="value" as its option {number}')
+        raise _mistake(setting, f'expected one login module, and name="value" as option {number}')
     return LoginModule(name, options)
 
 
@@ -59,7 +59,7 @@ def _tokens(text: str, setting: str) -> list[tuple[str, bool]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise _mistake(setting, "it has a quote that does not end, or a stray slash")
+            raise _mistake(setting, "found an unclosed quote or a stray slash")
         at = match.end()
         if match.lastgroup is not None:
             value = match[match.lastgroup]
@@ -75,6 +75,6 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def _mistake(setting: str, expected: str) -> ConfigError:
     return ConfigError(
-        f"{setting} is no JAAS configuration: {expected} (its value is not shown)",
+        f"{setting} is not a valid JAAS configuration: {expected} (the value is not shown)",
         hint='write it as org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD";',
     )

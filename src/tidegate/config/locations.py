@@ -39,7 +39,7 @@ _HARMLESS = frozenset(
 )
 """What a URI's query may say: options of Arrow's filesystems that hold no secret."""
 
-_HINT = "give them as the filesystem's own client takes them: AWS_ACCESS_KEY_ID, a profile, a role (docs/clusters.md)"
+_HINT = "pass credentials as the storage client expects them: AWS_ACCESS_KEY_ID, a profile, a role (docs/clusters.md)"
 _MAX_CHARS = 4096
 
 
@@ -74,7 +74,7 @@ def location(text: str) -> Location:
     if match is None:
         return Path(text)
     if len(text) > _MAX_CHARS or any(ord(char) <= ord(" ") for char in text):
-        raise ConfigError(f"a URI must have no blanks and at most {_MAX_CHARS} characters")
+        raise ConfigError(f"a URI must have no spaces and at most {_MAX_CHARS} characters")
     return _local(text) if match[1].lower() == "file" else _remote(text)
 
 
@@ -89,19 +89,19 @@ def _remote(text: str) -> Uri:
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise ConfigError("this is no URI: its host makes no sense") from error
+        raise ConfigError("invalid URI: its host cannot be parsed") from error
     user, _, host = parts.netloc.rpartition("@")
     if user and (parts.scheme not in _CONTAINER_SCHEMES or ":" in user):
         shown = f"{parts.scheme}://...@{host}{parts.path}"
-        raise ConfigError(f"a URI must not hold credentials, got some in {shown!r}", hint=_HINT)
+        raise ConfigError(f"a URI must not contain credentials, got {shown!r}", hint=_HINT)
     for name, _ in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _HARMLESS:
             shown = f"{parts.scheme}://{host}{parts.path}"
             raise ConfigError(
-                f"a URI may say {', '.join(sorted(_HARMLESS))}; {name[:80]!r} of {shown!r} is none of these",
+                f"unknown parameter {name[:80]!r} of URI {shown!r}, expected one of {', '.join(sorted(_HARMLESS))}",
                 hint=_HINT,
             )
     if parts.fragment:
-        raise ConfigError("a URI of files has no '#'")
+        raise ConfigError("a URI of files must not contain '#'")
     path = parts.path.rstrip("/") or "/"
     return Uri(f"{parts.scheme}://{parts.netloc}", path, parts.query)

@@ -121,7 +121,7 @@ class _Reader:
         if isinstance(start, yaml.StreamEndEvent):
             raise self._error("file is empty", start)
         if start.version or start.tags:
-            raise self._error("directives such as %YAML are not used here", start)
+            raise self._error("directives such as %YAML are not supported", start)
         root = self._node(next(self._events), depth=1)
         next(self._events)  # DocumentEnd
         after = next(self._events)
@@ -132,18 +132,18 @@ class _Reader:
     def _node(self, event: Any, *, depth: int) -> Node:
         if isinstance(event, yaml.AliasEvent):
             raise self._error(
-                f"aliases such as *{str(event.anchor)[:40]} are not used here, repeat the text", event
+                f"aliases such as *{str(event.anchor)[:40]} are not supported, repeat the text", event
             )
         if event.anchor is not None:
             raise self._error(
-                f"anchors such as &{str(event.anchor)[:40]} are not used here, repeat the text", event
+                f"anchors such as &{str(event.anchor)[:40]} are not supported, repeat the text", event
             )
         if event.tag is not None:
-            raise self._error(f"tags such as {event.tag[:40]} are not used here", event)
+            raise self._error(f"tags such as {event.tag[:40]} are not supported", event)
         if isinstance(event, yaml.ScalarEvent):
             return ScalarNode(text=event.value, quoted=bool(event.style), line=_line(event))
         if depth > MAX_DEPTH:
-            raise self._error(f"nested more than {MAX_DEPTH} deep", event)
+            raise self._error(f"nested too deep, expected at most {MAX_DEPTH} levels", event)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._list(event, depth=depth)
         return self._table(event, depth=depth)
@@ -159,7 +159,7 @@ class _Reader:
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._node(event, depth=depth + 1)
             if not isinstance(key, ScalarNode):
-                raise self._error("a key must be a text", event)
+                raise self._error("a key must be a string", event)
             if key.text in node.items:
                 first_line = node.key_lines[key.text]
                 raise self._error(f"repeated key {key.text[:80]!r}, first on line {first_line}", event)
@@ -183,7 +183,7 @@ def _check_size(text: str, name: str) -> None:
 
 def _bad_character(text: str, at: int, name: str) -> ConfigFileError:
     line = text.count("\n", 0, at) + 1
-    return ConfigFileError("holds a character that YAML does not allow", name=name, line=line)
+    return ConfigFileError("contains a character that YAML does not allow", name=name, line=line)
 
 
 def _line(event: Any) -> int:
@@ -194,8 +194,8 @@ def _syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigFileErro
     if isinstance(error, yaml.reader.ReaderError):
         return _bad_character(text, error.position, name)
     mark: Any = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or "not YAML"
+    problem = getattr(error, "problem", None) or "cannot parse the file"
     line = None if mark is None else mark.line + 1
     has_tab = line is not None and "\t" in "".join(text.splitlines()[line - 1 : line])
-    hint = "indent with blanks, not with tabs" if has_tab else None
-    return ConfigFileError(f"not YAML: {problem}", name=name, line=line, hint=hint)
+    hint = "indent with spaces, not with tabs" if has_tab else None
+    return ConfigFileError(f"invalid YAML: {problem}", name=name, line=line, hint=hint)

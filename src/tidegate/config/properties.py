@@ -26,7 +26,7 @@ def load_properties(path: Path) -> dict[str, str]:
     except OSError as error:
         raise ConfigError(f"cannot read settings from {str(path)!r}: {error.strerror}") from error
     if len(data) > MAX_PROPERTIES_BYTES:
-        raise ConfigError(f"{str(path)!r} holds {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}")
+        raise ConfigError(f"{str(path)!r} has {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -47,8 +47,8 @@ def parse_properties(text: str, *, source: str) -> dict[str, str]:
             values[_unescape(key)] = _unescape(value)
         except ValueError:  # the line is not shown: it may have a password
             raise ConfigError(
-                f"{source}:{number}: a bad escape, expected \\u and four hexadecimal digits",
-                hint="a backslash that is meant is written twice",
+                f"{source}:{number}: invalid escape, expected \\u and four hexadecimal digits",
+                hint="write a literal backslash as two backslashes",
             ) from None
     return values
 

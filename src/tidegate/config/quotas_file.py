@@ -75,7 +75,7 @@ _ENTRY_KEYS = (*ENTITY_TYPES, *QUOTA_KEYS, *_TEXT_KEYS)
 _GROUP_QUOTA_KEYS = tuple(key for key in QUOTA_KEYS if key in keys_for(MEMBER_TYPES[0]))
 _GROUP_KEYS = ("name", "members", *_GROUP_QUOTA_KEYS, *_TEXT_KEYS)
 _MEMBER_HINT = 'write - user: {name: "..."} or - client-id: {name: "..."}'
-_FILE_HINT = "docs/quotas-file.md says what such a file holds, with an example"
+_FILE_HINT = "see docs/quotas-file.md for the format and an example"
 _GROUP_HINT = "a group has a name, members, and at least one quota"
 _BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
@@ -143,7 +143,7 @@ def load_quotas_file(path: str | Path) -> QuotasFile:
                 content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             raise ConfigFileError(
-                f"cannot be read: {error.strerror or error}", name=name, line=None
+                f"cannot read the file: {error.strerror or error}", name=name, line=None
             ) from error
         if len(content) > MAX_FILE_BYTES:
             raise ConfigFileError(f"file must be at most {MAX_FILE_BYTES} bytes", name=name, line=None)
@@ -151,7 +151,7 @@ def load_quotas_file(path: str | Path) -> QuotasFile:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise ConfigFileError("not UTF-8", name=name, line=line) from error
+            raise ConfigFileError("file is not UTF-8", name=name, line=line) from error
         return parse_quotas_file(text, name=name)
 
 
@@ -214,7 +214,7 @@ class _Parser:
         """Return the whole file."""
         top = self._fields.table(root, _TOP_KEYS, label="the file")
         if "quotas" not in top.items:
-            raise self._fields.error("'quotas' is missing", root, hint="write 'quotas: []' for none")
+            raise self._fields.error("'quotas' is missing", root, hint="write 'quotas: []' for an empty list")
         self._check_version(top)
         entries = self._fields.list(top.items["quotas"], label="quotas")
         if len(entries.items) > MAX_ENTRIES:
@@ -248,8 +248,8 @@ class _Parser:
         items = self._fields.table(node, SMOOTH_SETTINGS, label="settings").items
         settings = {setting: self._setting(setting, value) for setting, value in items.items()}
         if SMOOTH_BURST_S in settings and SMOOTH not in settings:
-            hint = f"add {SMOOTH}: all, or the entities that it is for"
-            raise self._fields.error(f"{SMOOTH_BURST_S} does nothing without {SMOOTH}", node, hint=hint)
+            hint = f"add {SMOOTH}: all, or a list of entities"
+            raise self._fields.error(f"{SMOOTH_BURST_S} has no effect without {SMOOTH}", node, hint=hint)
         return settings
 
     def _setting(self, setting: str, node: Node) -> str | int:
@@ -298,12 +298,12 @@ class _Parser:
         (kind,) = items
         name = self._part(kind, items[kind])
         if name is None:
-            hint = "a default of 'quotas' holds for all who are in no group"
+            hint = "for clients in no group, set a default in 'quotas'"
             raise self._fields.error("a member must have a name, got default: true", node, hint=hint)
         self._fields.checked(node, lambda: checked_entity([(kind, name)]))
         other = self._members.get((kind, name))
         if other is not None:
-            where = f"twice in group {group!r}" if other == group else f"in group {other!r} already"
+            where = f"twice in group {group!r}" if other == group else f"already in group {other!r}"
             raise self._fields.error(f"{entity_text(((kind, name),))} is {where}", node)
         if len(self._members) == MAX_MEMBERS:
             raise self._fields.error(f"members of all groups must be at most {MAX_MEMBERS}", node)
@@ -360,8 +360,10 @@ class _Parser:
             group = None if name is None else self._members.get((kind, name))
             if group is not None:
                 member = entity_text(((kind, name),))
-                problem = f"{member} is in group {group!r} and has no quota but the group's"
-                raise self._fields.error(problem, node, hint="leave the quota out, or the member")
+                problem = f"{member} is in group {group!r}, which replaces its own quota"
+                raise self._fields.error(
+                    problem, node, hint="remove the quota, or remove the member from the group"
+                )
 
     def _value(self, key: str, node: Node, entity: EntityParts) -> float:
         number = self._size(key, node) if key in SIZE_KEYS else self._fields.number(node, label=key)

@@ -69,7 +69,7 @@ _LEAST = {SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}
 _MAX_SIZE_CHARS = 64
 _MAX_NUMBER_CHARS = 400
 _MAX_SHOWN_CHARS = 80
-_UNSET_HINT = "leave it out for no limit"
+_UNSET_HINT = "omit the key for no limit"
 _NUMBER = re.compile(
     r"[-+]?(?:[0-9]+(?P<inexact>\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)?|(?P<other>inf|infinity|nan))",
     re.IGNORECASE | re.ASCII,
@@ -126,7 +126,7 @@ def checked_entity(parts: Iterable[tuple[str, str | None]]) -> EntityParts:
     for kind in kinds - set(ENTITY_TYPES):
         raise ConfigError(f"unknown entity type {kind!r}", hint=did_you_mean(kind, ENTITY_TYPES))
     if "ip" in kinds and len(kinds) > 1:
-        raise ConfigError(f"an ip stands alone, got {entity_text(entity)}")
+        raise ConfigError(f"an ip cannot be combined with other parts, got {entity_text(entity)}")
     for kind, name in entity:
         _check_name(kind, name)
     return entity
@@ -190,13 +190,11 @@ def parse_size_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text) if len(text) <= _MAX_SIZE_CHARS else None
     if found is None:
         shown = text if len(text) <= _MAX_SIZE_CHARS else text[:_MAX_SIZE_CHARS] + "..."
-        hint = (
-            "leave out the '/s'" if text.endswith("/s") else "write a number and a unit, such as 4MiB or 10M"
-        )
+        hint = "remove the '/s'" if text.endswith("/s") else "write a number and a unit, such as 4MiB or 10M"
         raise ConfigError(f"{shown!r} is not a size", hint=hint)
     whole, fraction, unit = found.group(1), found.group(2) or "", found.group(3)
     if unit not in _UNITS:
-        raise ConfigError(f"{text!r} has the unknown unit {unit!r}", hint=_unit_hint(unit))
+        raise ConfigError(f"{text!r} has unknown unit {unit!r}", hint=_unit_hint(unit))
     scale: int = 10 ** len(fraction)
     size_bytes, rest = divmod(int(whole + fraction) * _UNITS[unit], scale)
     if rest:
@@ -211,7 +209,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     words = list(known)
     folded = {word.lower().replace("-", "_"): word for word in words}
     near = difflib.get_close_matches(given[:100].lower().replace("-", "_"), folded, n=1)
-    return f"did you mean {folded[near[0]]!r}?" if near else f"known are {', '.join(words)}"
+    return f"did you mean {folded[near[0]]!r}?" if near else f"expected one of {', '.join(words)}"
 
 
 def _definition(key: str, value: object, entity: EntityParts) -> QuotaKey:
@@ -220,7 +218,7 @@ def _definition(key: str, value: object, entity: EntityParts) -> QuotaKey:
         raise ConfigError(f"unknown quota key {key!r}", hint=did_you_mean(key, allowed or QUOTA_KEYS))
     if key not in allowed:
         kinds = " or ".join(sorted(QUOTA_KEYS[key].entity_types, reverse=True))
-        raise QuotaValueError(key=key, value=value, entity=entity, expected=f"is for {kinds}")
+        raise QuotaValueError(key=key, value=value, entity=entity, expected=f"is a quota of {kinds}")
     return QUOTA_KEYS[key]
 
 
@@ -261,4 +259,6 @@ def _name_text(name: str | None) -> str:
 def _unit_hint(unit: str) -> str:
     matches = [known for known in _UNITS if known.lower() == unit.lower()]
     expected = matches or ["B", "K", "M", "G", "T", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB"]
-    return f"units are {', '.join(expected)}" if not matches else f"did you mean {' or '.join(matches)}?"
+    return (
+        f"expected one of {', '.join(expected)}" if not matches else f"did you mean {' or '.join(matches)}?"
+    )

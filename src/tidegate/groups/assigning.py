@@ -58,13 +58,13 @@ class Assigning:
         generation = group.generation
         if stored.size > min(self._store.max_bytes, MAX_GROUP_BYTES):
             self._cannot_assign(
-                group, error_codes.UNKNOWN_SERVER_ERROR, "its assignment is too large", now_ms
+                group, error_codes.UNKNOWN_SERVER_ERROR, "the assignment is too large", now_ms
             )
             return
         size = sum([len(member.assignment) for member in stored.members])
         owner = group.members[group.leader_id or ""].owner
         if not self._table.reserve(group, owner, size):
-            reason = "there is no room for its assignment"
+            reason = "no memory for the assignment"
             self._cannot_assign(group, error_codes.GROUP_MAX_SIZE_REACHED, reason, now_ms)
             return
 
@@ -76,7 +76,7 @@ class Assigning:
                 self._stabilize(group, assignments, saved_ms)
             else:
                 self._cannot_assign(
-                    group, error_codes.COORDINATOR_NOT_AVAILABLE, "its assignment cannot be kept", saved_ms
+                    group, error_codes.COORDINATOR_NOT_AVAILABLE, "the assignment cannot be stored", saved_ms
                 )
 
         self._store.save(stored, on_saved)

@@ -61,7 +61,7 @@ class GroupCoordinator:
         for member in group.members.values():
             self._table.begin_session(member, member.session_timeout_ms, now_ms)
         if len(group.members) > self._table.max_size:
-            self._rebalances.begin(group, "it has more members than group.max.size", now_ms)
+            self._rebalances.begin(group, "more members than group.max.size", now_ms)
 
     # --- time
 
@@ -147,7 +147,7 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is None:
             return
-        self._rebalances.go_on_without(group, f"members leave{why(reason)}", now_ms)
+        self._rebalances.go_on_without(group, f"members left{why(reason)}", now_ms)
 
     def commit_problem(
         self,

@@ -175,7 +175,9 @@ class Joining:
         self._update(group, member, request, respond)
         self._table.hear(member, request.source)
         self._rebalances.begin_or_complete(
-            group, f"member {member_id!r} joins while it is {group.state.value}{why(request.reason)}", now_ms
+            group,
+            f"member {member_id!r} joined again in state {group.state.value}{why(request.reason)}",
+            now_ms,
         )
 
     def _add(self, group: Group, member_id: str, request: JoinRequest, respond: Respond, now_ms: int) -> None:
@@ -198,7 +200,7 @@ class Joining:
         self._table.add(group, member)
         self._table.hear(member, request.source)
         self._table.begin_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
-        self._rebalances.begin_or_complete(group, f"member {member_id!r} joins{why(request.reason)}", now_ms)
+        self._rebalances.begin_or_complete(group, f"member {member_id!r} joined{why(request.reason)}", now_ms)
 
     def _update(self, group: Group, member: Member, request: JoinRequest, respond: Respond) -> None:
         self._table.set_owner(member, request.owner)
@@ -231,10 +233,10 @@ class Joining:
         self._table.begin_session(member, member.session_timeout_ms, now_ms)
         name = f"static member {member.instance_id!r}"
         if group.state is not _STABLE:
-            self._rebalances.begin_or_complete(group, f"{name} is replaced{why(request.reason)}", now_ms)
+            self._rebalances.begin_or_complete(group, f"{name} was replaced{why(request.reason)}", now_ms)
             return
         if group.select_protocol() != group.protocol:
-            self._rebalances.begin_or_complete(group, f"{name} changes the protocol", now_ms)
+            self._rebalances.begin_or_complete(group, f"{name} changed the protocol", now_ms)
             return
         stored = group.stored()
         if stored.size > self._store.max_bytes:

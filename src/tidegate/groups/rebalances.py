@@ -61,7 +61,7 @@ class Rebalances:
     def begin(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance. The first of a group waits for a while for more members."""
         _log.info(
-            "group %r in state %s is rebalanced after generation %d: %s",
+            "rebalancing group %r (state %s, generation %d): %s",
             group.group_id,
             group.state.value,
             group.generation,
@@ -110,7 +110,7 @@ class Rebalances:
         ]:
             self._table.remove(group, member)
         if group.members and not group.elect_leader():
-            _log.info("group %r waits on: no member joins its rebalance", group.group_id)
+            _log.info("extended the rebalance of group %r: no member has joined it yet", group.group_id)
             self._deadlines.start(group.join_deadline, now_ms + group.rebalance_timeout_ms())
             return
         group.next_generation(now_ms)
@@ -158,7 +158,7 @@ class Rebalances:
             self._deadlines.start(member, now_ms + throttled_ms)
             return
         self._table.remove(group, member)
-        self.go_on_without(group, f"the session of member {member.member_id!r} is over", now_ms)
+        self.go_on_without(group, f"session of member {member.member_id!r} expired", now_ms)
 
     def _pending_over(self, pending: PendingMember, now_ms: int) -> None:
         group = self._table.groups.get(pending.group_id)
@@ -192,7 +192,7 @@ class Rebalances:
             return
         for member in missing:
             self._table.remove(group, member)
-        self.begin(group, f"{len(missing)} members did not ask for their assignment", now_ms)
+        self.begin(group, f"{len(missing)} members did not request their assignment", now_ms)
 
     def _is_put_off(
         self, group: Group, deadline: JoinDeadline | SyncDeadline, missing: Collection[Member], now_ms: int

@@ -105,4 +105,4 @@ def sync_refusal(error_code: int) -> Message:
 
 def why(reason: str | None) -> str:
     """Return the end of a line of the log, where a client has said why it joins or leaves."""
-    return f", for {reason[:_REASON_CHARS]!r}" if reason else ""
+    return f"; reason given by the client: {reason[:_REASON_CHARS]!r}" if reason else ""

@@ -252,8 +252,8 @@ class _Import:
     def _note_damage(self, path: Path, damage: str) -> None:
         if self._strict:
             raise LogFileError(
-                f"{str(path)!r} cannot be read: {damage}",
-                hint="leave it out, fetch it again, or import without --strict what can be read of it",
+                f"cannot read {str(path)!r}: {damage}",
+                hint="remove it from the command, copy it again, or import its readable part without --strict",
             )
         self._summary.damaged.append((path, damage))
 
@@ -447,7 +447,7 @@ class _Import:
                 AttributeError,
             ):  # the request counts, what it told does not
                 self._summary.bad += 1
-                self._rejected.append(f"line {told.line % _LINES_PER_FILE}: fields of another type\n")
+                self._rejected.append(f"line {told.line % _LINES_PER_FILE}: a field has an unexpected type\n")
         self._summary.quotas += sum(event.behind for event in found)
         self._summary.unpriced += topics.unpriced
         self._manifest.topics[key] = topics.partitions
@@ -515,7 +515,10 @@ def finished_import(out: Path) -> Iterator[Manifest]:
     """
     lock = lock_file(out / _LOCK)
     if lock is None:
-        raise ConfigError(f"an import into {str(out)!r} is under way", hint="wait for it, and run again")
+        raise ConfigError(
+            f"another import into {str(out)!r} is running",
+            hint="wait until it ends, then run the command again",
+        )
     try:
         manifest = Manifest.load(out)
         manifest.finish(out)
@@ -529,13 +532,13 @@ def _check_directory(out: Path) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise ConfigError(f"{str(out)!r} is no directory", hint="give --out another directory")
+        raise ConfigError(f"{str(out)!r} is not a directory", hint="give --out another directory")
     others = {path.name for path in out.iterdir()} - {_STAGING, _LOCK, _REJECTED, "parquet", IMPORT_MANIFEST}
     others = {name for name in others if not name.startswith(".")}
     if others or ((out / "parquet").exists() and not (out / IMPORT_MANIFEST).exists()):
         raise ConfigError(
-            f"{str(out)!r} holds something that no import has written",
-            hint="give --out an empty or new directory, or one of an earlier import",
+            f"{str(out)!r} contains files that `tidegate import` did not write",
+            hint="give --out a new or empty directory, or one of an earlier import",
         )
 
 

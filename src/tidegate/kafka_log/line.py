@@ -112,19 +112,19 @@ class LineReader:
         match = _TIME.search(line, 0, min(first, _PREFIX_BYTES_MAX))
         if match is None:
             _check_format(line)
-            raise LineError("no time before the request, expected like 2026-11-21 09:27:02,682")
+            raise LineError("no time before the request, expected a time such as 2026-11-21 09:27:02,682")
         if end <= first:
-            raise LineError("the request ends early: no closing brace")
+            raise LineError("the request is incomplete: no closing brace")
         try:
             request = self._decode(line[first:end])
         except msgspec.ValidationError as error:
             _check_format(line)
-            raise LineError(f"not the request of a broker: {_reason(error)}") from None
+            raise LineError(f"not a request as a broker logs it: {_reason(error)}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             _check_format(line)
             if _HEADER not in line:
                 return None
-            raise LineError("the request is no whole JSON object in UTF-8") from None
+            raise LineError("the request is not a complete JSON object in UTF-8") from None
         day, minute, second, fraction, offset = match.groups()
         if (key := day + minute + (offset or b"")) != self._minute:
             self._minute_s = self._seconds(day, minute, offset)
@@ -140,9 +140,9 @@ class LineReader:
             zone = self._zone if written is None else _written_zone(written.decode())
             offset = local.replace(tzinfo=zone).utcoffset() or timedelta()
         except (ValueError, OverflowError):
-            raise LineError("the time is none that exists") from None
+            raise LineError("the time is not valid") from None
         if local.year not in _YEARS:
-            raise LineError(f"the time is not from {_YEARS[0]} to {_YEARS[-1]}")
+            raise LineError(f"the year is not from {_YEARS[0]} to {_YEARS[-1]}")
         return (local - offset - _EPOCH) // _SECOND
 
 

@@ -17,11 +17,11 @@ BLOCK_BYTES = 8 << 20
 LINE_BYTES_MAX = 64 << 20
 """A longer line is none of a request log."""
 
-_CORRUPT = "the gzip file is corrupt, and the last requests before that may be wrong"
+_CORRUPT = "the gzip file is corrupt; the last requests before the damage may be wrong"
 _GZIP = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 16
 """Read at once: what comes before a damage is read up to the last of them."""
-_HINT = "give request logs of Apache Kafka, or directories that have some: docs/import.md"
+_HINT = "give request logs of Apache Kafka, or directories that contain them; see docs/import.md"
 
 
 class LogFileError(TidegateError):
@@ -53,7 +53,7 @@ def find_logs(sources: Iterable[Source], out: Path) -> list[Source]:
                 f"no request log at {str(source.path)!r}, expected a file or a directory", hint=_HINT
             )
     if not found:
-        raise ConfigError("no request logs in the directories given", hint=_HINT)
+        raise ConfigError("no request logs in the given directories", hint=_HINT)
     return found
 
 
@@ -124,4 +124,6 @@ class LogFile:
             else:
                 self.rest += block
                 if len(self.rest) > LINE_BYTES_MAX:
-                    self.damage = f"it has a line of more than {LINE_BYTES_MAX} bytes: no request log"
+                    self.damage = (
+                        f"a line has more than {LINE_BYTES_MAX} bytes, so the file is not a request log"
+                    )

@@ -57,8 +57,8 @@ class Manifest:
             return cls()
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(
-                f"{str(path)!r} is not the manifest of an import: {error}",
-                hint="give an empty directory, or one that `tidegate import` has written",
+                f"{str(path)!r} is not a valid import manifest: {error}",
+                hint="use an empty directory, or one that `tidegate import` wrote",
             ) from None
 
     def save(self, directory: Path) -> None:

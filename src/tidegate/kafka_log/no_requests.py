@@ -11,25 +11,25 @@ __all__ = ["names_text", "no_requests_error"]
 _NAMED_MAX = 3
 
 _SWITCH_ON = (
-    "switch the request log on: set the logger kafka.request.logger to DEBUG on the broker, "
-    "and import its file (docs/import.md)"
+    "set the logger kafka.request.logger to DEBUG on the broker, then import the file that it writes "
+    "(docs/import.md)"
 )
 _REASONS = {
     "text": (
-        "has requests only in the text format that Kafka wrote before 2.8",
-        "import logs of brokers of 2.8 or newer: the text format has no sizes of records",
+        "all requests are in the text format of Kafka before 2.8",
+        "import logs of Kafka 2.8 or later: the text format does not contain the sizes of records",
     ),
     "json": (
-        "has requests only inside JSON objects, as JSON layouts of log4j and log collectors write them",
+        "all requests are inside JSON objects, as JSON layouts of log4j and log collectors write them",
         "log with a PatternLayout (docs/import.md), or extract the lines first, for example: jq -r .log FILE",
     ),
     "begun before": (
-        "has only requests that began before the logger was switched on",
+        "all requests began before the logger was switched on",
         "leave the logger on while clients send requests, and import again",
     ),
     "forwarded": (
-        "has only requests that brokers forwarded to this controller",
-        "import the request logs of the brokers: they have these requests, too",
+        "all requests were forwarded to this controller by brokers",
+        "import the request logs of the brokers: they also contain these requests",
     ),
 }
 """Error and hint, by reason why lines were skipped; the first that fits is told."""
@@ -50,19 +50,19 @@ def no_requests_error(
     names = names_text(files)
     for reason, (what, hint) in _REASONS.items():
         if skipped[reason]:
-            return LogFileError(f"nothing imported: {names} {what}", hint=hint)
+            return LogFileError(f"nothing imported from {names}: {what}", hint=hint)
     if damaged:
         path, damage = damaged[0]
         return LogFileError(
-            f"nothing imported: {str(path)!r} cannot be read: {damage}",
-            hint="leave it out, or fetch it again",
+            f"nothing imported: cannot read {str(path)!r}: {damage}",
+            hint="remove it from the command, or copy it again",
         )
     if bad:
         return LogFileError(
-            f"nothing imported: {names} has no request that can be read ({bad:,} rejected; see {rejected})",
+            f"nothing imported from {names}: no request can be read ({bad:,} rejected; see {rejected})",
             hint="import logs of Apache Kafka 2.8 or newer (docs/import.md)",
         )
-    return LogFileError(f"nothing imported: {names} has no request line", hint=_SWITCH_ON)
+    return LogFileError(f"nothing imported from {names}: no line contains a request", hint=_SWITCH_ON)
 
 
 def names_text(files: Sequence[Path]) -> str:

@@ -172,7 +172,7 @@ class RequestColumns:
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             version = logged.request_header.request_api_version
             raise LineError(
-                f"fields are not those of api key {api_key} version {version} in Kafka 2.8 to 4.3"
+                f"fields do not match api key {api_key} version {version} of Kafka 2.8 to 4.3"
             ) from None
 
     def _reject(self, number: int, reason: str) -> None:
@@ -219,7 +219,7 @@ class RequestColumns:
         body, response = logged.request, logged.response
         if not isinstance(body, dict):
             if body:
-                raise LineError("the request is a text, expected an object")
+                raise LineError("the request is a string, expected an object")
             self.skipped["begun before"] += 1
             return
         after_us = MAKING_A_LINE_US + round((logged.send_time_ms + logged.response_queue_time_ms) * 1000)
@@ -241,7 +241,7 @@ class RequestColumns:
         fetch_bytes, record_bytes, exempt, read_from = NO_BYTES, 0, False, None
         if api_key == FETCH:
             if not isinstance(response, dict):
-                raise LineError("a Fetch without a response")
+                raise LineError("the Fetch has no response")
             if is_follower(body):
                 exempt = True
             elif logged.throttle_time_ms > 0 and not response["responses"]:
@@ -306,7 +306,7 @@ class RequestColumns:
         match = _CONNECTION.fullmatch(text)
         if match is None:
             raise LineError(
-                "not a connection id: expected LOCAL-REMOTE-INDEX or LOCAL-REMOTE-PROCESSOR-INDEX"
+                "the connection id is not valid, expected LOCAL-REMOTE-INDEX or LOCAL-REMOTE-PROCESSOR-INDEX"
             )
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
         found = self._connections[text] = number, _address(match[1])
@@ -379,7 +379,7 @@ def _read_from(asked: list[dict[str, Any]], answered: list[dict[str, Any]]) -> t
                 offsets += offset
                 partitions += crc32(f"{name} {index}".encode("utf-8", "replace"))
     if type(lag + offsets) is not int or lag + offsets > _MOST_RECORDS:
-        raise LineError("a Fetch reads past all offsets")
+        raise LineError("an offset of the Fetch is out of range")
     return (lag, offsets, partitions) if lag >= 0 else None
 
 
@@ -387,7 +387,7 @@ def _throttle_ms(response: dict[str, Any]) -> int:
     """Return the throttle time that the client was told: of a mutation it is nowhere else."""
     told = response.get("throttleTimeMs", 0)
     if type(told) is not int or not 0 <= told <= SIZE_MAX:
-        raise LineError("throttleTimeMs of the response is no INT32")
+        raise LineError(f"throttleTimeMs of the response is not a whole number from 0 to {SIZE_MAX}")
     return told
 
 
@@ -415,5 +415,5 @@ def _sizes(
         response_size(api_key, api_version, response) if isinstance(response, dict) else 0,
     )
     if not 0 <= min(sizes) <= max(sizes) <= SIZE_MAX:
-        raise LineError(f"{API_BY_KEY[api_key].name} has more bytes than a message can have")
+        raise LineError(f"{API_BY_KEY[api_key].name} is larger than a message can be, {SIZE_MAX} bytes")
     return sizes

@@ -36,8 +36,8 @@ def worker_processes(count: int) -> Iterator[Executor]:
             yield pool
         except BrokenProcessPool:
             raise WorkerError(
-                "a process that read lines of the log has ended before its time, for want of memory perhaps",
-                hint="--processes 1 reads them in one process",
+                "a process that parsed lines ended unexpectedly, possibly out of memory",
+                hint="run the command with --processes 1",
             ) from None
         except BaseException:
             pool.shutdown(cancel_futures=True)

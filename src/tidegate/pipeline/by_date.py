@@ -74,8 +74,8 @@ class DatedWriter:
     def _begin(self, directory: str) -> "_File":
         if len(self.files) == self._most_files:
             raise UsageFilesError(
-                f"the rows are of more than {self._most_files} dates, or to and fro between them",
-                hint="give fewer hours",
+                f"the rows have more than {self._most_files} dates, or switch between dates too often",
+                hint="read fewer hours",
             )
         self.files.append(f"{directory}/{self._part}-{len(self.files):05d}.parquet")
         return _File(self._opened(self.files[-1]), self._schema)

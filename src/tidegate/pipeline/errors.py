@@ -47,9 +47,9 @@ _SAYS_NOTHING = re.compile(
     r"|An error occurred while calling .*"
 )
 _SPARKS_OWN = re.compile(r"^(?:(?:org\.apache\.spark|pyspark|py4j)[\w.$]*: )+")
-_CLUSTER_HINT = "docs/clusters.md says what executors need; PYSPARK_PYTHON names the Python that they run"
-DAMAGED_HINT = "move the file away, or fetch an undamaged copy of it, and run again"
-_VANISHED_HINT = "run again: old files are compacted"
+_CLUSTER_HINT = "see docs/clusters.md for what executors need; PYSPARK_PYTHON sets the Python that they run"
+DAMAGED_HINT = "move the file away or replace it with an undamaged copy, then run the command again"
+_VANISHED_HINT = "run the command again: compaction replaces files"
 _LONGEST_REASON = 300  # characters of a foreign message that are shown
 _LARGEST_SUM = 2.0**62  # as a double; half of what 64 bits hold
 
@@ -75,7 +75,7 @@ class VanishedFileError(UsageFilesError):
     """Raise when a usage file that was listed is not there any more."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path!r} vanished while it was read", hint=_VANISHED_HINT)
+        super().__init__(f"{path!r} was removed while it was read", hint=_VANISHED_HINT)
         self.path = path
 
 
@@ -104,7 +104,7 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
     if own := _OWN_MESSAGE.search(text):
         return UsageFilesError(own["message"], hint=own["hint"])
     if _VANISHED_FILE.search(text):
-        return UsageFilesError("a usage file vanished while it was read", hint=_VANISHED_HINT)
+        return UsageFilesError("a usage file was removed while it was read", hint=_VANISHED_HINT)
     if unreadable := _UNREADABLE_FILE.search(text):
         path = "/" + unquote(unreadable["path"]).lstrip("/")
         return UsageFilesError(
@@ -114,7 +114,9 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
     if _OVERFLOW.search(text):
         return _sum_error()
     if _OUT_OF_MEMORY.search(text):
-        return JobError("Spark ran out of memory", hint="give it more: SPARK_DRIVER_MEMORY=4g tidegate ...")
+        return JobError(
+            "Spark ran out of memory", hint="give Spark more memory: SPARK_DRIVER_MEMORY=4g tidegate ..."
+        )
     if missing := _MISSING_MODULE.search(text):
         return JobError(f"the executors' Python has no module {missing['module']!r}", hint=_CLUSTER_HINT)
     if not_run := _NOT_RUN.search(text):
@@ -130,8 +132,8 @@ def check_sum(total: float) -> None:
 
 def _sum_error() -> UsageFilesError:
     return UsageFilesError(
-        "a sum over the usage files does not fit into 64 bits: some row holds an impossible number",
-        hint="leave out the hour that has it: --from, --to",
+        "a sum over the usage files does not fit into 64 bits: a row contains an impossible number",
+        hint="exclude the hour of that row with --from and --to",
     )
 
 
@@ -140,7 +142,7 @@ def start_error(text: str, said: str, *, spark_log: Path | None) -> JobError:
     is_gone = "JAVA_GATEWAY_EXITED" in text
     reasons = [match["reason"] for match in (_SAID if is_gone else _NOT_TAKEN).finditer(said)]
     reason = reasons[-1] if reasons else _reason_of(text)
-    return JobError(f"Spark does not start: {reason[:_LONGEST_REASON]}", hint=_log_hint(spark_log))
+    return JobError(f"cannot start Spark: {reason[:_LONGEST_REASON]}", hint=_log_hint(spark_log))
 
 
 def _reason_of(text: str) -> str:
@@ -155,4 +157,4 @@ def _reason_of(text: str) -> str:
 
 
 def _log_hint(spark_log: Path | None) -> str | None:
-    return None if spark_log is None else f"what Spark said is in {spark_log}"
+    return None if spark_log is None else f"see the log of Spark: {spark_log}"

@@ -104,7 +104,9 @@ def opened_parquet(name: str, *, read_dictionary: Sequence[str] = ()) -> Iterato
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise FilesystemError(f"{name!r}: {reason_of(error)}", hint=hint_of(found, error)) from error
+        raise FilesystemError(
+            f"cannot read {name!r}: {reason_of(error)}", hint=hint_of(found, error)
+        ) from error
     with opened, pq.ParquetFile(opened, pre_buffer=True, **options) as file:
         yield file
 
@@ -117,7 +119,9 @@ def _reasons_of(uri: Uri) -> Iterator[None]:
     except ConfigError:
         raise
     except (pa.ArrowException, OSError, ValueError, ImportError, NotImplementedError) as error:
-        raise FilesystemError(f"{str(uri)!r}: {reason_of(error)}", hint=hint_of(uri, error)) from error
+        raise FilesystemError(
+            f"cannot use {str(uri)!r}: {reason_of(error)}", hint=hint_of(uri, error)
+        ) from error
 
 
 def reason_of(error: BaseException) -> str:
@@ -154,16 +158,16 @@ def hint_of(uri: Uri, error: BaseException) -> str | None:
         missing = (
             "fsspec, and a library that fsspec names" if error.name == "fsspec" else error.name or "a library"
         )
-        return f"{scheme}:// needs {missing}; install it for executors, too"
+        return f"{scheme}:// needs {missing}; install it, also for executors"
     if scheme in _HADOOPS and ("libhdfs" in str(error) or "libjvm" in str(error)):
         return (
-            f"{scheme}:// needs Hadoop's libhdfs and a Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, "
-            "or give webhdfs://"
+            f"{scheme}:// needs Hadoop's libhdfs and Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, "
+            "or use webhdfs://"
         )
     if "without" in str(error) and "support" in str(error):
-        return f"this pyarrow was built without {scheme}://; the wheels of PyPI have it"
+        return f"this pyarrow was built without {scheme}://; install pyarrow from PyPI, which supports it"
     if "Protocol not known" in str(error):
-        return "give a path, or a URI of s3, gs, abfs, hdfs, or of a filesystem of fsspec"
+        return "give a path, or a URI that begins with s3, gs, abfs, hdfs or a scheme of fsspec"
     if any(word in str(error).lower() for word in _NO_CREDENTIALS):
-        return "credentials come from the environment of each process: docs/clusters.md"
+        return "set the credentials in the environment of each process; see docs/clusters.md"
     return None

@@ -11,7 +11,7 @@ from tidegate.pipeline.errors import MissingJavaError
 __all__ = ["OLDEST_JAVA", "java_major", "require_java"]
 
 OLDEST_JAVA = 17  # Spark 4 says: Java 17 or later
-_HINT = f"install Java {OLDEST_JAVA} or later (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME to one"
+_HINT = f"install Java {OLDEST_JAVA} or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
 _VERSION = re.compile(r'version "(?P<first>\d+)(?:\.(?P<second>\d+))?')
 _ANSWER_SECONDS = 30
 
@@ -26,7 +26,7 @@ def require_java(environ: Mapping[str, str] = os.environ) -> str:
     text = _version_text(command)
     major = java_major(text)
     if major is None:
-        raise MissingJavaError(f"{command!r} does not say which Java it is", hint=_HINT)
+        raise MissingJavaError(f"cannot find the Java version of {command!r}", hint=_HINT)
     if major < OLDEST_JAVA:
         raise MissingJavaError(
             f"Spark needs Java {OLDEST_JAVA} or later, {command!r} is Java {major}", hint=_HINT
@@ -52,11 +52,11 @@ def _java_command(environ: Mapping[str, str]) -> str:
     if home:
         command = os.path.join(home, "bin", "java")
         if not os.access(command, os.X_OK):
-            raise MissingJavaError(f"JAVA_HOME is {home!r}, but there is no bin/java in it", hint=_HINT)
+            raise MissingJavaError(f"JAVA_HOME is {home!r}, which contains no bin/java", hint=_HINT)
         return command
     found = shutil.which("java", path=environ.get("PATH", os.defpath))
     if found is None:
-        raise MissingJavaError("Spark needs Java, and there is no java on the path", hint=_HINT)
+        raise MissingJavaError("Spark needs Java, but PATH contains no java", hint=_HINT)
     return found
 
 
@@ -71,5 +71,5 @@ def _version_text(command: str) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingJavaError(f"{command!r} cannot be run: {error}", hint=_HINT) from error
+        raise MissingJavaError(f"cannot run {command!r}: {error}", hint=_HINT) from error
     return answer.stderr + answer.stdout

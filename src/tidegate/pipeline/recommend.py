@@ -141,8 +141,8 @@ def recommend(
     """
     if evidence.is_imported and QuotaType.REQUEST.key in wanted.budgets:
         raise ConfigError(
-            "request_percentage cannot have a budget here: a request log does not hold the time of network threads",
-            hint="leave it out, or ask of a record of tidegate serve",
+            "request_percentage cannot have a budget: an imported record does not contain the time of network threads",
+            hint="remove this budget, or use a record of `tidegate serve`",
         )
     left_out = evidence.internal - _named(wanted.protect, evidence.internal)
     found = find_limits(replays, levels_of(by), None)
@@ -150,7 +150,7 @@ def recommend(
     if not entities:
         raise NothingToRecommendError(
             "nothing to recommend: the record has no request of an entity that can have a quota",
-            hint="tidegate usage shows what there is; give more hours",
+            hint="read more hours; `tidegate usage` shows the clients of the record",
         )
     requests = _requests(entities)
     _check_evidence(evidence, requests, wanted)
@@ -195,7 +195,7 @@ def _check_evidence(evidence: Evidence, requests: Mapping[str, int], wanted: Wan
     """Raise `TooLittleDataError` where a record is too short, or has too few requests of any type."""
     if wanted.force:
         return
-    hint = "record the busiest hours, or give --force"
+    hint = "record the busiest hours, or use --force"
     if evidence.windows < ENOUGH_WINDOWS:
         windows = things_text(evidence.windows, "window")
         raise TooLittleDataError(
@@ -221,8 +221,8 @@ def _forecast(
         if name_of(row) in proposal.protected and is_touched(row):
             name = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
             raise ConfigError(
-                f"the quotas found would throttle {name}, which is to be protected",
-                hint="give a larger --headroom or --budget",
+                f"the proposed quotas would throttle {name}, which is protected",
+                hint="increase --headroom or --budget",
             )
     return outcomes
 
@@ -301,7 +301,7 @@ def _of_type(
     largest = (
         max(others, key=lambda limit: limit.value) if others else min(own, key=lambda limit: limit.value)
     )
-    place = "the largest" if others else "for lack of others the smallest"
+    place = "the largest" if others else "the smallest protected"
     among = len(others or own)
     place = f"{place} of {count_text(among)}" if among > 1 else "the only one"
     reason = f"{place} is {entity_text(largest.row)}: {largest.reason}"
@@ -336,7 +336,7 @@ def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit
     if value < LEAST[quota_type]:
         value = LEAST[quota_type]
         needs = f"{limit_text(quota_type, never)}{where}"
-        reason = f"the floor of {given_text(quota_type, value)}, as it needs only {needs}"
+        reason = f"the floor of {given_text(quota_type, value)}, because it needs only {needs}"
     if was_throttled(row):
         reason += ", was throttled when recorded and may want more"
     return _Limit(row, value, is_protected, f"protected, {reason}" if is_protected else reason)
@@ -371,22 +371,23 @@ def _cut_to_budget(
         rest = [limit.value for limit in here if not limit.is_protected]
         if fixed > budget or (rest and fixed >= budget):
             raise BudgetError(
-                f"{QUOTA_NAMES[quota_type]}: of the {given_text(quota_type, budget)} of node {node_id} the "
-                f"protected need {limit_text(quota_type, fixed)}: nothing is left",
-                hint="protect fewer, or change --budget or --headroom",
+                f"{QUOTA_NAMES[quota_type]}: on node {node_id} the protected entities need "
+                f"{limit_text(quota_type, fixed)} of the budget of {given_text(quota_type, budget)}: "
+                "nothing is left for others",
+                hint="protect fewer entities, or change --budget or --headroom",
             )
         height = min(height, _height(rest, budget - fixed))
     if height < 1 and quota_type in _BYTE_QUOTAS:
         raise BudgetError(
-            f"{QUOTA_NAMES[quota_type]}: {given_text(quota_type, budget)} a broker leaves some of "
-            f"{things_text(len(limit_of), 'entity', 'entities')} less than one byte a second",
-            hint="give a larger --budget",
+            f"{QUOTA_NAMES[quota_type]}: a budget of {given_text(quota_type, budget)} per broker leaves some of "
+            f"{things_text(len(limit_of), 'entity', 'entities')} less than one byte per second",
+            hint="increase --budget",
         )
     height = rounded_down(quota_type, height)
     for limit in {id(limit): limit for limit in (*own, everybody)}.values():
         if not limit.is_protected and limit.value > height:
             limit.value = height
-            limit.reason += f"; cut to what a budget of {given_text(quota_type, budget)} a broker leaves"
+            limit.reason += f"; cut to fit the budget of {given_text(quota_type, budget)} per broker"
 
 
 def _height(values: Sequence[float], room: float) -> float:
@@ -410,8 +411,8 @@ def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, st
     for kind, name in protect:
         if by not in (kind, "both"):
             raise ConfigError(
-                f"{kind}={name!r} cannot be protected where entities are told apart by {by} alone",
-                hint="leave out --by, or give --by both",
+                f"cannot protect {kind}={name!r}: the quotas are by {by} only",
+                hint="remove --by, or use --by both",
             )
         column = "entity_user" if kind == "user" else "entity_client_id"
         named = {name_of(row) for row in entities if row[column] == name}
@@ -419,8 +420,10 @@ def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, st
             others = sorted({row[column] for row in entities if row[column] is not None})[:_MOST_GUESSES]
             near = difflib.get_close_matches(name[:_LONGEST_GUESS], others, n=1)
             raise ConfigError(
-                f"nobody in the record is {kind}={name!r}, so it cannot be protected",
-                hint=f"did you mean {near[0]!r}?" if near else "tidegate usage shows who there is",
+                f"cannot protect {kind}={name!r}: the record does not contain it",
+                hint=f"did you mean {near[0]!r}?"
+                if near
+                else "`tidegate usage` shows the clients of the record",
             )
         found |= named
     return frozenset(found)

@@ -52,7 +52,7 @@ _SQL_SETTINGS = {
 }
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 _DAEMON = "tidegate.pipeline.replay.daemon"
-_KEEPING = "keeping Spark's classes for the next start, once: some seconds, 170 MB"
+_KEEPING = "saving Spark's classes for faster starts (once, a few seconds, 170 MB)"
 _KEEPING_SECONDS = 60  # on a busy machine it is left
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {

@@ -85,7 +85,7 @@ def kernel_at_hand(
     """
     for name in _not_compiled(plans, timelines, with_usage=with_usage):
         kernel = _KERNELS[name]
-        with Console(stderr=True).status(f"compiling {kernel.what}, once: some twenty seconds"):
+        with Console(stderr=True).status(f"compiling {kernel.what} (once, about 20 seconds)"):
             kernel.make()
 
 
@@ -99,7 +99,7 @@ def smooth_mode_at_hand(plans: Iterable[Plan], timelines: Iterable[Timeline]) ->
         return
     kernel = _KERNELS[OPEN_SMOOTH]
     if not _is_compiled(kernel):
-        print(f"compiling {kernel.what}, once: some twenty seconds", file=sys.stderr, flush=True)
+        print(f"compiling {kernel.what} (once, about 20 seconds)", file=sys.stderr, flush=True)
         kernel.make()
 
 
@@ -115,24 +115,24 @@ def compile_replay_kernel(kernel: str = OPEN) -> None:
 
 
 _KERNELS: Mapping[str, _Kernel] = {
-    OPEN: _Kernel(KERNEL_MODULES, replay, compile_replay_kernel, "the open loop of the replay"),
+    OPEN: _Kernel(KERNEL_MODULES, replay, compile_replay_kernel, "the open-loop replay"),
     CLOSED: _Kernel(
-        CLOSED_LOOP_MODULES, run, partial(compile_replay_kernel, CLOSED), "the closed loop of the replay"
+        CLOSED_LOOP_MODULES, run, partial(compile_replay_kernel, CLOSED), "the closed-loop replay"
     ),
     OPEN_SMOOTH: _Kernel(
         REPLAY_MODULES,
         replay,
         partial(compile_replay_kernel, OPEN_SMOOTH),
-        "the open loop with smooth mode",
+        "the open-loop replay with smooth mode",
     ),
     CLOSED_SMOOTH: _Kernel(
         RUN_MODULES,
         run,
         partial(compile_replay_kernel, CLOSED_SMOOTH),
-        "the closed loop with smooth mode",
+        "the closed-loop replay with smooth mode",
     ),
     USAGE: _Kernel(
-        rollup_kernel.KERNEL_MODULES, rollup_kernel.measure, compile_usage_kernel, "what adds usage up"
+        rollup_kernel.KERNEL_MODULES, rollup_kernel.measure, compile_usage_kernel, "the aggregation of usage"
     ),
 }
 

@@ -32,7 +32,5 @@ class ClockWatch:
         if abs(stepped_ms) < LEAST_STEP_MS:
             return
         self._offset_ms = offset_ms
-        _log.warning(
-            "the wall clock was stepped by %+d ms; quotas are measured as if it were not", stepped_ms
-        )
+        _log.warning("wall clock jumped by %+d ms; quotas are not affected", stepped_ms)
         self._on_step(now_ms, offset_ms)

@@ -84,27 +84,28 @@ class Closing:
 
     def late_logins(self) -> None:
         """Close those that have not logged in within `MAX_LOGIN_S`."""
-        self._close(self._logins.late(), f"its login was not over within {MAX_LOGIN_S:.0f} s")
+        self._close(self._logins.late(), f"login not completed within {MAX_LOGIN_S:.0f} s")
 
     def stalled(self) -> None:
         """Close those whose clients do not read: each holds an answer, and maybe a deleted file."""
         since_ns = self._monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
         stalled = [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]
-        self._close(stalled, f"it took no byte of its answer for {MAX_SEND_STALL_S:.0f} s")
+        self._close(stalled, f"client did not read its response for {MAX_SEND_STALL_S:.0f} s")
 
     def slow(self) -> None:
         """Close those that keep others from being read: half a request in memory, and too little follows."""
         slow = [holder for holder in self._memory.slow() if isinstance(holder, Channel)]
         self._close(
-            slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
+            slow,
+            "request arrived too slowly while other clients waited for memory; see queued.max.request.bytes",
         )
 
     def displaced(self, channel: Channel) -> None:
         """Close a connection of the principal that has most: one with fewer connects, and no more are allowed."""
         self._front.on_bad_frame(
             channel,
-            "its principal has most connections, and another needed one while all were in use "
-            "(max.connections, or descriptors: ulimit -n)",
+            "all connections are in use, and its principal has the most; another principal needed one; "
+            "see max.connections, and ulimit -n for file descriptors",
         )
         channel.close()
 
@@ -112,15 +113,15 @@ class Closing:
         """Close a connection whose principal holds most memory: another principal waits for it."""
         self._front.on_bad_frame(
             channel,
-            "its request was coming in while another principal, which holds less, waited for memory "
-            "(queued.max.request.bytes); hint: the client may send it again",
+            "request dropped: another principal, which holds less memory, waited for some; "
+            "see queued.max.request.bytes; hint: the client can send the request again",
         )
         channel.close()
 
     def unread(self, channel: Channel) -> None:
         """Close a connection whose principal holds most memory: its client does not read, and others need it."""
         self._front.on_bad_frame(
-            channel, "it left its answer unread while others needed the memory (queued.max.request.bytes)"
+            channel, "response not read while other clients waited for memory; see queued.max.request.bytes"
         )
         channel.close()
 

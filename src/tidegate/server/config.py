@@ -153,241 +153,353 @@ SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
     for setting in (
         _string(
-            "listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://host:port, comma separated"
+            "listeners",
+            "PLAINTEXT://127.0.0.1:9092",
+            "Addresses that the broker listens on, as NAME://host:port, comma-separated.",
         ),
         _string(
             "advertised.listeners",
             "",
-            "where clients of each listener are to connect to; default: where it listens",
+            "Addresses that clients connect to, as NAME://host:port, comma-separated. Default: the addresses "
+            "of listeners.",
         ),
         _string(
             "listener.security.protocol.map",
             "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-            "NAME:PROTOCOL for each listener, comma separated",
+            "Security protocol of each listener, as NAME:PROTOCOL, comma-separated.",
         ),
         _string(
             "inter.broker.listener.name",
             "",
-            "where there are several, the listener that is not closed for max.connections; default: PLAINTEXT",
+            "Listener exempt from the broker's connection limits if there are several listeners. Default: "
+            "PLAINTEXT.",
         ),
         _string(
-            "controller.listener.names", "", "names in listeners that are left out: no controller's is served"
+            "controller.listener.names",
+            "",
+            "Names in listeners that belong to a controller, comma-separated. The broker does not open them.",
         ),
-        _int("node.id", 1, 0, "the number of this node"),
+        _int("node.id", 1, 0, "Id of this broker."),
         _string(
-            "log.dirs", "tidegate-data", "where topics, quotas and the usage record are kept (one directory)"
+            "log.dirs",
+            "tidegate-data",
+            "Data directory: topics, quotas and the usage record. Exactly one directory.",
         ),
-        _int("num.partitions", 1, 1, "partitions of a topic that is created without a number"),
-        _bool("auto.create.topics.enable", True, "create topics that a client asks Metadata about"),
-        _int("message.max.bytes", 1_048_588, 0, "largest record batch"),
+        _int("num.partitions", 1, 1, "Default number of partitions of a new topic."),
+        _bool("auto.create.topics.enable", True, "Create a topic when a client requests its metadata."),
+        _int("message.max.bytes", 1_048_588, 0, "Maximum size of a record batch, in bytes."),
         Setting(
             name="log.message.timestamp.type",
             type=("CreateTime", "LogAppendTime"),
             default="CreateTime",
-            doc="whose time stamp a batch keeps",
+            doc="Timestamp of a batch: CreateTime (the producer's) or LogAppendTime (the broker's).",
         ),
-        _int("log.segment.bytes", 1 << 30, 1024 * 1024, "size at which a segment file is closed"),
+        _int(
+            "log.segment.bytes",
+            1 << 30,
+            1024 * 1024,
+            "Size at which a segment file is closed and a new one starts, in bytes.",
+        ),
         _string(
             "log.cleanup.policy",
             "delete",
-            "delete: old segments are deleted; compact: all records are kept, this broker has no log cleaner",
+            "delete: old segments are deleted. compact: all records are kept, as this broker has no log "
+            "cleaner.",
         ),
-        _int("log.index.interval.bytes", 4096, 0, "bytes between two entries of the offset index"),
+        _int(
+            "log.index.interval.bytes", 4096, 0, "Bytes of records between two entries of the offset index."
+        ),
         _long(
             "log.flush.interval.messages",
             _LONG_MAX,
             1,
-            "records after which a partition is synced; 1: acks=all is answered after the sync",
+            "Number of records after which a partition is synced to disk. With 1, acks=all is answered after "
+            "the sync.",
         ),
-        _long("log.flush.interval.ms", _LONG_MAX, 0, "age at which records are synced"),
+        _long("log.flush.interval.ms", _LONG_MAX, 0, "Age at which records are synced to disk, in ms."),
         _long(
-            "log.message.timestamp.after.max.ms", 3_600_000, 0, "how far in the future a time stamp may lie"
+            "log.message.timestamp.after.max.ms",
+            3_600_000,
+            0,
+            "How far a record's timestamp may be ahead of the broker's clock, in ms.",
         ),
-        _long("log.retention.ms", 604_800_000, -1, "age at which segments are deleted; -1: never"),
+        _long("log.retention.ms", 604_800_000, -1, "Age at which segments are deleted, in ms; -1: never."),
         _long(
             "log.retention.bytes",
             -1,
             None,
-            "size of a partition at which old segments are deleted; -1: never",
+            "Size of a partition above which its oldest segments are deleted, in bytes; -1: never.",
         ),
         _long(
             "log.retention.check.interval.ms",
             300_000,
             1,
-            "how often it is looked for segments that may go: at least each minute, at most ten times a second",
+            "How often expired segments are deleted, in ms. The effective range is 100 ms to 1 minute.",
         ),
-        _long("log.roll.ms", 604_800_000, 1, "age at which a segment is closed though it is not full"),
+        _long(
+            "log.roll.ms", 604_800_000, 1, "Age at which a segment is closed even if it is not full, in ms."
+        ),
         _int(
             "producer.id.expiration.ms",
             86_400_000,
             1,
-            "silence after which a partition forgets an idempotent producer",
+            "Idle time after which a partition forgets an idempotent producer, in ms.",
         ),
-        _int("fetch.max.bytes", 57_671_680, 1024, "most bytes of one fetch answer"),
+        _int("fetch.max.bytes", 57_671_680, 1024, "Maximum size of a fetch response, in bytes."),
         _int(
             "max.request.partition.size.limit",
             2000,
             1,
-            "most partitions in one answer of DescribeTopicPartitions",
+            "Maximum number of partitions in a response to DescribeTopicPartitions.",
         ),
         _int(
             "group.min.session.timeout.ms",
             6_000,
             None,
-            "shortest session that a member of a group may ask for",
+            "Minimum session timeout that a group member may request, in ms.",
         ),
-        _int("group.max.session.timeout.ms", 1_800_000, None, "longest session that a member may ask for"),
+        _int(
+            "group.max.session.timeout.ms",
+            1_800_000,
+            None,
+            "Maximum session timeout that a group member may request, in ms.",
+        ),
         _int(
             "group.initial.rebalance.delay.ms",
             3_000,
             None,
-            "how long an empty group waits for more members when one joins",
+            "Delay before the first rebalance of an empty group, in ms.",
         ),
-        _int("group.max.size", _INT_MAX, 1, "most members of a group; never more than 1000"),
-        _int("offset.metadata.max.bytes", 4096, None, "longest text beside a committed offset"),
+        _int(
+            "group.max.size",
+            _INT_MAX,
+            1,
+            "Maximum number of members of a group. Values above 1000 act as 1000.",
+        ),
+        _int(
+            "offset.metadata.max.bytes",
+            4096,
+            None,
+            "Maximum length of the metadata of a committed offset, in characters.",
+        ),
         _int(
             "offsets.retention.minutes",
             10_080,
             1,
-            "how long offsets are kept when nobody is left who consumes what they are of",
+            "Time after which the offsets of a group without members are deleted, in minutes.",
         ),
         _long(
             "offsets.retention.check.interval.ms",
             600_000,
             1,
-            "how often it is looked for offsets that may go",
+            "How often expired offsets are deleted, in ms.",
         ),
-        _int("max.incremental.fetch.session.cache.slots", 1000, 0, "fetch sessions that are kept"),
-        _int("socket.request.max.bytes", 104_857_600, 1, "largest request"),
-        _int("socket.send.buffer.bytes", 102_400, -1, "SO_SNDBUF; -1: the system's"),
-        _int("socket.receive.buffer.bytes", 102_400, -1, "SO_RCVBUF; -1: the system's"),
+        _int(
+            "max.incremental.fetch.session.cache.slots",
+            1000,
+            0,
+            "Maximum number of incremental fetch sessions.",
+        ),
+        _int("socket.request.max.bytes", 104_857_600, 1, "Maximum size of a request, in bytes."),
+        _int(
+            "socket.send.buffer.bytes",
+            102_400,
+            -1,
+            "Send buffer of a socket (SO_SNDBUF), in bytes; -1: the system's default.",
+        ),
+        _int(
+            "socket.receive.buffer.bytes",
+            102_400,
+            -1,
+            "Receive buffer of a socket (SO_RCVBUF), in bytes; -1: the system's default.",
+        ),
         _int(
             "socket.listen.backlog.size",
             1000,
             1,
-            "connections waiting to be accepted; the system may allow less",
+            "Maximum number of connections that wait to be accepted. The system's limit may be lower.",
         ),
         _long(
             "queued.max.request.bytes",
             SHARE_OF_MEMORY,
             -1,
-            "memory each of requests coming in and under way, and of unread answers; 0: an eighth of all, -1: no bound",
+            "Memory for requests, and as much for unread responses, in bytes; 0: an eighth of the memory, "
+            "-1: no limit.",
         ),
         _long(
-            "connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"
+            "connections.max.idle.ms",
+            600_000,
+            None,
+            "Idle time after which a connection is closed, in ms; negative: never.",
         ),
         _int(
             "max.connections",
             _INT_MAX,
             0,
-            "most connections of the node; listener.name.<name in lower case>.max.connections: of one listener",
+            "Maximum number of connections. For one listener: listener.name.<lower-case "
+            "name>.max.connections.",
         ),
         _string(
             ENABLED_MECHANISMS,
             "GSSAPI",
-            "how clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+            "Login mechanisms of SASL listeners, comma-separated: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
         ),
-        _long(MAX_REAUTH, 0, None, "how long a login holds; 0: for ever"),
-        _int("sasl.server.max.receive.size", 524_288, 1, "largest frame of a client that has not logged in"),
+        _long(MAX_REAUTH, 0, None, "Time after which a client must log in again, in ms; 0: never."),
+        _int("sasl.server.max.receive.size", 524_288, 1, "Maximum size of a request before login, in bytes."),
         _int(
-            "connection.failed.authentication.delay.ms", 100, 0, "when a failed login is answered and closed"
+            "connection.failed.authentication.delay.ms",
+            100,
+            0,
+            "Delay before a failed login is answered and its connection closed, in ms.",
         ),
         *(_string(name, default, doc) for name, (default, doc) in TLS_SETTINGS.items()),
         _bool(
             ALLOW_DN_CHANGES,
             False,
-            "whether a key store may change to one of another name while the node runs",
+            "Allow a new key store, at run time, whose certificate has another distinguished name.",
         ),
-        _bool(ALLOW_SAN_CHANGES, False, "whether it may change to one without some of the hosts"),
-        _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
-        _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
+        _bool(
+            ALLOW_SAN_CHANGES,
+            False,
+            "Allow a new key store, at run time, whose certificate lacks some of the old one's host names.",
+        ),
+        _int("max.connections.per.ip", _INT_MAX, 0, "Maximum number of connections from one IP address."),
+        _string(
+            "max.connections.per.ip.overrides",
+            "",
+            "Maximum number of connections of single addresses or hosts, as HOST:NUMBER, comma-separated.",
+        ),
         _int(
             "max.connection.creation.rate",
             _INT_MAX,
             0,
-            "most new connections a second; listener.name.<name in lower case>.max.connection.creation.rate: of one",
+            "Maximum new connections per second. For one listener: listener.name.<lower-case "
+            "name>.max.connection.creation.rate.",
         ),
         _string(
             "quota.producer.default",
             str(NO_STATIC_QUOTA),
-            "bytes a second of each client id without a quota of its own; K, M, G: 1024, 1024², 1024³",
+            "Produce quota of each client id without its own quota, in bytes per second. Units: K = 1024, M "
+            "= 1024², G = 1024³.",
         ),
-        _string("quota.producer.override", "", "CLIENT_ID:BYTES, comma separated, such as billing:4M"),
-        _string("quota.consumer.default", str(NO_STATIC_QUOTA), "likewise, for fetching"),
-        _string("quota.consumer.override", "", "likewise, for fetching"),
-        _int("quota.window.num", 11, 1, "samples kept for client quotas", MAX_SAMPLES),
-        _int("quota.window.size.seconds", 1, 1, "seconds in one sample of client quotas"),
+        _string(
+            "quota.producer.override",
+            "",
+            "Produce quotas of single client ids, as CLIENT_ID:BYTES, comma-separated. Example: billing:4M.",
+        ),
+        _string(
+            "quota.consumer.default",
+            str(NO_STATIC_QUOTA),
+            "Fetch quota of each client id without its own quota, in bytes per second. Units: K = 1024, M = "
+            "1024², G = 1024³.",
+        ),
+        _string(
+            "quota.consumer.override",
+            "",
+            "Fetch quotas of single client ids, as CLIENT_ID:BYTES, comma-separated. Example: billing:4M.",
+        ),
+        _int("quota.window.num", 11, 1, "Number of samples that client quotas keep.", MAX_SAMPLES),
+        _int("quota.window.size.seconds", 1, 1, "Length of a sample of client quotas, in seconds."),
         _int(
-            "controller.quota.window.num", 11, 1, "samples kept for controller mutation quotas", MAX_SAMPLES
+            "controller.quota.window.num",
+            11,
+            1,
+            "Number of samples that controller mutation quotas keep.",
+            MAX_SAMPLES,
         ),
         _int(
             "controller.quota.window.size.seconds",
             1,
             1,
-            "seconds in one sample of controller mutation quotas",
+            "Length of a sample of controller mutation quotas, in seconds.",
         ),
         _string(
             "client.quota.callback.class",
             "",
-            "package.module:Class that decides which quota a client has; none: the stored quotas",
+            "Class that chooses each client's quota, as package.module:Class. Default: none; the stored "
+            "quotas apply.",
         ),
         _string(
             "tidegate.callback.modules",
             "tidegate.callbacks",
-            "packages and modules whose classes may become the quota callback while the broker runs",
+            "Packages and modules that a quota callback may be loaded from at run time, comma-separated.",
         ),
         Setting(
             name=AUTHORIZER_CLASS,
             type=("", *_AUTHORIZERS),
             default="",
-            doc="StandardAuthorizer's full name: ACLs say who may do what; none: all may",
+            doc="Class that authorizes requests. StandardAuthorizer's full name: ACLs apply. Empty: all requests "
+            "are allowed.",
         ),
         Setting(
             name=SUPER_USERS,
             type="principals",
             default="",
-            doc="principals that may do everything, as User:NAME, separated by ;",
+            doc="Principals that may do everything, as User:NAME, separated by semicolons.",
         ),
         _bool(
             ALLOW_IF_NO_ACL,
             False,
-            "whether everybody may do everything to what no ACL is for",
+            "Allow all requests for a resource that has no ACL.",
         ),
         _entities(
-            OBSERVE, "clients that are decided about but not throttled: all, none, or user=A;client-id=B"
+            OBSERVE,
+            "Clients whose throttling is recorded but not applied: all, none, or entities such as "
+            "user=A;client-id=B.",
         ),
-        _entities(EXEMPT_CLIENTS, "clients that are charged to no quota, likewise"),
         _entities(
-            SMOOTH, "clients whose bytes come from a token bucket: about one quota each second, likewise"
+            EXEMPT_CLIENTS,
+            "Clients that no quota applies to: all, none, or entities such as user=A;client-id=B.",
         ),
-        _int(SMOOTH_BURST_S, 1, 1, "seconds of its quota that a smooth client may use at once"),
-        _int(DEBT_MAX_S, 0, 0, "most seconds of its quota that a token bucket may owe; 0: no bound"),
-        _int(THROTTLE_MAX_MS, 0, 0, "longest throttle time of a request; 0: no bound"),
-        _bool(KAFKA_EXACT, False, "follow Kafka 4.3 where it breaks a KIP's promise"),
+        _entities(
+            SMOOTH,
+            "Clients whose byte quotas use a token bucket: all, none, or entities such as user=A;client-id=B.",
+        ),
+        _int(
+            SMOOTH_BURST_S, 1, 1, "Size of the token bucket in smooth mode, in seconds of the client's quota."
+        ),
+        _int(
+            DEBT_MAX_S, 0, 0, "Maximum debt of a token bucket, in seconds of the client's quota; 0: no limit."
+        ),
+        _int(THROTTLE_MAX_MS, 0, 0, "Maximum throttle time of a request, in ms; 0: no limit."),
+        _bool(
+            KAFKA_EXACT,
+            False,
+            "Behave as Kafka 4.3 also where Kafka breaks the promise of a KIP. Turns extensions off.",
+        ),
         _int(
             "tidegate.max.partitions",
             4000,
             1,
-            "most partitions of the node: each holds a file open; principals share them (docs/fair-bounds.md)",
+            "Maximum number of partitions, up to 100000. Each keeps a file open; principals share them "
+            "(docs/fair-bounds.md).",
             100_000,
         ),
         _bool(
             ALLOW_ANONYMOUS,
             False,
-            "whether whoever reaches a listener from elsewhere may come in without saying who they are",
+            "Accept unauthenticated clients on listeners that are not on loopback.",
         ),
-        _bool("tidegate.usage.enable", True, "keep the usage record"),
-        _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
+        _bool("tidegate.usage.enable", True, "Write the usage record."),
+        _string("tidegate.usage.dir", "", "Directory of the usage record. Default: `usage` in log.dirs."),
         _long(
-            "tidegate.usage.spool.max.bytes", 1 << 30, 48 << 20, "events are dropped and counted past this"
+            "tidegate.usage.spool.max.bytes",
+            1 << 30,
+            48 << 20,
+            "Size of the spool above which events are dropped and counted, in bytes.",
         ),
         _long(
             "tidegate.usage.segment.ms",
             10_000,
             100,
-            "age at which a spool segment goes to the Parquet writer",
+            "Age at which a spool segment is passed to the Parquet writer, in ms.",
         ),
-        _long("tidegate.usage.retention.ms", 7 * 86_400_000, 60_000, "age at which usage files are deleted"),
+        _long(
+            "tidegate.usage.retention.ms",
+            7 * 86_400_000,
+            60_000,
+            "Age at which usage files are deleted, in ms.",
+        ),
     )
 }
 
@@ -444,7 +556,7 @@ class ServerConfig:
             number = texts.pop("broker.id")
             if texts.setdefault("node.id", number) != number:
                 raise ConfigError(
-                    f"broker.id is {number!r} and node.id {texts['node.id']!r}, expected one number"
+                    f"broker.id is {number!r} and node.id is {texts['node.id']!r}, expected the same number"
                 )
         given = dict(texts)
         check_needed(texts)
@@ -506,7 +618,7 @@ class ServerConfig:
         known = (*SETTINGS, *limit_settings(self.listeners), *sorted(of_listeners))
         lines = [f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown]
         if JAAS in self.unknown:
-            lines.append(f"{JAAS} is a client's; a broker's is listener.name.<name>.<mechanism>.{JAAS}")
+            lines.append(f"{JAAS} is a setting of clients; hint: use listener.name.<name>.<mechanism>.{JAAS}")
         if not self[CALLBACK_CLASS]:
             lines += [
                 f"{name!r} has no effect without {CALLBACK_CLASS}{guess(name, (CALLBACK_CLASS,))}"
@@ -520,7 +632,9 @@ class ServerConfig:
                 if name in self.given
             ]
         if ",User:" in self[SUPER_USERS]:
-            lines.append(f"{SUPER_USERS} has a name with ',User:' in it: two users are separated by ;")
+            lines.append(
+                f"{SUPER_USERS} contains ',User:', which is read as part of a name; hint: separate users by ;"
+            )
         static = [name for name in self.given if name in STATIC_QUOTA_SETTINGS]
         if static and self.is_exact:
             lines.append(f"{KAFKA_EXACT}: {', '.join(static)} has no effect, as in Kafka since 3.0")
@@ -528,7 +642,7 @@ class ServerConfig:
         if beyond and self.is_exact:
             lines.append(f"{KAFKA_EXACT}: {', '.join(beyond)} has no effect: Kafka has no such setting")
         if self.ignored:
-            lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
+            lines.append(f"ignored Kafka settings without effect in Tidegate: {', '.join(self.ignored)}")
         return lines
 
 
@@ -554,7 +668,7 @@ def _in_ms(name: str, text: str, unit_ms: int, least: int) -> str:
 def _check_together(values: Mapping[str, Any]) -> None:
     """Refuse values that Kafka refuses together, or after their type. Follows: Kafka `KafkaConfig.validateValues`."""
     if values["log.retention.ms"] == 0:
-        raise ConfigError("log.retention.ms is 0, expected at least 1, or -1 for no end")
+        raise ConfigError("log.retention.ms is 0, expected at least 1, or -1 for no limit")
     queued, largest = values["queued.max.request.bytes"], values["socket.request.max.bytes"]
     if 0 < queued < largest:
         raise ConfigError(
@@ -562,6 +676,6 @@ def _check_together(values: Mapping[str, Any]) -> None:
         )
     if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
         raise ConfigError(
-            "max.connections.per.ip is 0, and nobody could connect: expected at least 1, or "
+            "max.connections.per.ip is 0, which rejects every client: expected at least 1, or "
             "max.connections.per.ip.overrides"
         )

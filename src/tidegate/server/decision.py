@@ -120,7 +120,7 @@ class Decider:
 def _log_observed(user: str, client_id: str, throttle_ms: int) -> None:
     user, client_id = user[:_LOGGED_CHARS], client_id[:_LOGGED_CHARS]
     _log.warning(
-        "observed only: user %r, client id %r would be throttled for %d ms",
+        "observed throttle, not applied: user %r, client id %r, %d ms; see tidegate.quota.observe",
         user,
         client_id,
         throttle_ms,

@@ -219,7 +219,7 @@ class DynamicSettings:
             if len(found) == len(before):
                 break  # else one of them may need one that came behind it
         for changed in found:
-            _log.error("the changed setting %s is left out: %s", changed[1], why[changed])
+            _log.error("ignored stored setting %s: %s", changed[1], why[changed])
 
     def _warn(self, changed: Mapping[str, str | None]) -> None:
         """Log which of these settings have no effect, and which leave no way back over a connection."""
@@ -317,7 +317,7 @@ class DynamicSettings:
         shared = [name for name in wanted if name in self._defaults.names]
         if shared:
             text = (
-                f"The nodes of this server share their logs: set these for all nodes (--entity-default): "
+                f"The nodes of this server share their logs. Set these for all nodes (--entity-default): "
                 f"[{', '.join(shared)}]"
             )
             raise RefusedError(error_codes.INVALID_REQUEST, text)

@@ -165,7 +165,7 @@ class Front:
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Log in one line why the channel closes."""
         kind = reason.translate(_NO_DIGITS)[:_KIND_CHARS]
-        _log.warning("closing %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
+        _log.warning("closed %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
 
     def on_waiting(self, channel: Channel) -> None:
         """Serve the channel's next request in the next turn."""
@@ -176,7 +176,7 @@ class Front:
     def on_failed(self, channel: Channel, error: Exception) -> None:
         """Log an error of ours that is none of a handler's."""
         _log.error(
-            "%s: cannot go on; closing", _name(channel), exc_info=error, extra=_repeats(channel, "failed")
+            "closed %s: internal error", _name(channel), exc_info=error, extra=_repeats(channel, "failed")
         )
 
     def on_answer_left(self, channel: Channel) -> None:
@@ -263,7 +263,7 @@ class Front:
             turn_end = _DONE if self._turn.end() else TurnEnd.FAILED
         except Exception:
             _log.exception(
-                "the end of a turn failed; closing the connections that have a part in it",
+                "closed the connections of a turn: internal error at its end",
                 extra={"repeats": "turn"},
             )
             turn_end = TurnEnd.BROKEN
@@ -467,13 +467,13 @@ class Front:
         if isinstance(error, ProtocolError):
             self._refuse(exchange.channel, str(error))
             return
-        _log_failure(exchange, "failed", error)
+        _log_failure(exchange, "request", error)
         exchange.answer = Answer(None, close=True)
         self._finish(exchange)
 
     def _cannot_answer(self, exchange: Exchange, error: Exception) -> None:
         """Close the channel of a request that was served and whose answer fails on its way."""
-        _log_failure(exchange, "cannot be answered", error)
+        _log_failure(exchange, "response", error)
         exchange.channel.close()
 
     def _answer_unsupported(
@@ -507,9 +507,11 @@ def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
     api_key, name = exchange.header.api_key, _name(exchange.channel)
     repeats = _repeats(exchange.channel, f"{failure} {api_key}")
     if isinstance(error, MessageError):
-        _log.error("closing %s: api key %d %s: %s", name, api_key, failure, error, extra=repeats)
+        _log.error("closed %s: %s with api key %d failed: %s", name, failure, api_key, error, extra=repeats)
     else:
-        _log.error("%s: api key %d %s; closing", name, api_key, failure, exc_info=error, extra=repeats)
+        _log.error(
+            "closed %s: %s with api key %d failed", name, failure, api_key, exc_info=error, extra=repeats
+        )
 
 
 def _repeats(channel: Channel, kind: str) -> dict[str, str]:
@@ -520,4 +522,4 @@ def _repeats(channel: Channel, kind: str) -> dict[str, str]:
 
 def _name(channel: Channel) -> str:
     connection = channel.connection
-    return f"connection {connection.id} from {connection.client_host} on {connection.listener}"
+    return f"connection {connection.id} from {connection.client_host} (listener {connection.listener})"

@@ -117,7 +117,7 @@ class HostNames:
                 refused += 1
                 self._loop.call_soon(lookup.found, host, ())
         if refused:
-            _log.warning("%d host names were not looked up: %d wait already", refused, MAX_LOOKUPS)
+            _log.warning("skipped the lookup of %d host names: the queue of %d is full", refused, MAX_LOOKUPS)
         return lookup
 
     def _serve(self) -> None:
@@ -139,7 +139,7 @@ def addresses_of_literal(name: str) -> Addresses:
 def warn_of_unknown(host: str, addresses: Addresses) -> None:
     """Log a host without an address."""
     if not addresses:
-        _log.warning("%r does not resolve; the limit of its connections has no effect", host)
+        _log.warning("cannot resolve host %r; its connection limit has no effect", host)
 
 
 def _is_here(literal: IpLiteral) -> bool:

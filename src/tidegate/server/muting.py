@@ -72,7 +72,7 @@ class Muting:
         try:
             channel.unmute()
         except Exception:
-            _log.exception("connection %d cannot go on after its throttle; closing", channel.connection.id)
+            _log.exception("closed connection %d: internal error after unmuting", channel.connection.id)
             channel.close()
 
     def _wake_at(self, at_ns: int, now_ns: int) -> None:
@@ -125,5 +125,5 @@ class Muting:
             if not channel.waits_for_throttle():
                 channel.close()
         except Exception:
-            _log.exception("connection %d cannot be watched while muted; closing", channel.connection.id)
+            _log.exception("closed connection %d: internal error while muted", channel.connection.id)
             channel.close()

@@ -332,7 +332,7 @@ class Node:
         except ConfigError as error:
             if self.config[CALLBACK_CLASS] == given[CALLBACK_CLASS]:
                 raise
-            _log.error("%s; what was given at the start holds", error)
+            _log.error("%s; the callback of the configuration stays in force", error)
             self.callback.load(given)
 
     # --- settings: a `SettingSubscriber` ----------------------------------------------------------------------------

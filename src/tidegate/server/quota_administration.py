@@ -185,7 +185,7 @@ class QuotaAdministration:
             self._limit_host(name, addresses, rate)
 
     def _remove_unwritable(self, records: Sequence[QuotaRecord]) -> None:
-        _log.error("removing %d stored quotas with names that are too long for any answer", len(records))
+        _log.error("deleting %d stored quotas: their entity names are too long for a response", len(records))
         removals = [QuotaRecord(entity=record.entity, key=record.key, value=None) for record in records]
         for _ in self._store.apply_quota_records_in_slices(removals):
             pass

@@ -2,7 +2,7 @@
 
 Who logs such a line says what counts as alike, a kind and what it is about:
 
-    _log.warning("closing %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
+    _log.warning("closed %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
 
 Where a client's text decides on the kind, the line also has what it is counted for, `"repeats_of"`: the client's
 address. So that lines of one address cannot use up all kinds, those that are distinguished are divided between
@@ -12,12 +12,12 @@ The filter belongs to the handler that writes the lines. Of each kind it lets on
 many there were since the one before; `sums` has those that are left when no more follow.
 
 >>> lines = RepeatedLines(lambda: 0.0)
->>> record = logging.LogRecord("tidegate", logging.WARNING, "", 0, "closing %s", ("connection 1",), None)
+>>> record = logging.LogRecord("tidegate", logging.WARNING, "", 0, "closed %s", ("connection 1",), None)
 >>> record.repeats = "bad frame 127.0.0.1"
 >>> [lines.filter(record) for _ in range(3)]
 [True, False, False]
 >>> lines.sums(60.0)
-['2 more like this in the last 60 s: closing connection 1']
+['2 similar lines in the last 60 s, the latest: closed connection 1']
 """
 
 import logging
@@ -72,7 +72,7 @@ class RepeatedLines(logging.Filter):
             kind.last = record.getMessage()[:_MAX_TEXT]
             return False
         if kind is not None and kind.count:
-            record.msg = f"{record.getMessage()} (and {kind.count} more like it since the last such line)"
+            record.msg = f"{record.getMessage()} ({kind.count} similar lines since the last one)"
             record.args = ()
         if kind is not None:
             self._forget(name)
@@ -85,7 +85,7 @@ class RepeatedLines(logging.Filter):
         over = [name for name, kind in self._kinds.items() if now_s >= kind.until_s]
         kinds = [self._forget(name) for name in over]
         return [
-            f"{kind.count} more like this in the last {PERIOD_S:.0f} s: {kind.last}"
+            f"{kind.count} similar lines in the last {PERIOD_S:.0f} s, the latest: {kind.last}"
             for kind in kinds
             if kind.count
         ]

@@ -31,7 +31,7 @@ def warn_of_ignored(names: Iterable[str]) -> None:
     """Log which of these settings have no effect where Kafka is followed exactly."""
     ignored = sorted(filter(is_beyond_kafka, names))
     if ignored:
-        _log.warning("ignored %s: they have no effect with %s=true", ", ".join(ignored), KAFKA_EXACT)
+        _log.warning("ignored %s: no effect with %s=true", ", ".join(ignored), KAFKA_EXACT)
 
 
 def warn_of_refusing(settings: Iterable[tuple[str, str]], data_dir: str) -> None:
@@ -39,8 +39,8 @@ def warn_of_refusing(settings: Iterable[tuple[str, str]], data_dir: str) -> None
     for name, text in settings:
         if _refuses(name, text):
             _log.warning(
-                "%s=%s refuses connections, also those that could change it back; hint: to undo it, stop the broker"
-                " and run `tidegate settings %s --reset %s`",
+                "%s=%s rejects connections, which includes those of admin clients; hint: to undo the change, stop the "
+                "broker and run `tidegate settings %s --reset %s`",
                 name,
                 text,
                 data_dir,

@@ -55,7 +55,7 @@ def _records(config: ServerConfig, kind: str, key: str) -> Iterator[QuotaRecord]
         if not name:
             raise ConfigError(f"{setting} has {part!r}, expected CLIENT_ID:BYTES, such as billing:4M")
         if name in seen:
-            raise ConfigError(f"{setting} has {name!r} twice")
+            raise ConfigError(f"{setting} has client id {name!r} twice, expected it once")
         seen.add(name)
         yield QuotaRecord(entity=(("client-id", name),), key=key, value=float(_bytes(rate, setting=setting)))
 
@@ -66,7 +66,7 @@ def _bytes(text: str, *, setting: str) -> int:
     value = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= value <= MAX_INT64:
         raise ConfigError(
-            f"{setting} has {text!r}, expected bytes a second from 1 to {MAX_INT64}, "
+            f"{setting} has {text!r}, expected bytes per second from 1 to {MAX_INT64}, "
             "with K, M or G for 1024, 1024² or 1024³"
         )
     return value

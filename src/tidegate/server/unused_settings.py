@@ -91,12 +91,12 @@ class _Needed:
     why: str
 
 
-_NO_CLASSES = "Java's classes cannot be loaded"
+_NO_CLASSES = "Tidegate cannot load Java classes"
 _NEEDED: Mapping[str, _Needed] = {
     "alter.config.policy.class.name": _Needed(values=("",), why=_NO_CLASSES),
-    "config.providers": _Needed(values=("",), why=f"{_NO_CLASSES}, and ${{name:path}} would stay as it is"),
+    "config.providers": _Needed(values=("",), why=f"{_NO_CLASSES}, and would not replace ${{name:path}}"),
     "create.topic.policy.class.name": _Needed(values=("",), why=_NO_CLASSES),
-    "delete.topic.enable": _Needed(values=("true",), why="topics can be deleted by whoever may"),
+    "delete.topic.enable": _Needed(values=("true",), why="Tidegate cannot turn off the deletion of topics"),
     "principal.builder.class": _Needed(
         values=("", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"),
         why=_NO_CLASSES,

@@ -266,7 +266,7 @@ class RecordedUsageLog:
         self._keep_writer_running()
         lost = self._recorder.lost_events
         if lost > self._reported_losses:
-            _log.error("usage record: %d events lost so far", lost)
+            _log.error("lost %d events of the usage record so far", lost)
             self._reported_losses = lost
 
     def snapshot_due(self, now_ms: int) -> bool:
@@ -340,7 +340,7 @@ class RecordedUsageLog:
             self._writer.keep_running()
         except OSError as error:  # no process or descriptor to be had: tried again when the timer comes
             if str(error) != self._writer_error:
-                _log.error("usage writer cannot be started, the spool waits: %s", error)
+                _log.error("cannot start the usage writer: %s; events stay in the spool", error)
             self._writer_error = str(error)
 
     def _client(self, connection: Connection, header: RequestHeader) -> Client:

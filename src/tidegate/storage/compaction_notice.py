@@ -33,8 +33,8 @@ class CompactionNotice:
         self._given = True
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         _logger.warning(
-            "cleanup.policy=compact: nothing is compacted, all records are kept, for topics %s%s and all others with "
-            "this policy; hint: with compact,delete old records are deleted by retention.ms and retention.bytes",
+            "all records are kept in topics with cleanup.policy=compact, such as %s%s: the broker has no log cleaner; "
+            "hint: use cleanup.policy=compact,delete with retention.ms or retention.bytes",
             ", ".join(names[:_NAMED]),
             more,
         )

@@ -28,8 +28,8 @@ def check_owner(data_dir: Path, database: Path) -> None:
     """
     if (data_dir / _OF_KAFKA).exists() and not database.exists():
         raise StorageError(
-            f"{str(data_dir)!r} belongs to an Apache Kafka: it holds {_OF_KAFKA!r}; nothing was changed",
-            hint="name a directory of the broker's own (--data, log.dirs); records of a Kafka come by its clients",
+            f"{str(data_dir)!r} is a data directory of Apache Kafka: it contains {_OF_KAFKA!r}; nothing was changed",
+            hint="use another directory (--data, log.dirs), and copy records from Kafka with a Kafka client",
         )
 
 
@@ -40,8 +40,8 @@ def check_store(data_dir: Path, database: Path, checkpoint: Path) -> None:
     used = checkpoint.name if checkpoint.exists() else _some_stray(data_dir, ())
     if used is not None:
         raise StorageError(
-            f"{str(database)!r} is missing or empty, but the directory was in use: it holds {used!r}",
-            hint="restore the database from a backup; or move the data directory away to begin empty",
+            f"{str(database)!r} is missing or empty, but the directory contains {used!r}",
+            hint="restore the database from a backup; or move the data directory away to start empty",
         )
 
 
@@ -55,29 +55,29 @@ def check_partition(directory: Path, stored: StoredTopic, *, owner: str | None, 
     except FileNotFoundError:
         raise StorageError(
             f"{str(directory)!r} is missing, but topic {stored.name!r} has {stored.partitions} partitions",
-            hint=f"{_BACKUP}; or make the directory, empty, to go on without its records",
+            hint=f"{_BACKUP}; or create the directory, empty, to continue without its records",
         ) from None
     if owner is not None and owner != stored.topic_id:
         raise StorageError(
             f"{str(directory)!r} belongs to topic id {owner}, expected {stored.topic_id} of topic {stored.name!r}",
-            hint=f"{_BACKUP}; or put an empty directory in its place to go on without its records",
+            hint=f"{_BACKUP}; or replace it with an empty directory to continue without its records",
         )
     problem = _files_problem(names, recovery_point)
     if problem is not None:
         raise StorageError(
             f"{str(directory)!r} {problem}",
-            hint="restore the partition's files from a backup; or empty the directory to go on without its records",
+            hint="restore the partition's files from a backup; or empty the directory to continue without its records",
         )
 
 
 def _files_problem(names: set[str], recovery_point: int) -> str | None:
     logs = {name.removesuffix(".log") for name in names if name.endswith(".log")}
     if not logs and names and (recovery_point > 0 or any(name.endswith(".snapshot") for name in names)):
-        return f"holds no records, expected some up to offset {recovery_point} or later"
+        return f"contains no records, expected records up to offset {recovery_point}"
     for name in sorted(names):
         stem, _, suffix = name.partition(".")
         if f".{suffix}" in _BESIDE_RECORDS and stem not in logs:
-            return f"holds {name!r} without the records that it belongs to, {stem + '.log'!r}"
+            return f"contains {name!r} without its records, {stem + '.log'!r}"
     return None
 
 
@@ -86,7 +86,7 @@ def check_strays(data_dir: Path, known: Iterable[str]) -> None:
     stray = _some_stray(data_dir, known)
     if stray is not None:
         raise StorageError(
-            f"{str(data_dir / stray)!r} holds records of a partition that the database does not know",
+            f"{str(data_dir / stray)!r} contains records of a partition that is not in the database",
             hint=f"{_BACKUP}; or move the directory away",
         )
 

@@ -73,8 +73,8 @@ class _File:
             yield number, record
         if at < len(data):
             _logger.warning(
-                "%s: ignored the last %d bytes, from byte %d on: they are no whole record, as a power failure may"
-                " leave one; the last commits of consumer groups may be missing",
+                "ignored an incomplete record at the end of %s (%d bytes, from byte %d), for example after a power "
+                "failure; the last commits of consumer groups may be missing",
                 self.path,
                 len(data) - at,
                 at,
@@ -139,7 +139,7 @@ class GroupJournal:
             if not self._is_lost and not os.fstat(file.fd).st_nlink:
                 self._is_lost = True
                 _logger.error(
-                    "%s has been removed: commits of groups wait for the database from now on", file.path
+                    "%s was deleted while in use; group commits now wait for the database", file.path
                 )
 
     # --- on the thread that writes the database

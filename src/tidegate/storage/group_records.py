@@ -208,7 +208,9 @@ class _Values:
         if length == _NULL:
             return None
         if not 0 <= length <= len(self._packed) - self.at:
-            raise struct.error(f"a value of {length} bytes at {self.at} of {len(self._packed)}")
+            raise struct.error(
+                f"value has {length} bytes at byte {self.at}, expected at most {len(self._packed) - self.at}"
+            )
         self.at += length
         return self._packed[self.at - length : self.at]
 

@@ -175,7 +175,7 @@ class GroupRows:
                 try:
                     decoded = decode_record(record)
                 except (struct.error, ValueError, KeyError, TypeError) as error:
-                    raise StorageError(f"a record of the groups' journal cannot be read: {error}") from error
+                    raise StorageError(f"cannot read a record of the groups' journal: {error}") from error
                 self._apply(_change(decoded, names))
             self._put_journaled(number)
 
@@ -259,7 +259,7 @@ class GroupRows:
             try:
                 unpacked = tuple(unpack_members(members, owners))
             except (struct.error, UnicodeDecodeError, TypeError, ValueError) as error:
-                raise StorageError(f"the members of group {group_id!r} cannot be read: {error}") from error
+                raise StorageError(f"cannot read the members of group {group_id!r}: {error}") from error
             yield StoredGroup(
                 group_id=group_id,
                 protocol_type=protocol_type,

@@ -435,7 +435,7 @@ class GroupWrites:
         try:
             self._store.written_groups.apply(changes, number)
         except StorageError as error:
-            _logger.error("cannot keep groups and offsets: %s", error, extra={"repeats": "groups"})
+            _logger.error("cannot store groups and offsets: %s", error, extra={"repeats": "groups"})
             return False
         return True
 

@@ -82,7 +82,9 @@ class _Chore:
                 self._work = None
         except Exception:
             self._work = None
-            _logger.exception("housekeeping of %s failed, it is done again", self._storage.directory)
+            _logger.exception(
+                "housekeeping of %s failed; it is repeated at the next interval", self._storage.directory
+            )
         self._scheduler.call_later(self._every_s if self._work is None else _PAUSE_S, self._run)
 
     def _goes_on(self, work: Iterator[None]) -> bool:

@@ -41,13 +41,13 @@ class PartitionBound:
         bound = self._bound
         if not bound.has_room(partitions):
             most = f"at most {bound.capacity} partitions (tidegate.max.partitions)"
-            return f"This node holds {most} and has {bound.used}."
+            return f"This node may have {most} and has {bound.used}."
         if owner == UNKNOWN_OWNER or bound.may_add(owner, partitions):
             return None
         return (
-            f"{owner} has {bound.used_by(owner)} partitions and asks for {partitions} more; of this node's"
-            f" {bound.capacity} (tidegate.max.partitions) {self.free} are free. A principal may add partitions while it"
-            " has no more than are left free."
+            f"{owner} has {bound.used_by(owner)} partitions and requests {partitions} more; {self.free} of this node's"
+            f" {bound.capacity} (tidegate.max.partitions) are free. A principal may add partitions while it"
+            " has no more than are free."
         )
 
     def take(self, owner: str, partitions: int) -> None:

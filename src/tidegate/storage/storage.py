@@ -126,7 +126,7 @@ class Storage:
         except OSError as error:
             raise StorageError(
                 f"cannot use data directory {str(directory)!r}: {error.strerror}",
-                hint="name a directory that the broker may write to (--data, log.dirs)",
+                hint="use a directory that the broker can write to (--data, log.dirs)",
             ) from error
         store = storage = None
         try:
@@ -144,7 +144,7 @@ class Storage:
             if isinstance(error, OSError):
                 raise StorageError(
                     f"cannot open data directory {str(directory)!r}: {error}",
-                    hint="look at the rights to its files, and at the room on its disk",
+                    hint="check the permissions of its files and the free space on its disk",
                 ) from error
             raise
         return storage
@@ -269,15 +269,15 @@ class Storage:
                     if segment.sealed:
                         segment.let_go()
                 if (count := (yield from expire(log, now_ms))) > 0:
-                    deleted.append(f"{count} of {log.directory.name} before offset {log.start_offset}")
+                    deleted.append(f"{log.directory.name} ({count} before offset {log.start_offset})")
             except LogDamagedError as error:
                 log.mark_damaged(str(error))
             except OSError as error:  # the next time it may work
                 _logger.warning("cannot delete old segments of %s: %s", log.directory.name, error)
             yield
         if deleted:
-            more = f" and of {len(deleted) - _NAMED} more partitions" if len(deleted) > _NAMED else ""
-            _logger.info("retention deleted segments: %s%s", ", ".join(deleted[:_NAMED]), more)
+            more = f" and {len(deleted) - _NAMED} more partitions" if len(deleted) > _NAMED else ""
+            _logger.info("deleted expired segments: %s%s", ", ".join(deleted[:_NAMED]), more)
         yield from self._checkpoint.write_later(self.topics, self._worker.submit)
 
     def save_positions(self) -> Iterator[None]:
@@ -317,7 +317,7 @@ class Storage:
         Each yield is a pause after a few microseconds.
         """
         if not self.directory.is_dir():
-            self._lose(f"data directory {str(self.directory)!r} has been removed")
+            self._lose(f"data directory {str(self.directory)!r} was deleted while in use")
         self._lose(self.store.look_after_files())
         self._journal.look_after_files()
         said = 0
@@ -328,14 +328,15 @@ class Storage:
                 log.mark_damaged(problem if said <= _NAMED else None)
             yield
         if said > _NAMED:
-            _logger.error("the same goes for %d more partitions", said - _NAMED)
+            _logger.error("%d more partitions are damaged in the same way", said - _NAMED)
 
     def _lose(self, problem: str | None) -> None:
         """Record and log, once, what has happened to the database or to the whole directory."""
         if problem is not None and self._lost is None:
             self._lost = problem
             _logger.error(
-                "%s: topics, quotas and offsets cannot be changed any more; stop, and restore it", problem
+                "%s: changes of topics, quotas and offsets fail now; hint: stop the broker and restore the data",
+                problem,
             )
 
     def close(self) -> None:
@@ -353,7 +354,7 @@ class Storage:
             if self._close_logs():
                 replace_private_file(self.directory / _CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
         except OSError as error:
-            _logger.error("cannot end cleanly, the next start recovers what it can: %s", error)
+            _logger.error("clean shutdown failed: %s; the next start recovers the logs", error)
         self._close_journal(all_written)
         self.store.close()
         os.close(self._lock_fd)
@@ -365,7 +366,7 @@ class Storage:
                 sync_path(self.store.recent_path)
                 self._journal.empty()
         except OSError as error:
-            _logger.warning("cannot empty the journal of groups, the next start reads it: %s", error)
+            _logger.warning("cannot empty the groups' journal: %s; the next start reads it", error)
         self._journal.close()
 
     def _close_logs(self) -> bool:
@@ -377,7 +378,7 @@ class Storage:
         with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="tidegate-close") as threads:
             for log, error in zip(logs, threads.map(_close, logs), strict=True):
                 if error is not None:
-                    log.mark_damaged(f"it cannot be closed: {error}")
+                    log.mark_damaged(f"cannot close it: {error}")
         self._checkpoint.write(self.topics)
         return not any(log.failed for log in logs)
 
@@ -388,7 +389,7 @@ class Storage:
         try:
             self.store.set_meta("boot_id", _NO_BOOT)
         except StorageError as error:  # the same disk: nothing more can be done
-            _logger.warning("cannot note that a sync failed: %s", error)
+            _logger.warning("cannot record a failed sync in the database: %s", error)
 
     def _forget_positions(self, name: str) -> None:
         """Remove a deleted topic from the checkpoint: its positions do not apply to a new topic of the same name."""
@@ -414,8 +415,8 @@ def opened_store(directory: Path) -> Iterator[MetadataStore]:
     database = directory / _DATABASE
     if not database.is_file():
         raise StorageError(
-            f"no data of a broker in {str(directory)!r}: it has no {_DATABASE}",
-            hint="give the directory of --data (log.dirs)",
+            f"{str(directory)!r} is not a data directory of a broker: it has no {_DATABASE}",
+            hint="use the directory of --data (log.dirs)",
         )
     Storage.check_owner(directory)
     lock_fd = _lock(directory)
@@ -437,7 +438,7 @@ def _lock(directory: Path) -> int:
         os.close(fd)
         raise StorageError(
             f"data directory {str(directory)!r} is in use by another process",
-            hint="stop the other broker, or give this one a directory of its own (log.dirs)",
+            hint="stop the other broker, or use another directory (--data, log.dirs)",
         ) from error
     return fd
 
@@ -455,8 +456,8 @@ def _raise_open_files_limit(partitions: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < partitions + _OTHER_FILES:
         _logger.warning(
-            "the limit of open files is %d, and each partition and connection needs one: tidegate.max.partitions"
-            " is %d. hint: raise the hard limit (ulimit -Hn), or lower the setting",
+            "limit of open files is %d, too low for tidegate.max.partitions=%d: each partition and connection needs "
+            "a file; hint: raise the hard limit (ulimit -Hn), or lower the setting",
             hard,
             partitions,
         )

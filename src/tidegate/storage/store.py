@@ -167,9 +167,9 @@ class MetadataStore:
             replaced = os.stat(self._path).st_ino != self._inode
             os.stat(self.recent_path)
         except FileNotFoundError as error:
-            self._lost = f"{error.filename} has been removed"
+            self._lost = f"{error.filename} was deleted while in use"
         else:
-            self._lost = f"{self._path} has been replaced" if replaced else None
+            self._lost = f"{self._path} was replaced while in use" if replaced else None
         return self._lost
 
     def recent_bytes(self) -> int:
@@ -194,7 +194,7 @@ class MetadataStore:
                 with self._writing:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            _logger.warning("cannot bring the last commits into %s: %s", self._path, error)
+            _logger.warning("cannot move the last commits into %s: %s", self._path, error)
 
     def shrink(self) -> None:
         """Free a few MB of the file space that deletions have left unused. Runs on the writer's thread.
@@ -213,7 +213,7 @@ class MetadataStore:
                         f"PRAGMA incremental_vacuum({_VACUUMED_AT_ONCE})"
                     )  # `execute` frees one page
         except sqlite3.Error as error:
-            _logger.warning("cannot make %s smaller: %s", self._path, error)
+            _logger.warning("cannot shrink %s: %s", self._path, error)
         self.checkpoint()
 
     def _prepare(self) -> None:
@@ -222,7 +222,7 @@ class MetadataStore:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application_id != _APPLICATION_ID and tables:
-            raise self._unusable("it was made by another program")
+            raise self._unusable("another program created it")
         if not tables:
             db.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")  # only before there is anything in the file
         db.execute("PRAGMA journal_mode=WAL")
@@ -255,7 +255,7 @@ class MetadataStore:
             return
         if damage.is_end:
             _logger.info(
-                "ignored an incomplete commit at the end of %s (from byte %d), as a power failure may leave one",
+                "ignored an incomplete commit at the end of %s (from byte %d), for example after a power failure",
                 path,
                 damage.offset,
             )
@@ -265,12 +265,12 @@ class MetadataStore:
             make_private_file(copy)
             shutil.copyfile(path, copy)
         except OSError as error:
-            raise self._unusable(f"{path.name} is damaged, and cannot be copied: {error}") from error
-        lost = "all changes in it" if damage.lost_frames is None else f"{damage.lost_frames} changed pages"
+            raise self._unusable(f"{path.name} is damaged and cannot be copied: {error}") from error
+        lost = "all of its changes" if damage.lost_frames is None else f"{damage.lost_frames} changed pages"
         _logger.error(
-            "%s is damaged at byte %d: %s from there on are lost; the file is kept as %s. hint: after a power"
-            " failure the last changes may be missing; otherwise check the disk. If topics, quotas, users or"
-            " offsets are missing, stop the broker and restore the data directory from a backup",
+            "%s is damaged at byte %d: %s are lost; saved a copy as %s; hint: after a power failure the last changes"
+            " may be missing; otherwise check the disk, and if topics, quotas, users or offsets are missing, stop"
+            " the broker and restore the data directory from a backup",
             path,
             damage.offset,
             lost,
@@ -280,7 +280,7 @@ class MetadataStore:
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
             f"cannot use {str(self._path)!r}: {' '.join(why.split())}",
-            hint="restore the file from a backup, or move the data directory away to begin empty",
+            hint="restore the file from a backup, or move the data directory away to start empty",
         )
 
     def close(self) -> None:

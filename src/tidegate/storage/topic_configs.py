@@ -262,7 +262,7 @@ def check_given(given: Mapping[str, str]) -> None:
             else:
                 problem = None if _WHOLE.fullmatch(text.strip()) else "expected a whole number"
             if problem is not None:
-                raise ConfigError(f"{behind} is {text!r}, and no topic can have that: {problem}")
+                raise ConfigError(f"{behind} is {text!r}, which is invalid for topics: {problem}")
 
 
 def _given_behind(name: str, node: StorageConfig) -> str | None:

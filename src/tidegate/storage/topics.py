@@ -258,7 +258,7 @@ class Topics:
         try:
             change()
         except StorageError as error:
-            _logger.warning("%s; the next start sees to it", error)
+            _logger.warning("%s; the next start repairs it", error)
 
     def alter_in_slices(self, topic: Topic, configs: Mapping[str, str]) -> Generator[None, None, None]:
         """Replace a topic's settings, which the caller has checked. Raises `StorageError`, changing nothing.
@@ -380,9 +380,7 @@ class Topics:
         owner = _owner(directory)
         if owner is not None and owner != stored.topic_id:
             stray = self._data_dir / f"{stored.name}-{partition}.{owner}-stray"
-            _logger.warning(
-                "moving %s to %s: it belongs to a topic of another id", directory.name, stray.name
-            )
+            _logger.warning("moving %s to %s: it belongs to another topic id", directory.name, stray.name)
             directory.rename(stray)
         directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)  # not those above it: they must be there
         metadata = directory / _PARTITION_METADATA
@@ -410,7 +408,11 @@ class Topics:
                 yield
             self._store.forget_deleted_topic(stored.topic_id)
         except (OSError, StorageError) as error:
-            _logger.warning("cannot remove all files of the deleted topic %r: %s", stored.name, error)
+            _logger.warning(
+                "cannot delete all files of deleted topic %r: %s; the next start tries again",
+                stored.name,
+                error,
+            )
         for directory in moved:
             self._remove(directory)
             yield

@@ -45,4 +45,4 @@ class WorkerThread:
             try:
                 call(*args)
             except Exception:
-                _logger.exception("a call on thread %s failed", self._name)
+                _logger.exception("internal error in a call on thread %s", self._name)

@@ -126,7 +126,7 @@ class Appender:
         if written == at - first:
             self._written = at
         else:
-            self._lose_unwritten(OSError(f"{written} of {at - first} bytes written"))
+            self._lose_unwritten(OSError(f"wrote only {written} of {at - first} bytes"))
 
     def maybe_roll(self, now_ms: int) -> None:
         """Hand a segment that has grown old to the writer, or that somebody has damaged; end a gap if there is room."""
@@ -170,7 +170,7 @@ class Appender:
     def _is_damaged(self, segment: OpenSegment) -> bool:
         damage = segment.damage()
         if damage is not None:
-            _log.error("usage record: %s; what it held is lost", damage)
+            _log.error("usage record: %s; its rows are lost", damage)
             self._last_error = damage
         return damage is not None
 
@@ -245,7 +245,7 @@ class Appender:
         size = self._directory.size_bytes()
         if size + self._segment_bytes + NAMES_BYTES_MAX > self._max_spool_bytes:
             raise OSError(
-                f"{size} bytes wait in the spool, another segment would pass {self._max_spool_bytes}"
+                f"the spool has {size} bytes: another segment would exceed the limit of {self._max_spool_bytes} bytes"
             )
         self._directory.reserve(self._segment_seq + self._segment_bytes // ROW_BYTES)
         header = Header(node_id=self._node_id, first_seq=self._segment_seq, opened_ms=now_ms)
@@ -258,7 +258,7 @@ class Appender:
         self._segments += 1
 
     def _end_gap(self, now_ms: int) -> None:
-        _log.warning("usage record goes on, %d events were lost", self._lost)
+        _log.warning("usage record resumed after %d lost events", self._lost)
         _pack_gap(self._rows, self._at, now_ms, self._lost, 0, _GAP)
         self._at += ROW_BYTES
         self._gaps += 1
@@ -295,10 +295,10 @@ class Appender:
 
     def _fail(self, error: OSError) -> None:
         if not self._lost:
-            _log.warning("usage record has no room, events are dropped and counted: %s", error)
+            _log.warning("cannot write the usage record, dropping and counting events: %s", error)
         self._last_error = str(error)
 
 
 def _check(name: str, value: int, *, least: int, most: int = 2**63 - 1) -> None:
     if not least <= value <= most:
-        raise ConfigError(f"{name} must be {least} to {most}, got {value!r}")
+        raise ConfigError(f"{name} must be from {least} to {most}, got {value!r}")

@@ -96,15 +96,18 @@ def _held(spool: Path) -> Iterator[int]:
     """Hold the locks of a node, with its open segments closed; give its id. Raises `ConfigError` where one is taken."""
     node_id = node_of(spool)
     if spool != spool_directory(spool.parent.parent, node_id):
-        raise ConfigError(f"{str(spool)!r} is the spool of node {node_id}")
+        raise ConfigError(
+            f"{str(spool)!r} is the spool of node {node_id}, expected another directory name",
+            hint=f"rename it to node-{node_id}",
+        )
     try:
         broker = SpoolDirectory(spool, node_id=node_id, now_ms=SystemClock().now_ms())
     except ConfigError:
-        raise ConfigError(f"a broker is at work on {str(spool)!r}", hint=_HINT) from None
+        raise ConfigError(f"a broker is using {str(spool)!r}", hint=_HINT) from None
     try:
         writer = lock_file(spool / WRITER_LOCK)
         if writer is None:
-            raise ConfigError(f"a writer is at work on {str(spool)!r}", hint=_HINT)
+            raise ConfigError(f"a writer is using {str(spool)!r}", hint=_HINT)
         try:
             yield node_id
         finally:

@@ -72,7 +72,7 @@ def _wait_for_lock(spool: Path, deadline_s: float) -> int:
     while (lock := lock_file(spool / WRITER_LOCK)) is None:
         if time.monotonic() >= deadline_s:
             raise ConfigError(
-                f"a writer is at work on the usage spool {str(spool)!r}, expected none",
+                f"a writer is using the usage spool {str(spool)!r}",
                 hint="stop the broker first; its writer then ends by itself",
             )
         time.sleep(0.05)
@@ -97,7 +97,7 @@ def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
     try:
         write_segment(load_segment(path), parquet, node_id=node_id)
     except SpoolError as error:
-        _log.error("usage segment is set aside, its events become a gap: %s", error)
+        _log.error("set aside a damaged usage segment, recorded its events as a gap: %s", error)
         _set_aside(path, parquet, node_id=node_id)
         return
     path.unlink()
@@ -146,7 +146,7 @@ def _compact_hour(directory: Path, files: list[ParquetFile], unreadable: set[Pat
     from tidegate.usage.arrow import ParquetError, merge_files
 
     if any(after.first_seq <= before.last_seq for before, after in pairwise(files)):
-        _log.error("%s is not compacted: sequence ranges of its files overlap", directory)
+        _log.error("cannot compact %s: sequence numbers of its files overlap", directory)
         unreadable.add(directory)
         return
     target = parquet_path(
@@ -159,7 +159,7 @@ def _compact_hour(directory: Path, files: list[ParquetFile], unreadable: set[Pat
     try:
         yield from merge_files([file.path for file in files], target)
     except ParquetError as error:
-        _log.error("%s is not compacted: %s", directory, error)
+        _log.error("cannot compact %s: %s", directory, error)
         unreadable.add(directory)
 
 
@@ -181,7 +181,7 @@ def delete_expired(parquet: Path, *, retention_ms: int, now_ms: int, wall_ms: in
         if hour_ms + HOUR_MS + retention_ms > now_ms:
             continue
         if _newest_file_ms(directory) + retention_ms <= wall_ms:
-            _log.info("usage record of %s is deleted, older than %d ms", directory, retention_ms)
+            _log.info("deleted usage record %s: older than %d ms", directory, retention_ms)
             remove_hour(directory)
 
 

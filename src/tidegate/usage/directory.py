@@ -119,7 +119,7 @@ def node_of(spool: Path) -> int:
     """Return the node that a spool directory belongs to. Raises `ConfigError` where none has written there."""
     state = _read_state(spool / "state.json")
     if state is None:
-        raise ConfigError(f"{str(spool)!r} is no usage spool, expected a directory with a state.json")
+        raise ConfigError(f"{str(spool)!r} is not a usage spool, expected a directory with a state.json")
     return state[0]
 
 
@@ -135,7 +135,9 @@ def _read_state(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        _log.warning("%s is damaged (%s): numbers go on from the clock and the segments", path, error)
+        _log.warning(
+            "%s is damaged (%s): continuing the sequence numbers from the clock and the segments", path, error
+        )
         return None
 
 
@@ -191,7 +193,7 @@ class SpoolDirectory:
         self._lock = lock
         reserved, self.reserved = self.reserved, 0
         self.reserve(max(reserved - RESERVED_NUMBERS, self.next_number))
-        _log.warning("usage spool %s was removed and is made again", self.path)
+        _log.warning("usage spool %s was removed: created it again", self.path)
 
     def size_bytes(self) -> int:
         """Return the bytes that all segment files take up."""
@@ -210,7 +212,7 @@ class SpoolDirectory:
         lock = lock_file(self.path / "lock")
         if lock is None:
             raise ConfigError(
-                f"usage spool {str(self.path)!r} is in use by another process, expected a directory of its own",
+                f"usage spool {str(self.path)!r} is in use by another process",
                 hint="stop the other process, or give this node another usage directory",
             )
         return lock

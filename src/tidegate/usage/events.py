@@ -189,7 +189,7 @@ def _check_row(segment: Segment, place: int, row: dict[str, Any]) -> str:
     for name, good, expected in (
         ("marker", row["marker"] == MARKER, f"{MARKER}"),
         ("kind", 1 <= row["kind"] <= len(KINDS), f"a kind from 1 to {len(KINDS)}"),
-        ("flags", row["flags"] & ~FLAGS_MAX == 0, f"flags out of {FLAGS_MAX}"),
+        ("flags", row["flags"] & ~FLAGS_MAX == 0, f"only flags of {FLAGS_MAX}"),
         ("ts_ms", 0 <= row["ts_ms"] <= TS_MS_MAX, "a time from 1970 to 9999"),
     ):
         if not good:

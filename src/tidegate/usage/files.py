@@ -103,8 +103,8 @@ def in_hours(files: Iterable[Path], *, from_ms: int | None, to_ms: int | None) -
         hour_ms = _hour_ms(file.absolute().parent)
         if hour_ms is None:
             raise ConfigError(
-                f"{str(file)!r} is in no directory date=.../hour=..: which times it has is not known",
-                hint="leave out --from and --to, or give a directory that has hours",
+                f"{str(file)!r} is not in a directory date=.../hour=..: the hour of its rows is unknown",
+                hint="remove --from and --to, or give a directory with date=.../hour=.. directories",
             )
         if (from_ms is None or from_ms <= hour_ms) and (to_ms is None or hour_ms < to_ms):
             found.append(file)

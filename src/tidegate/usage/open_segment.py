@@ -63,7 +63,7 @@ class OpenSegment:
         """Write whole rows at `offset` of the file."""
         written = os.pwrite(self.fd, data, offset)
         if written != len(data):
-            raise OSError(f"{self._path}: {written} of {len(data)} bytes written")
+            raise OSError(f"{self._path}: wrote only {written} of {len(data)} bytes")
 
     def number(self, names: Names) -> int:
         """Return the number of `names`, written to the names file before; `NAMES_FULL` when it is full.
@@ -78,11 +78,11 @@ class OpenSegment:
             return NAMES_FULL
         if os.fstat(self._names_fd).st_size != self._names_bytes:
             raise OSError(
-                f"{self._names_path}: somebody has changed the file"
+                f"{self._names_path}: another process changed the file"
             )  # a number would mean another name
         written = os.write(self._names_fd, record)
         if written != len(record):
-            raise OSError(f"{self._names_path}: {written} of {len(record)} bytes written")
+            raise OSError(f"{self._names_path}: wrote only {written} of {len(record)} bytes")
         self._names_bytes += written
         number = self._numbers[record] = len(self._numbers) + 1
         return number
@@ -101,7 +101,7 @@ class OpenSegment:
             if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
                 return f"{path} was replaced"
             if mine.st_size != size_bytes:
-                return f"{path} was cut to {mine.st_size} of {size_bytes} bytes"
+                return f"{path} was truncated to {mine.st_size} of {size_bytes} bytes"
         return None
 
     def end(self, used_bytes: int) -> None:

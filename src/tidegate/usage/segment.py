@@ -275,7 +275,7 @@ def _decode_header(path: Path, data: bytes) -> tuple[bytes, Header]:
     if magic != _MAGIC and magic not in OLDER_LAYOUTS:
         is_newer = magic[: len(_FAMILY)] == _FAMILY and magic[len(_FAMILY) :].isalnum()
         expected = f"{min(OLDER_LAYOUTS)!r} to {_MAGIC!r}"
-        expected += "; a newer version of Tidegate has written this file" if is_newer else ""
+        expected += "; a newer version of Tidegate wrote this file" if is_newer else ""
         raise SpoolError(path, offset=0, found=magic, expected=expected)
     crc = int.from_bytes(data[_HEADER.size : _HEADER.size + 4], "little")
     if crc != zlib.crc32(fields):

@@ -65,7 +65,7 @@ def _copy(spool: Path, first_seq: int, parquet: Path) -> None:
         if segment is not None:
             write_segment(segment, parquet, node_id=segment.header.node_id)
     except SpoolError as error:
-        _log.warning("usage segment is left out: %s", error)
+        _log.warning("skipped a damaged usage segment: %s", error)
 
 
 def _load(spool: Path, first_seq: int) -> Segment | None:

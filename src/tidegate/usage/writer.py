@@ -63,7 +63,7 @@ class Writer:
             self._tidy()
         except OSError as error:
             if not self._failing:
-                _log.error("usage record cannot be written, the spool waits: %s", error)
+                _log.error("cannot write the usage record, segments stay in the spool: %s", error)
             self._failing = True
         else:
             self._failing = False
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
     if importlib.util.find_spec("pyarrow") is None:
         _log.error(
-            "pyarrow is not installed, recorded events wait in %s; hint: %s",
+            "pyarrow is not installed: recorded events stay in %s; hint: %s",
             arguments.spool,
             install_hint("pipeline"),
         )
@@ -153,19 +153,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m tidegate.usage.writer",
         description="Turn a node's usage spool into Parquet until standard input ends.",
     )
-    parser.add_argument("spool", type=Path, help="the node's spool directory")
-    parser.add_argument("parquet", type=Path, help="where to put date=YYYY-MM-DD/hour=HH/")
-    parser.add_argument("--node-id", type=int, required=True, help="the node that the spool belongs to")
+    parser.add_argument("spool", type=Path, help="spool directory of the node")
+    parser.add_argument("parquet", type=Path, help="directory in which date=YYYY-MM-DD/hour=HH/ is created")
+    parser.add_argument("--node-id", type=int, required=True, help="node id of the spool")
     parser.add_argument(
         "--retention-ms",
         type=int,
         default=RETENTION_MS,
-        help="delete hours older than this (default: %(default)s)",
+        help="age at which hours are deleted, in ms (default: %(default)s)",
     )
     parser.add_argument(
         "--engine-offset-ns",
         type=int,
-        help="time of the rows less the machine's monotonic clock (default: rows have the wall clock)",
+        help="engine time minus the monotonic clock, in ns (default: engine time is the wall clock)",
     )
     return parser.parse_args(argv)
 

@@ -74,11 +74,11 @@ class WriterProcess:
 
     def _restart(self, code: int | None) -> None:
         """Start the writer again; where that cannot be done now, the next `keep_running` tries it."""
-        _log.warning("usage writer ended with code %s and is started again", code)
+        _log.warning("usage writer exited with code %s: starting it again", code)
         try:
             process = self._start()
         except OSError as error:
-            _log.error("usage writer cannot be started, the spool waits: %s", error)
+            _log.error("cannot start the usage writer, segments stay in the spool: %s", error)
             return
         self._close_input()
         self._process = process

@@ -273,7 +273,7 @@ def test_a_login_has_a_deadline(
     assert not silent.closed
     node.loop.advance(3000)
     assert (silent.closed, half.closed, done.closed) == (True, True, False)
-    assert "its login was not over within 30 s" in caplog.text
+    assert "login not completed within 30 s" in caplog.text
 
 
 def test_failed_logins_that_wait_are_bounded(node_with: Callable[..., MemoryNode]) -> None:

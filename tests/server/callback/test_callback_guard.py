@@ -174,9 +174,9 @@ def test_slow_calls_are_told(caplog: pytest.LogCaptureFixture) -> None:
         ("nonsense", "expected package.module:Class"),
         ("tests.server.callback.test_callback_guard:", "expected package.module:Class"),
         ("no.such.module:Class", "ModuleNotFoundError"),
-        ("tests.server.callback.test_callback_guard:Missing", "there is no class 'Missing'"),
-        ("os:abort", "there is no class 'abort'"),
-        ("tests.server.callback.test_callback_guard:Half", "it has no quota_limit, quota_metric_tags"),
+        ("tests.server.callback.test_callback_guard:Missing", "its module has no class 'Missing'"),
+        ("os:abort", "its module has no class 'abort'"),
+        ("tests.server.callback.test_callback_guard:Half", "the class lacks quota_limit, quota_metric_tags"),
         ("tests.server.callback.test_callback_guard:Refusing", "ValueError: no group is named"),
     ],
 )

@@ -138,7 +138,7 @@ def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
 
     with_node(scenario)
     assert {record.repeats for record in caplog.records} == {"descriptors"}
-    assert "are kept for logs and the usage record" in caplog.records[0].getMessage()
+    assert "reserved for logs and the usage record" in caplog.records[0].getMessage()
 
 
 def test_without_any_descriptor_connections_are_closed(with_node, caplog) -> None:
@@ -194,7 +194,7 @@ def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> 
 
     with_node(scenario)
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot serve a connection on PLAINTEXT; closing"
+        "closed a new connection (listener PLAINTEXT): internal error"
     ]
 
 
@@ -239,7 +239,11 @@ def test_idle_connections_are_closed_without_holding_the_loop(with_node) -> None
 
 @pytest.mark.parametrize(
     ("host", "reason"),
-    [("a..b", "not a host name"), ("x" * 64 + ".example", "not a host name"), ("no.such.host.invalid", "")],
+    [
+        ("a..b", "invalid host name"),
+        ("x" * 64 + ".example", "invalid host name"),
+        ("no.such.host.invalid", ""),
+    ],
 )
 def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
     """Whatever the resolver says of the name, it is an error of the settings with the address in it."""

@@ -205,7 +205,7 @@ def test_groups_and_subscriptions_have_no_settings_here(node: Node) -> None:
     timeout = ("consumer.session.timeout.ms", SET, "50000")
     assert alter(node, timeout, kind=GROUP) == (
         INVALID_REQUEST,
-        cannot.format("settings of one group: those of all groups are in its file, as group.*"),
+        cannot.format("settings of one group: set group.* for all groups in its configuration file"),
     )
     assert replace(node, CLIENT_METRICS, interval_ms="1000") == (
         INVALID_REQUEST,

@@ -82,7 +82,7 @@ def test_loss_in_use_is_noticed_within_a_second(
         assert errors(node, "bills") == [0] * 7
         node.scheduler.advance(0.6)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert re.search("orders-0.* error 56: orders-0/0+.log has been (removed|cut)", line)
+    assert re.search("orders-0 is damaged: .*orders-0/0+.log was (deleted|truncated).* error 56 ", line)
     node.storage.close()
 
 

@@ -123,7 +123,7 @@ def test_failing_sync_refuses_all_who_wait_and_all_who_come(
         append(log, batch())
     assert (log.recovery_point, log.end_offset, len(contents(log))) == (0, 3, 3 * len(batch()))
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot sync orders-0, it takes no more records: [Errno 5] Input/output error"
+        "cannot sync orders-0: [Errno 5] Input/output error; it accepts no more records"
     ]
 
 

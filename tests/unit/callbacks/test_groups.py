@@ -55,11 +55,14 @@ def test_others_have_kafkas_own_rules() -> None:
     [
         ({"a__members": "alice"}, "expected user:NAME or client-id:NAME"),
         ({"a__members": "ip:127.0.0.1"}, "expected user:NAME or client-id:NAME"),
-        ({"a__members": "user:x", "b__members": "user:x"}, "in group 'a' already"),
-        ({"a__producer_byte_rate": "5"}, "group 'a' has limits and no members"),
+        ({"a__members": "user:x", "b__members": "user:x"}, "already in group 'a'"),
+        ({"a__producer_byte_rate": "5"}, "group 'a' has limits but no members"),
         ({"a__members": "user:x", "a__producer_byte_rate": "nan"}, "expected a number above 0"),
         ({"a__members": "user:x", "a__producer_byte_rate": "0"}, "expected a number above 0"),
-        ({"a__members": "user:x", "a__byte_rate": "5"}, "is no setting of a group"),
+        (
+            {"a__members": "user:x", "a__byte_rate": "5"},
+            "unknown setting client.quota.callback.group.a.byte_rate",
+        ),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, str], reason: str) -> None:

@@ -29,7 +29,7 @@ def test_lines_that_are_in_two_logs_are_said(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "tail.log").write_bytes(b"".join(lines[-100:]))
     logs = [str(QUICK), str(tmp_path / "tail.log")]
     assert main(["import", *logs, "--out", str(tmp_path / "out")]) == 0
-    assert "100 requests occur in two logs" in capsys.readouterr().out
+    assert "counted 100 requests twice: two logs contain the same requests" in capsys.readouterr().out
 
 
 def test_times_of_whole_seconds_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,9 +71,9 @@ def test_a_file_without_requests_is_an_error(
     log.write_bytes(content)
     assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == (
-        f"error: nothing imported: {str(log)!r} has no request line\n"
-        "hint: switch the request log on: set the logger kafka.request.logger to DEBUG on the broker, "
-        "and import its file (docs/import.md)\n"
+        f"error: nothing imported from {str(log)!r}: no line contains a request\n"
+        "hint: set the logger kafka.request.logger to DEBUG on the broker, "
+        "then import the file that it writes (docs/import.md)\n"
     )
 
 
@@ -89,7 +89,7 @@ def test_files_of_other_loggers_and_unfinished_lines_are_named(
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("imported 1 request and 0 quota changes from 2 files")
     assert f"skipped 1 file without a request line: {str(logs / 'server.log')!r}" in said
-    assert "left the last line of 1 file for the next import: it has no end yet" in said
+    assert "left the last line of 1 file for the next import: it is incomplete" in said
 
 
 def test_a_damaged_file_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,9 +98,7 @@ def test_a_damaged_file_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFix
     cut.write_bytes(QUICK.read_bytes()[:50_000])
     out = str(tmp_path / "out")
     assert main(["import", str(cut), str(QUICK), "--out", out, "--strict"]) == 2
-    assert (
-        f"error: {str(cut)!r} cannot be read: the gzip file is truncated\nhint: " in capsys.readouterr().err
-    )
+    assert f"error: cannot read {str(cut)!r}: the gzip file is truncated\nhint: " in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.parquet"))
     assert main(["import", str(cut), "--out", out]) == 3
     assert f"could not read all of {str(cut)!r}: the gzip file is truncated" in capsys.readouterr().out
@@ -137,7 +135,7 @@ def test_quotas_that_no_kafka_has_were_not_in_force(
     path = tmp_path / "q.yaml"
     path.write_text("settings: {tidegate.quota.smooth: all}\nquotas: []\n")
     assert main(["import", str(QUICK), "--in-force", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert f"{path} has settings, which no Kafka had in force" in capsys.readouterr().err
+    assert f"{str(path)!r} contains settings, which Apache Kafka does not have" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -146,8 +144,11 @@ def test_quotas_that_no_kafka_has_were_not_in_force(
     [
         (["/nowhere/log"], "error: no request log at '/nowhere/log', expected a file or a directory\n"),
         (["/tmp/" + "x" * 300], "error: no request log at '/tmp/xxx"),
-        ([str(QUICK), "--time-zone", "Mars"], "error: no time zone 'Mars'\nhint: like Europe/Berlin"),
-        ([str(QUICK), "--in-force", "/nowhere"], "error: /nowhere: cannot be read"),
+        (
+            [str(QUICK), "--time-zone", "Mars"],
+            "error: unknown time zone 'Mars'\nhint: write a name such as Europe/Berlin",
+        ),
+        ([str(QUICK), "--in-force", "/nowhere"], "error: /nowhere: cannot read the file"),
     ],
 )
 def test_what_cannot_be_used(

@@ -134,8 +134,8 @@ def test_a_worker_that_is_killed(large_log: Path, tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert err == (
-        "error: a process that read lines of the log has ended before its time, for want of memory perhaps\n"
-        "hint: --processes 1 reads them in one process\n"
+        "error: a process that parsed lines ended unexpectedly, possibly out of memory\n"
+        "hint: run the command with --processes 1\n"
     )
     _wait_for(lambda: not any(_is_running(pid) for pid in workers))
 

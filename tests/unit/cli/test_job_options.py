@@ -52,7 +52,7 @@ def test_times_that_are_no_whole_hours_are_refused(tmp_path, capsys, text):
     with pytest.raises(SystemExit):
         options(tmp_path, "--from", text)
     assert (
-        f"argument --from: expected a whole hour, as 2026-11-22T14:00, got {text!r}"
+        f"argument --from: expected a whole hour such as 2026-11-22T14:00, got {text!r}"
         in capsys.readouterr().err
     )
 
@@ -62,7 +62,7 @@ def test_a_uri_with_a_secret_is_refused_without_repeating_it(tmp_path, capsys):
     with pytest.raises(SystemExit):
         options(tmp_path, "--out", "s3://AKIA:s3cret@bucket/out")
     said = capsys.readouterr().err
-    assert "argument --out: a URI must not hold credentials" in said
+    assert "argument --out: a URI must not contain credentials" in said
     assert "s3cret" not in said
 
 
@@ -117,7 +117,7 @@ def test_hours_that_cannot_be_read_are_refused(tmp_path, arguments, reason):
     if "no usage files" in reason:
         assert (
             caught.value.hint
-            == "the first are of date=2023-11-14/hour=23, the last of date=2023-11-15/hour=00, UTC"
+            == "the record contains date=2023-11-14/hour=23 to date=2023-11-15/hour=00, in UTC"
         )
 
 
@@ -127,7 +127,9 @@ def test_files_of_no_hour_have_none(tmp_path):
     (file,) = tmp_path.rglob("*.parquet")
     file.rename(tmp_path / "mine.parquet")
     assert rows_in(tmp_path) == 1
-    with pytest.raises((ConfigError, TidegateError), match=r"mine.parquet' is in no directory date=.*/hour="):
+    with pytest.raises(
+        (ConfigError, TidegateError), match=r"mine.parquet' is not in a directory date=.*/hour="
+    ):
         rows_in(tmp_path, "--from", "2023-11-15")
 
 
@@ -166,7 +168,7 @@ def test_where_only_a_path_can_be_a_uri_is_refused(arguments, capsys):
     said = capsys.readouterr().err
     assert f"expected a path on this machine, got {arguments[-1]!r}" in said
     is_watched = arguments[:2] == ["watch", arguments[-1]]
-    assert ("rows arrive on the disk of their server: watch there" in said) == is_watched
+    assert ("run watch on the machine of the broker" in said) == is_watched
 
 
 def test_a_file_uri_is_a_path(tmp_path):

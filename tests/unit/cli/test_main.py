@@ -128,17 +128,18 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["--no-such-option"], "unrecognized argument '--no-such-option'", "`tidegate --help` says"),
+        (["--no-such-option"], "unrecognized argument '--no-such-option'", "see `tidegate --help`"),
         (["usgae", "x"], "argument COMMAND: invalid choice: 'usgae'", "did you mean 'usage'?"),
         (["usage", "x", "--jsn"], "unrecognized argument '--jsn'", "did you mean '--json'?"),
         (["usage", "x", "--exlpain=3"], "unrecognized argument '--exlpain=3'", "did you mean '--explain'?"),
-        (["recommend", "x", "--json"], "unrecognized argument '--json'", "`tidegate recommend --help` says"),
-        (["usage", "x", "y\x1b[2J"], r"unrecognized argument 'y\x1b[2J'", "`tidegate usage --help` says"),
-        (["usage"], "the following arguments are required: DIR", "`tidegate usage --help` says"),
+        (["recommend", "x", "--json"], "unrecognized argument '--json'", "see `tidegate recommend --help`"),
+        (["usage", "x", "y\x1b[2J"], r"unrecognized argument 'y\x1b[2J'", "see `tidegate usage --help`"),
+        (["usage"], "the following arguments are required: DIR", "see `tidegate usage --help`"),
         (["limits", "x", "--by", "usr"], "argument --by: invalid choice: 'usr'", "did you mean 'user'?"),
-        (["usage", ""], "argument DIR: expected a path, got ''", "is a variable empty? the current directory is ."),
+        (["usage", ""], "argument DIR: expected a path, got ''",
+         "check for an empty variable; write . for the current directory"),
         (["import", "9999999999=x", "--out", "y"], "argument LOG: expected a whole number from 0 to 2147483647,",
-         "`tidegate import --help` says"),
+         "see `tidegate import --help`"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_one_error_and_a_hint(capsys, arguments, error, hint):
@@ -169,7 +170,7 @@ def test_what_an_error_leaves_half_done_ends_before_it_is_told(probe, capsys):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left"), "error: cannot write: No space left\nhint: make room"),
+        (OSError(errno.ENOSPC, "No space left"), "error: cannot write: No space left\nhint: free disk space"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\nhint: "),
     ],
 )  # fmt: skip

@@ -74,7 +74,7 @@ def test_unknown_kinds_are_refused(tmp_path, command, capsys):
     _write_changed(tmp_path / "usage", "kind", "lease")
     more = ["--out", str(tmp_path / "report.html")] if command == "report" else []
     assert main([command, str(tmp_path / "usage"), *more]) == 2
-    assert "kind 'lease' of 1 rows" in capsys.readouterr().err
+    assert "unknown kind 'lease' in 1 rows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_unknown_kinds_are_refused(tmp_path, command, capsys):
         ("ts_ms", None, -1, "1 rows of 'FILE' have no ts_ms"),
         ("seq", None, -1, "1 rows of 'FILE' have no seq"),
         ("node_id", None, -1, "1 rows of 'FILE' have no node_id"),
-        ("seq", 9, -2, "rows 9 to 9 (seq) of node 1 are there twice"),
+        ("seq", 9, -2, "seq 9 to 9 of node 1 occur twice"),
     ],
 )
 @pytest.mark.parametrize("command", ["usage", "limits", "recommend", REPLAY])
@@ -114,7 +114,7 @@ def test_logs_of_a_kafka_are_imported_first(tmp_path, capsys):
     directory.mkdir()
     (directory / "kafka-request.log.2026-11-24-03.gz").write_bytes(b"")
     assert main(["usage", str(directory)]) == 2
-    hint = f"hint: `tidegate import '{directory}' --out ./usage` reads request logs of Apache Kafka\n"
+    hint = f"hint: import request logs of Apache Kafka first: tidegate import '{directory}' --out ./usage\n"
     assert capsys.readouterr().err.endswith(hint)
 
 

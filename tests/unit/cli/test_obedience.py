@@ -105,7 +105,7 @@ def test_of_an_imported_record_it_cannot_be_known(
     main(["import", str(QUICK), "--out", str(tmp_path)])
     capsys.readouterr()
     assert main(["obedience", str(tmp_path / part)]) == 1
-    assert capsys.readouterr().out.startswith("cannot be known: this record was made of request logs")
+    assert capsys.readouterr().out.startswith("unknown: this record was made from request logs")
     assert main(["obedience", str(tmp_path / part), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["format"], found["known"], found["events"], found["libraries"]) == (1, False, None, [])

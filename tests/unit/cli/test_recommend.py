@@ -114,7 +114,7 @@ def test_a_budget_given_twice_is_refused(usage: Path, capsys: pytest.CaptureFixt
     assert main(["recommend", "--force", str(usage), *budgets]) == 2
     assert capsys.readouterr() == (
         "",
-        "error: --budget producer_byte_rate is given twice\nhint: give what one broker may bear once a key\n",
+        "error: --budget producer_byte_rate is given twice\nhint: give one --budget for each key\n",
     )
 
 
@@ -225,9 +225,11 @@ def test_bad_options_are_one_clear_error(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("--protect user=chekout", "is user='chekout', so it cannot be protected\nhint: did you mean 'checkout'?"),
-        ("--by user --protect client-id=web", "told apart by user alone\nhint: leave out --by, or give --by both"),
-        ("--budget producer_byte_rate=1", "1 a broker leaves some of 5 entities less than one byte a second\nhint: "),
+        ("--protect user=chekout",
+         "cannot protect user='chekout': the record does not contain it\nhint: did you mean 'checkout'?"),
+        ("--by user --protect client-id=web", "the quotas are by user only\nhint: remove --by, or use --by both"),
+        ("--budget producer_byte_rate=1",
+         "a budget of 1 per broker leaves some of 5 entities less than one byte per second\nhint: "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_proposed_is_one_clear_error(
@@ -253,7 +255,7 @@ def test_no_request_quota_is_proposed_from_an_imported_record(
     assert "# No request quota is proposed: request time cannot be judged" in text
     budget = ["--budget", "request_percentage=50", "--force"]
     assert main(["recommend", str(tmp_path / "usage"), *budget]) == 2
-    assert "request_percentage cannot have a budget here" in capsys.readouterr().err
+    assert "request_percentage cannot have a budget: an imported record" in capsys.readouterr().err
 
 
 def test_too_little_data_proposes_nothing(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +264,7 @@ def test_too_little_data_proposes_nothing(usage: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr() == (
         "",
         "error: too little data for a proposal: requests in 3 windows of 10 seconds, expected 30 or more\n"
-        "hint: record the busiest hours, or give --force\n",
+        "hint: record the busiest hours, or use --force\n",
     )
     assert main(["recommend", str(usage), "--force"]) == 0
     text = capsys.readouterr().out
@@ -290,7 +292,7 @@ def test_a_type_of_quota_with_few_requests_has_no_default(
     assert set(entry.values) == {"producer_byte_rate", "request_percentage"}
     assert "# No mutation quota is proposed: 30 requests; 100 are enough." in text
     assert "# Left out: 1 entity of the brokers themselves (client-id=7)." in text
-    assert "the floor of 64KiB, as it needs only " in str(entry.reason)
+    assert "the floor of 64KiB, because it needs only " in str(entry.reason)
 
 
 def test_few_requests_are_too_little_however_long_the_record_is(

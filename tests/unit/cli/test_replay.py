@@ -87,8 +87,8 @@ def test_limits_need_a_plan(tmp_path, capsys):
     """Of the quotas in force `tidegate limits` tells."""
     assert main(["replay", str(tmp_path), "--in-force", "--limits"]) == 2
     err = " ".join(capsys.readouterr().err.split())
-    assert "--limits are those of the entities of a plan in a file" in err
-    assert "the quotas in force may change from row to row" in err
+    assert "--limits needs --quotas: the quotas in force can change from row to row" in err
+    assert "add --quotas FILE, or run `tidegate limits`" in err
 
 
 @pytest.fixture
@@ -165,10 +165,16 @@ def test_what_was_recorded_is_the_same_whatever_is_asked(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--decisions"], "--decisions are those of the recorded times, and these plans would be forecasts"),
-        (["--decisions", "--in-force"], "add --loop open, or leave --decisions out"),
-        (["--continue", "{out}"], "--continue is for plans replayed in open loop"),
-        (["--loop", "closed", "--continue", "{out}"], "add --loop open, in the hours before as well"),
+        (
+            ["--decisions"],
+            "--decisions needs --loop open: in closed loop, requests do not keep their recorded times",
+        ),
+        (["--decisions", "--in-force"], "add --loop open, or remove --decisions"),
+        (["--continue", "{out}"], "--continue needs --quotas and --loop open"),
+        (
+            ["--loop", "closed", "--continue", "{out}"],
+            "add --loop open, also to the replay of the hours before",
+        ),
     ],
 )
 def test_what_a_forecast_cannot_do_is_refused(hurried, tmp_path, capsys, options, error):

@@ -37,7 +37,7 @@ def test_a_port_alone_is_that_of_the_default_listener() -> None:
 
 @pytest.mark.parametrize(
     ("listeners", "port", "told"),
-    [("A://:1,B://:2", 3, "has several: A://:1,B://:2"), ("A://:1", 65_536, "0 to 65535")],
+    [("A://:1,B://:2", 3, "with several listeners: A://:1,B://:2"), ("A://:1", 65_536, "0 to 65535")],
 )
 def test_a_port_that_cannot_be_is_refused(listeners: str, port: int, told: str) -> None:
     """Two listeners cannot have one port, and none has that."""

@@ -70,7 +70,7 @@ def test_they_are_reset(data, capsys, options, gone):
     assert stored(data) == {key: value for key, value in before.items() if key not in gone}
     out = capsys.readouterr().out
     assert all(name in out for name, _ in gone)
-    assert out.endswith(f"reset {len(gone)}; the broker follows its configuration at its next start\n")
+    assert out.endswith(f"settings reset: {len(gone)}; the broker uses its configuration at the next start\n")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_disputed_numbers_come_with_a_hint(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("50%", "f:1: rate must be a number, got '50%'", "leave out the '%'"),
+        ("50%", "f:1: rate must be a number, got '50%'", "remove the '%'"),
         ("yes", "f:1: rate must be a number, got 'yes'", None),
         ('"1e3"', "f:1: rate must be a number, got '1e3'", None),
         ('""', "f:1: rate must be a number, got ''", None),
@@ -64,7 +64,10 @@ def test_overlong_number_is_shortened_in_the_message() -> None:
 def test_text_that_yaml_could_mistake_has_to_be_quoted() -> None:
     """In quotes it is taken."""
     read = lambda node: FIELDS.text(node, label="name")  # noqa: E731
-    assert _refused(read, "no") == ("f:1: name must be quoted: to YAML a plain no is a boolean", 'write "no"')
+    assert _refused(read, "no") == (
+        "f:1: name must be quoted: YAML reads no without quotes as a boolean",
+        'write "no"',
+    )
     assert read(read_plain_yaml("'no'", name="f")) == "no"
     assert _refused(lambda node: FIELDS.table(node, ["a"], label="x") and read(node.items["a"]), "a:") == (
         "f:1: name is empty",
@@ -87,7 +90,7 @@ def test_lists_are_lists() -> None:
     read = lambda node: FIELDS.list(node, label="quotas")  # noqa: E731
     assert _refused(read, "a: 1") == (
         "f:1: quotas must be a list, got a mapping",
-        "write 'quotas: []' for none",
+        "write 'quotas: []' for an empty list",
     )
     assert read(read_plain_yaml("[]", name="f")).items == []
 

@@ -46,7 +46,7 @@ def test_a_module_and_its_options(text: str, options: dict[str, str]) -> None:
 )  # fmt: skip
 def test_mistakes_are_refused_without_showing_the_value(text: str) -> None:
     """The setting is named and how it is written; what was given may hold a password."""
-    with pytest.raises(ConfigError, match=r"^listener\.x is no JAAS configuration: ") as refused:
+    with pytest.raises(ConfigError, match=r"^listener\.x is not a valid JAAS configuration: ") as refused:
         parse_jaas(text, setting="listener.x")
     assert "hunter2" not in f"{refused.value}{refused.value.hint}"
     assert refused.value.hint

@@ -37,7 +37,7 @@ def test_names_the_line_of_a_bad_escape_and_no_password(escape: str) -> None:
     """A bad escape is refused with file and line, and what is on the line is not shown, not even as a cause."""
     with pytest.raises(ConfigError) as refused:
         parse_properties(f"a=1\nssl.keystore.password=tide{escape}gate", source="server.properties")
-    assert str(refused.value).startswith("server.properties:2: a bad escape, expected \\u and four")
+    assert str(refused.value).startswith("server.properties:2: invalid escape, expected \\u and four")
     shown = "".join(traceback.format_exception(refused.value))
     assert "tide" + escape not in shown
     assert "gate'" not in shown

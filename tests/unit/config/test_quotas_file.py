@@ -162,9 +162,9 @@ def test_byte_rates(value: str, stored: float) -> None:
     ("text", "message", "hint"),
     [
         ("[]", "1: the file must be a mapping, got a list", None),
-        ("windows: {}", "1: 'quotas' is missing", "write 'quotas: []' for none"),
+        ("windows: {}", "1: 'quotas' is missing", "write 'quotas: []' for an empty list"),
         ("quota: []", "1: unknown key 'quota' in the file", "did you mean 'quotas'?"),
-        ("quotas:", "1: quotas must be a list, got ''", "write 'quotas: []' for none"),
+        ("quotas:", "1: quotas must be a list, got ''", "write 'quotas: []' for an empty list"),
         ("quotas: []\nversion: 2", "2: version must be 1, got '2'", None),
         ("quotas: [a]", "1: a quota must be a mapping, got 'a'", None),
         (
@@ -210,7 +210,7 @@ def test_byte_rates(value: str, stored: float) -> None:
         ),
         (
             "quotas:\n- user: {name: 1e3}\n  producer_byte_rate: 1",
-            "2: name must be quoted: to YAML a plain 1e3 is a number",
+            "2: name must be quoted: YAML reads 1e3 without quotes as a number",
             'write "1e3"',
         ),
         (
@@ -242,17 +242,17 @@ def test_byte_rates(value: str, stored: float) -> None:
         (
             f"{QUOTA}request_percentage: .nan",
             "3: request_percentage must be finite, got nan for user='alice'",
-            "leave it out for no limit",
+            "omit the key for no limit",
         ),
         (
             f"{QUOTA}producer_byte_rate: -inf",
             "3: producer_byte_rate must be finite, got -inf for user='alice'",
-            "leave it out for no limit",
+            "omit the key for no limit",
         ),
         (
             f"{QUOTA}producer_byte_rate: 0",
             "3: producer_byte_rate must be greater than 0, got 0 for user='alice'",
-            "leave it out for no limit",
+            "omit the key for no limit",
         ),
         (
             f"{QUOTA}producer_byte_rate: 1.5",
@@ -266,7 +266,7 @@ def test_byte_rates(value: str, stored: float) -> None:
         ),
         (
             f"{QUOTA}producer_byte_rate: 4mib",
-            "3: producer_byte_rate: '4mib' has the unknown unit 'mib'",
+            "3: producer_byte_rate: '4mib' has unknown unit 'mib'",
             "did you mean MiB?",
         ),
         (
@@ -276,12 +276,12 @@ def test_byte_rates(value: str, stored: float) -> None:
         ),
         (
             f"{QUOTA}connection_creation_rate: 5",
-            "3: connection_creation_rate is for ip, got 5 for user='alice'",
+            "3: connection_creation_rate is a quota of ip, got 5 for user='alice'",
             None,
         ),
         (
             f"{QUOTA}producer_byte_rate: 5\n  owner: 42",
-            "4: owner must be quoted: to YAML a plain 42 is a number",
+            "4: owner must be quoted: YAML reads 42 without quotes as a number",
             'write "42"',
         ),
         (
@@ -312,10 +312,14 @@ def test_byte_rates(value: str, stored: float) -> None:
         ),
         (
             "quotas: []\nsettings: {tidegate.quota.smooth.burst.seconds: 5}",
-            "2: tidegate.quota.smooth.burst.seconds does nothing without tidegate.quota.smooth",
-            "add tidegate.quota.smooth: all, or the entities that it is for",
+            "2: tidegate.quota.smooth.burst.seconds has no effect without tidegate.quota.smooth",
+            "add tidegate.quota.smooth: all, or a list of entities",
         ),
-        ("quotas: []\ngroups: {}", "2: groups must be a list, got a mapping", "write 'groups: []' for none"),
+        (
+            "quotas: []\ngroups: {}",
+            "2: groups must be a list, got a mapping",
+            "write 'groups: []' for an empty list",
+        ),
         (
             f"quotas: []\ngroups:\n- members: {MEMBER}",
             "3: a group needs name",
@@ -333,7 +337,7 @@ def test_byte_rates(value: str, stored: float) -> None:
         ),
         (
             "quotas: []\ngroups: [{name: no, members: []}]",
-            "2: name must be quoted: to YAML a plain no is a boolean",
+            "2: name must be quoted: YAML reads no without quotes as a boolean",
             'write "no"',
         ),
         (
@@ -354,7 +358,7 @@ def test_byte_rates(value: str, stored: float) -> None:
         (
             f"quotas: []\ngroups: [{{name: a, members: {MEMBER}, request_percentage: 0}}]",
             "2: request_percentage must be greater than 0, got 0 for group='a'",
-            "leave it out for no limit",
+            "omit the key for no limit",
         ),
         (
             "quotas: []\ngroups: [{name: a, members: [alice]}]",
@@ -374,7 +378,7 @@ def test_byte_rates(value: str, stored: float) -> None:
         (
             "quotas: []\ngroups: [{name: a, members: [{user: {default: true}}]}]",
             "2: a member must have a name, got default: true",
-            "a default of 'quotas' holds for all who are in no group",
+            "for clients in no group, set a default in 'quotas'",
         ),
         (
             'quotas: []\ngroups: [{name: a, members: [{user: {name: ""}}]}]',
@@ -384,7 +388,7 @@ def test_byte_rates(value: str, stored: float) -> None:
         (
             f"quotas: []\ngroups:\n- {{name: a, members: {MEMBER}, producer_byte_rate: 1}}\n"
             f"- {{name: b, members: {MEMBER}, producer_byte_rate: 1}}",
-            "4: user='alice' is in group 'a' already",
+            "4: user='alice' is already in group 'a'",
             None,
         ),
         (
@@ -400,8 +404,8 @@ def test_byte_rates(value: str, stored: float) -> None:
         (
             f"groups: [{{name: a, members: {MEMBER}, producer_byte_rate: 1}}]\nquotas:\n"
             "- user: {name: alice}\n  client-id: {name: x}\n  producer_byte_rate: 2",
-            "3: user='alice' is in group 'a' and has no quota but the group's",
-            "leave the quota out, or the member",
+            "3: user='alice' is in group 'a', which replaces its own quota",
+            "remove the quota, or remove the member from the group",
         ),
     ],
 )
@@ -409,7 +413,7 @@ def test_mistakes_are_told_with_line_and_hint(text: str, message: str, hint: str
     """One error each, the exact sentence; what is hinted at nowhere else is where the file is described."""
     with pytest.raises(ConfigFileError) as caught:
         parse_quotas_file(text, name="plan.yaml")
-    otherwise = "docs/quotas-file.md says what such a file holds, with an example"
+    otherwise = "see docs/quotas-file.md for the format and an example"
     assert (str(caught.value), caught.value.hint) == (f"plan.yaml:{message}", hint or otherwise)
 
 
@@ -447,11 +451,11 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     path = tmp_path / "q.yaml"
     with pytest.raises(ConfigFileError) as caught:
         load_quotas_file(path)
-    assert str(caught.value) == f"{path}: cannot be read: No such file or directory"
-    with pytest.raises(ConfigFileError, match="cannot be read: Is a directory"):
+    assert str(caught.value) == f"{path}: cannot read the file: No such file or directory"
+    with pytest.raises(ConfigFileError, match="cannot read the file: Is a directory"):
         load_quotas_file(tmp_path)
     path.write_bytes(b"quotas: []\n# \xff\n")
-    with pytest.raises(ConfigFileError, match=r"q\.yaml:2: not UTF-8$"):
+    with pytest.raises(ConfigFileError, match=r"q\.yaml:2: file is not UTF-8$"):
         load_quotas_file(path)
     path.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(ConfigFileError, match=rf"q\.yaml: file must be at most {MAX_FILE_BYTES} bytes$"):

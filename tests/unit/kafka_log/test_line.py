@@ -60,16 +60,22 @@ def test_lines_of_other_loggers_are_none() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (b"Completed request:{}", "no time before the request, expected like 2026-11-21 09:27:02,682"),
-        (line()[:300], "the request is no whole JSON object in UTF-8"),
-        (line()[:60], "the request ends early: no closing brace"),
-        (line().replace(b"orders", b"\xff"), "the request is no whole JSON object in UTF-8"),
-        (line("2026-13-21 09:42:57,018"), "the time is none that exists"),
-        (line("2026-11-21 25:42:57,018"), "the time is none that exists"),
-        (line(principal=7), "not the request of a broker: Expected 'str', got 'int' - at '$.principal'"),
+        (
+            b"Completed request:{}",
+            "no time before the request, expected a time such as 2026-11-21 09:27:02,682",
+        ),
+        (line()[:300], "the request is not a complete JSON object in UTF-8"),
+        (line()[:60], "the request is incomplete: no closing brace"),
+        (line().replace(b"orders", b"\xff"), "the request is not a complete JSON object in UTF-8"),
+        (line("2026-13-21 09:42:57,018"), "the time is not valid"),
+        (line("2026-11-21 25:42:57,018"), "the time is not valid"),
+        (
+            line(principal=7),
+            "not a request as a broker logs it: Expected 'str', got 'int' - at '$.principal'",
+        ),
         (
             b"[2026-11-21 09:42:57,018] {}",
-            "not the request of a broker: Object missing required field 'requestHeader'",
+            "not a request as a broker logs it: Object missing required field 'requestHeader'",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_named():
         ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory"),
         (
             "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file x",
-            "vanished while it was read",
+            "was removed while it was read",
         ),
         (_UNKNOWN, "the Spark job failed: java.io.IOException: No space left on device"),
         ("", "no reason given"),
@@ -90,7 +90,7 @@ def test_other_failures_are_one_line(text, reason):
 
 def test_the_log_of_spark_is_pointed_to():
     """Whoever wants to know more is told where it is."""
-    assert _raised(_UNKNOWN, Path("/tmp/x.log")).hint == "what Spark said is in /tmp/x.log"
+    assert _raised(_UNKNOWN, Path("/tmp/x.log")).hint == "see the log of Spark: /tmp/x.log"
 
 
 _NO_MODULE = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: \
@@ -144,4 +144,4 @@ def test_what_failed_on_an_executor_is_said(text, reason):
 def test_why_spark_does_not_start(text, said, reason):
     """What it raised here, or what its Java process has said where that is gone."""
     error = start_error(text, said, spark_log=Path("/tmp/x.log"))
-    assert (str(error), error.hint) == (f"Spark does not start: {reason}", "what Spark said is in /tmp/x.log")
+    assert (str(error), error.hint) == (f"cannot start Spark: {reason}", "see the log of Spark: /tmp/x.log")

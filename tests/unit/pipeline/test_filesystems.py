@@ -8,8 +8,8 @@ from tidegate.config.locations import location
 from tidegate.pipeline.errors import FilesystemError
 from tidegate.pipeline.filesystems import hint_of, place_of
 
-_NO_HADOOP = "needs Hadoop's libhdfs and a Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, or give webhdfs://"
-_NO_FSSPEC = "needs fsspec, and a library that fsspec names; install it for executors, too"
+_NO_HADOOP = "needs Hadoop's libhdfs and Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, or use webhdfs://"
+_NO_FSSPEC = "needs fsspec, and a library that fsspec names; install it, also for executors"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def no_clients(monkeypatch):
         ("nonsense://127.0.0.1/usage", f"nonsense:// {_NO_FSSPEC}"),
         (
             "gs://bucket/usage?scheme=http&endpoint_override=127.0.0.1%3A9&retry_limit_seconds=1",
-            "credentials come from the environment of each process: docs/clusters.md",
+            "set the credentials in the environment of each process; see docs/clusters.md",
         ),
     ],
 )
@@ -48,7 +48,7 @@ def test_what_is_missing_is_named(no_clients, uri, hint):
     began = time.monotonic()
     with pytest.raises(FilesystemError) as caught:
         place_of(location(uri)).info()
-    assert str(caught.value).startswith(f"{uri!r}: ")
+    assert str(caught.value).startswith(f"cannot use {uri!r}: ")
     assert len(str(caught.value).splitlines()) == 1
     assert caught.value.hint == hint
     assert time.monotonic() - began < 60
@@ -60,17 +60,17 @@ def test_what_is_missing_is_named(no_clients, uri, hint):
         (
             "abfs://container@account.dfs.core.windows.net/usage",
             "Check for Hierarchical Namespace support on '...' failed: Failed to get token from DefaultAzureCredential",
-            "credentials come from the environment of each process: docs/clusters.md",
+            "set the credentials in the environment of each process; see docs/clusters.md",
         ),
         (
             "s3://bucket/usage",
             "When getting information for key 'usage' in bucket 'bucket': AWS Error ACCESS_DENIED during HeadObject",
-            "credentials come from the environment of each process: docs/clusters.md",
+            "set the credentials in the environment of each process; see docs/clusters.md",
         ),
         (
             "gs://bucket/usage",
             "Got GCS URI but Arrow compiled without GCS support",
-            "this pyarrow was built without gs://; the wheels of PyPI have it",
+            "this pyarrow was built without gs://; install pyarrow from PyPI, which supports it",
         ),
         ("s3://bucket/usage", "AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7", None),
     ],

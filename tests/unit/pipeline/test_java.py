@@ -39,19 +39,19 @@ def test_old_java_is_refused(tmp_path):
 
 def test_no_java_is_one_clear_error(tmp_path):
     """Nothing on the path is said before Spark fails on it."""
-    with pytest.raises(MissingJavaError, match="there is no java on the path"):
+    with pytest.raises(MissingJavaError, match="PATH contains no java"):
         require_java({"PATH": str(tmp_path)})
 
 
 def test_java_home_without_java_is_one_clear_error(tmp_path):
     """A JAVA_HOME that points nowhere is named."""
-    with pytest.raises(MissingJavaError, match="there is no bin/java in it"):
+    with pytest.raises(MissingJavaError, match="which contains no bin/java"):
         require_java({"JAVA_HOME": str(tmp_path)})
 
 
 def test_a_java_that_answers_nonsense_is_refused(tmp_path):
     """Something else called java is not taken for one."""
-    with pytest.raises(MissingJavaError, match="does not say which Java it is"):
+    with pytest.raises(MissingJavaError, match="cannot find the Java version of"):
         require_java(_java(tmp_path, "hello"))
 
 

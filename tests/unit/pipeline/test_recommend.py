@@ -99,7 +99,7 @@ def test_a_budget_cuts_the_largest_to_one_height_on_every_node():
     assert values["pay"] >= 2 * _MB
     assert values["x"] == values["y"] < 9 * _MB
     assert 9.9 * _MB < values["pay"] + values["x"] + values["y"] + 2 * values[None] <= 10 * _MB
-    assert "cut to what a budget of 10MB a broker leaves" in str(proposal.quotas.entries[2].reason)
+    assert "cut to fit the budget of 10MB per broker" in str(proposal.quotas.entries[2].reason)
 
 
 def test_a_budget_below_what_all_do_cuts_the_default_too():
@@ -113,13 +113,16 @@ def test_a_budget_below_what_all_do_cuts_the_default_too():
 def test_the_protected_alone_may_need_more_than_the_budget():
     """Which is an error with the numbers, not a quota that throttles them."""
     wanted = Wanted(budgets={"producer_byte_rate": _MB}, protect=[("user", "a")])
-    with pytest.raises(BudgetError, match="of the 1MB of node 1 the protected need 1465KiB: nothing is left"):
+    with pytest.raises(
+        BudgetError,
+        match="on node 1 the protected entities need 1465KiB of the budget of 1MB: nothing is left for others",
+    ):
         propose("user", *_found({"a": _MB}), wanted)
 
 
 def test_nobody_to_protect_is_an_error():
     """A misspelt name protects nobody."""
-    with pytest.raises(ConfigError, match="nobody in the record is user='chekout'"):
+    with pytest.raises(ConfigError, match="cannot protect user='chekout': the record does not contain it"):
         propose("user", *_found({"checkout": _MB}), Wanted(protect=[("user", "chekout")]))
 
 

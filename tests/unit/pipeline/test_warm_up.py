@@ -40,11 +40,11 @@ from tidegate.usage.arrow import arrow_schema
 
 _SMOOTH = QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0)
 _WHAT = {
-    OPEN: "the open loop of the replay",
-    CLOSED: "the closed loop of the replay",
-    OPEN_SMOOTH: "the open loop with smooth mode",
-    CLOSED_SMOOTH: "the closed loop with smooth mode",
-    USAGE: "what adds usage up",
+    OPEN: "the open-loop replay",
+    CLOSED: "the closed-loop replay",
+    OPEN_SMOOTH: "the open-loop replay with smooth mode",
+    CLOSED_SMOOTH: "the closed-loop replay with smooth mode",
+    USAGE: "the aggregation of usage",
 }
 PLANS = {
     name: Plan(name="p", records=records, is_closed=name in (CLOSED, CLOSED_SMOOTH))
@@ -113,7 +113,7 @@ def test_compiling_is_said_on_a_terminal_alone(is_terminal, name, monkeypatch, t
     kernel_at_hand([PLANS[name]] if name in PLANS else [], with_usage=name == USAGE)
     out, err = capsys.readouterr()
     assert out == ""
-    assert (f"compiling {_WHAT[name]}, once" in err) is is_terminal
+    assert (f"compiling {_WHAT[name]} (once, about 20 seconds)" in err) is is_terminal
     assert is_terminal or err == ""
 
 
@@ -128,7 +128,7 @@ def test_smooth_mode_in_force_is_compiled_for_with_notice(monkeypatch, tmp_path,
     kernel_at_hand([PLANS[OPEN]], timelines=found)
     assert "smooth" not in capsys.readouterr().err
     kernel_at_hand([in_force_plan()], timelines=found)
-    assert f"compiling {_WHAT[OPEN_SMOOTH]}, once" in capsys.readouterr().err
+    assert f"compiling {_WHAT[OPEN_SMOOTH]} (once, about 20 seconds)" in capsys.readouterr().err
 
 
 def test_a_watch_says_that_it_compiles(monkeypatch, tmp_path, capsys):
@@ -145,7 +145,7 @@ def test_a_watch_says_that_it_compiles(monkeypatch, tmp_path, capsys):
     smooth_mode_at_hand([in_force_plan()], [empty_timeline()])
     assert (made, capsys.readouterr().err) == ([], "")
     smooth_mode_at_hand([in_force_plan()], found)
-    line = "compiling the open loop with smooth mode, once: some twenty seconds\n"
+    line = "compiling the open-loop replay with smooth mode (once, about 20 seconds)\n"
     assert (made, capsys.readouterr().err) == ([OPEN_SMOOTH], line)
 
 

@@ -80,7 +80,7 @@ def test_no_room_drops_and_counts(tmp_path):
     assert (statistics.lost_events, statistics.dropping, statistics.gaps) == (2, True, 0)
     assert statistics.rows % 10_000 == 0
     assert bound - 2 * segment_of(10_000) - NAMES_BYTES_MAX < statistics.spool_bytes <= bound
-    assert "another segment would pass" in statistics.last_error
+    assert "another segment would exceed the limit of" in statistics.last_error
     recorder.close()
 
 
@@ -134,10 +134,10 @@ def test_close_tries_to_record_the_gap(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"segment_bytes": 1000}, "segment_bytes must be 1152 to 268435456, got 1000"),
+        ({"segment_bytes": 1000}, "segment_bytes must be from 1152 to 268435456, got 1000"),
         ({"segment_bytes": SEGMENT_BYTES_MAX + 1}, "got 268435457"),
-        ({"max_spool_bytes": 1 << 20}, "max_spool_bytes must be 50331648 to .*, got 1048576"),
-        ({"segment_age_ms": 0}, "segment_age_ms must be 1 to .*, got 0"),
+        ({"max_spool_bytes": 1 << 20}, "max_spool_bytes must be from 50331648 to .*, got 1048576"),
+        ({"segment_age_ms": 0}, "segment_age_ms must be from 1 to .*, got 0"),
     ],
 )
 def test_bad_settings(tmp_path, settings, message):
@@ -150,7 +150,7 @@ def test_bad_settings(tmp_path, settings, message):
 @pytest.mark.parametrize("node_id", [-1, 2**31])
 def test_bad_node_id(tmp_path, node_id):
     """A node id is one that Kafka could give."""
-    with pytest.raises(ConfigError, match=f"node_id must be 0 to 2147483647, got {node_id}"):
+    with pytest.raises(ConfigError, match=f"node_id must be from 0 to 2147483647, got {node_id}"):
         Recorder(tmp_path, node_id=node_id, clock=ManualClock())
 
 
@@ -258,7 +258,7 @@ def test_spool_that_is_removed_is_made_again(tmp_path, caplog):
     assert (recorder.lost_events, recorder.statistics().dropping) == (4, False)
     assert [text for text in caplog.messages if "was removed" in text and "lost" in text] == [
         f"usage record: {spool_directory(tmp_path / 'usage', 1)}/{START_MS * 1000:020d}.open was removed; "
-        "what it held is lost"
+        "its rows are lost"
     ]
     with pytest.raises(ConfigError, match="in use"):
         open_recorder(tmp_path / "usage", clock)
@@ -294,7 +294,7 @@ def test_segment_that_is_cut(tmp_path, caplog, left_bytes):
         ("request", None, 5),
         ("request", None, 6),
     ]
-    assert sum("was cut" in text for text in caplog.messages) == 1
+    assert sum("was truncated" in text for text in caplog.messages) == 1
 
 
 def test_all_of_a_cut_segment_is_counted(tmp_path):

@@ -85,7 +85,7 @@ def test_nothing_is_done_beside_a_broker(usage, capsys):
     before = sorted(usage.rglob("*"))
     recorder = open_recorder(usage)
     assert main(["compact", str(usage)]) == 2
-    error = f"error: a broker is at work on '{spool_directory(usage, 1)}'\nhint: stop the broker first"
+    error = f"error: a broker is using '{spool_directory(usage, 1)}'\nhint: stop the broker first"
     assert capsys.readouterr().err.startswith(error)
     recorder.close()
     assert [path for path in before if path.suffix == ".parquet" and not path.exists()] == []
@@ -95,10 +95,13 @@ def test_nothing_is_done_beside_a_writer(usage, capsys):
     """Which outlives its broker for a while; when it has ended it can be done."""
     lock = lock_file(spool_directory(usage, 1) / WRITER_LOCK)
     assert main(["compact", str(usage)]) == 2
-    assert capsys.readouterr().err.startswith("error: a writer is at work on ")
+    assert capsys.readouterr().err.startswith("error: a writer is using ")
     os.close(lock)
     assert main(["compact", str(usage)]) == 0
-    assert capsys.readouterr() == ("3 segments of the spool made Parquet\n15 files made 4\n", "")
+    assert capsys.readouterr() == (
+        "converted 3 segments of the spool to Parquet\nmerged 15 files into 4\n",
+        "",
+    )
 
 
 def test_nothing_is_done_beside_an_import(tmp_path, capsys):
@@ -107,10 +110,12 @@ def test_nothing_is_done_beside_an_import(tmp_path, capsys):
     (tmp_path / IMPORT_MANIFEST).write_text(json.dumps({"files": []}))
     lock = lock_file(tmp_path / "import.lock")
     assert main(["compact", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: an import into '{tmp_path}' is under way\nhint: wait")
+    assert capsys.readouterr().err.startswith(
+        f"error: another import into '{tmp_path}' is running\nhint: wait"
+    )
     os.close(lock)
     assert main(["compact", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "6 files made 2\n"
+    assert capsys.readouterr().out == "merged 6 files into 2\n"
 
 
 @pytest.mark.parametrize("part", ["nowhere", "parquet", "parquet/date=2023-11-14"])
@@ -127,7 +132,7 @@ def test_files_that_overlap_are_left_alone(tmp_path, capsys, caplog):
     write_events(tmp_path / "parquet", events[2:5], rows_per_file=4)
     assert main(["compact", str(tmp_path)]) == 1
     assert "overlap" in caplog.text
-    assert capsys.readouterr().out == "7 files made 5\n"
+    assert capsys.readouterr().out == "merged 7 files into 5\n"
 
 
 def test_a_record_that_cannot_be_written(tmp_path, capsys):

@@ -120,7 +120,7 @@ def test_empty_segment(tmp_path):
 
 def test_drain_of_no_spool(tmp_path):
     """A directory where no recorder has been is an error."""
-    with pytest.raises(ConfigError, match="is no usage spool"):
+    with pytest.raises(ConfigError, match="is not a usage spool"):
         drain(tmp_path, tmp_path / "out")
 
 
@@ -128,7 +128,7 @@ def test_drain_beside_a_writer(tmp_path):
     """Two never work on one spool: while a writer does, draining waits, then says so."""
     record_segments(tmp_path)
     lock = lock_file(spool_directory(tmp_path, 1) / WRITER_LOCK)
-    with pytest.raises(ConfigError, match="a writer is at work on the usage spool"):
+    with pytest.raises(ConfigError, match="a writer is using the usage spool"):
         drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path), timeout_s=0)
     os.close(lock)
     assert convert(tmp_path) == 3

@@ -118,7 +118,7 @@ def test_node_of(tmp_path):
     """A spool says whose it is; any other directory is refused."""
     open_directory(tmp_path).close()
     assert node_of(tmp_path) == 1
-    with pytest.raises(ConfigError, match="is no usage spool"):
+    with pytest.raises(ConfigError, match="is not a usage spool"):
         node_of(tmp_path / "elsewhere")
 
 

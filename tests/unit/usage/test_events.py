@@ -59,7 +59,7 @@ def test_row_whose_names_are_lost_is_lost(segment):
         ({"marker": 1}, r"found 'marker 1', expected 42330"),
         ({"kind": 0}, rf"found 'kind 0', expected a kind from 1 to {len(KINDS)}"),
         ({"kind": len(KINDS) + 1}, rf"found 'kind {len(KINDS) + 1}', expected a kind from 1 to {len(KINDS)}"),
-        ({"flags": 0x40}, r"found 'flags 64', expected flags out of 191"),
+        ({"flags": 0x40}, r"found 'flags 64', expected only flags of 191"),
         ({"ts_ms": -1}, r"found 'ts_ms -1', expected a time from 1970 to 9999"),
         ({"ts_ms": 2**62}, r"expected a time from 1970 to 9999"),
         ({"names": 0}, r"found 'names 0', expected the number of a record of 6 names"),

@@ -131,7 +131,7 @@ def test_a_newer_segment_is_refused_by_name_and_kept(tmp_path, caplog):
     (path,) = segment_paths(tmp_path / "spool", CLOSED_SUFFIX)
     data = path.read_bytes().replace(b"TGUSAGE3", b"TGUSAGE4")
     path.write_bytes(data)
-    with pytest.raises(SpoolError, match="a newer version of Tidegate has written this file"):
+    with pytest.raises(SpoolError, match="a newer version of Tidegate wrote this file"):
         load_segment(path)
     convert_all(tmp_path / "spool", tmp_path / "parquet", node_id=1)
     assert [kept.read_bytes() for kept in segment_paths(tmp_path / "spool", BAD_SUFFIX)] == [data]

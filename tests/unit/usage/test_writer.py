@@ -80,7 +80,7 @@ def test_failing_disk_is_reported_once_and_tried_again(tmp_path, caplog):
     assert writer.step()
     assert writer.step(), "what waits is something to do: a writer that begins anew would say it again"
     assert [entry.message.split(":")[0] for entry in caplog.records] == [
-        "usage record cannot be written, the spool waits"
+        "cannot write the usage record, segments stay in the spool"
     ]
     blocked.unlink()
     assert writer.step()

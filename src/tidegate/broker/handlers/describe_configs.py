@@ -43,7 +43,7 @@ _MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
 )  # Kafka's text of error 42
-_TOO_MUCH = f"the answer would exceed {MAX_ANSWER_BYTES} bytes, expected fewer resources in a request"
+_TOO_MUCH = f"the response would exceed {MAX_ANSWER_BYTES} bytes, expected fewer resources in a request"
 
 
 class _RefusedError(Exception):

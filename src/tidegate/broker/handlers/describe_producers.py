@@ -27,7 +27,7 @@ MAX_PRODUCERS_ANSWERED = 100_000
 
 _NOT_HERE = "This server does not host this topic-partition."  # Kafka's text of error 3
 _NOT_AUTHORIZED = "Topic authorization failed."  # of error 29
-_TOO_MANY = f"the answer would exceed {MAX_PRODUCERS_ANSWERED} producers, expected fewer partitions"
+_TOO_MANY = f"the response would exceed {MAX_PRODUCERS_ANSWERED} producers, expected fewer partitions"
 _NOBODY: Sequence[ProducerState] = ()
 _NO_TRANSACTION = -1
 

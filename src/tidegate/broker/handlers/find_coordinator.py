@@ -22,7 +22,7 @@ _INVALID_REQUEST_TEXT = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an"
     " incompatible broker. See the broker logs for more details."
 )
-_NO_TRANSACTIONS_TEXT = "This server does not serve transactions."
+_NO_TRANSACTIONS_TEXT = "This server does not support transactions."
 _NOT_OF_GROUP_TEXT = "Group authorization failed."
 _NO_NODE = -1
 

@@ -44,7 +44,7 @@ def init_producer_id_handler(storage: Storage) -> Handler:
             try:
                 producer_id = storage.take_producer_id()
             except StorageError as error:
-                _logger.error("cannot give out a producer id: %s", error, extra={"repeats": "producer id"})
+                _logger.error("cannot allocate a producer id: %s", error, extra={"repeats": "producer id"})
                 error_code = error_codes.COORDINATOR_NOT_AVAILABLE
         return request.answer(
             {

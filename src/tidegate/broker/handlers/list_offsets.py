@@ -195,7 +195,7 @@ def _list_offset(
             lookup = _find(log, time_ms, unpack)
             return _answer(index, (yield from _awaited(lookup, scheduler)), error_codes.NONE)
         except UnreadableBatchError as error:
-            _logger.info("ListOffsets for %s-%d: %s", name, index, error)
+            _logger.info("cannot search %s-%d by timestamp (ListOffsets): %s", name, index, error)
             return _answer(index, None, error.error_code)
         except (LogDamagedError, OSError) as error:
             log.mark_damaged(str(error))

@@ -236,7 +236,9 @@ def _missing(
     owner = request.divided_owner()
     text = topics.room_problem(owner, partitions)
     if text is not None:
-        _logger.warning("did not create topic %r: %s", name, text, extra={"repeats": f"no room {owner}"})
+        _logger.warning(
+            "rejected automatic creation of topic %r: %s", name, text, extra={"repeats": f"no room {owner}"}
+        )
     elif request.quotas.record_mutations(partitions):
         try:
             yield from topics.create_in_slices(name, partitions, {}, owner)

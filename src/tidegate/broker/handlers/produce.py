@@ -46,7 +46,7 @@ ACKS_ALL = -1
 NO_OFFSET = -1
 _TOPIC_IDS_SINCE = field_since(PRODUCE, "request", "topic_id")
 
-_NOT_WRITTEN = AppendError(error_codes.KAFKA_STORAGE_ERROR, "the log could not be written")
+_NOT_WRITTEN = AppendError(error_codes.KAFKA_STORAGE_ERROR, "cannot write the log")
 
 _Unsynced = tuple[PartitionLog, int, dict[str, Any]]
 """A log, the offset that must be synced, and the part of the answer that depends on it."""

@@ -187,7 +187,7 @@ def local_recommend(files: UsageFiles, by: str | None, wanted: Wanted) -> Recomm
     """Run the equivalent of `replay.recommend_job` in this process."""
     by = by or level_of((user for chunk in files.chunks for user in chunk_users(chunk)), wanted)
     empty = _schema(BACKLOG_STEPS).empty_table()
-    parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
+    parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "scanning")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
     windows = windows_in(chunk_windows(chunk) for chunk in files.chunks)
     replays = LocalReplays(files, levels_of(by), forecast_levels(by))
@@ -205,7 +205,7 @@ class LocalReplays:
 
     def peaks(self, plan: Plan) -> pa.Table:
         """Return what was measured, columns `LIMITS_BY_NODE`."""
-        found = self._run(replay_peaks, [plan], LIMITS_BY_NODE, "measuring")
+        found = self._run(replay_peaks, [plan], LIMITS_BY_NODE, "measuring rates")
         return grouped(found, NODE_KEYS, PEAKS_TOGETHER).cast(_schema(LIMITS_BY_NODE))
 
     def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
@@ -240,7 +240,7 @@ def local_usage(
         coverage = _coverage(files)
         kernel_at_hand((), with_usage=True)
         found = [compact(_schema(usage_parts_schema(by)).empty_table())]
-        for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up"):
+        for node_id, chunks in _shown(list(coverage.nodes.items()), "aggregating"):
             found += usage_parts(node_id, chunks, by, with_minutes=results is not None)
         parts = together(found)
         give_back()
@@ -271,14 +271,14 @@ def _most_bytes(table: pa.Table, by: Sequence[str], top: int) -> pa.Table:
 
 
 def _coverage(files: UsageFiles) -> Coverage:
-    return coverage_of(chunk_evidence(bundle) for bundle in _shown(bundled(files.chunks), "looking"))
+    return coverage_of(chunk_evidence(bundle) for bundle in _shown(bundled(files.chunks), "scanning"))
 
 
 def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
     """Run the equivalent of `usage.obedience_job` in this process."""
     with opened_results(out, command="obedience", overwrite=overwrite) as results:
         coverage = _coverage(files)
-        parts = [chunk_obedience(chunk) for chunk in _shown(files.chunks, "summing up")]
+        parts = [chunk_obedience(chunk) for chunk in _shown(files.chunks, "aggregating")]
         empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
         by_client = obedience_by_client_table(pa.concat_tables(parts or [empty]))
         by_software = obedience_by_software_table(by_client).cast(_schema(OBEDIENCE_BY_SOFTWARE))
@@ -291,12 +291,12 @@ def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool 
 
 def local_quota_events(files: UsageFiles) -> ControlEvents:
     """Run the equivalent of `usage.quota_events_job` in this process."""
-    return events_together(quota_events(chunk) for chunk in _shown(files.chunks, "looking"))
+    return events_together(quota_events(chunk) for chunk in _shown(files.chunks, "scanning"))
 
 
 def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
     """Run the equivalent of `usage.history_job` in this process."""
-    chunks = _shown(files.chunks, "summing up")
+    chunks = _shown(files.chunks, "aggregating")
     return entity_buckets([chunk_entity_seconds(chunk, wanted) for chunk in chunks], most=most)
 
 
@@ -318,7 +318,7 @@ def _laid_out(
         "with_answers": any(plan.is_in_force for plan in plans),
     }
     bundles = bundled(files.chunks)
-    surveys = [survey_chunk(bundle, **wanted) for bundle in _shown(bundles, "looking")]
+    surveys = [survey_chunk(bundle, **wanted) for bundle in _shown(bundles, "scanning")]
     layout = lay_out(bundles, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
     del surveys
     give_back()

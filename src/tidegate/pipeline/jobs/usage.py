@@ -75,7 +75,7 @@ def usage_job(
     with (
         opened_results(out, command="usage", overwrite=overwrite) as results,
         spark_errors_as_ours(spark_log=spark.log),
-        progress_of(spark.session.sparkContext, "summing up"),
+        progress_of(spark.session.sparkContext, "aggregating"),
     ):
         coverage = coverage_on_spark(spark.session, files)
         parts = _usage_parts(spark.session, coverage.nodes, by, with_minutes=results is not None).cache()
@@ -133,7 +133,7 @@ def obedience_job(
     with (
         opened_results(out, command="obedience", overwrite=overwrite) as results,
         spark_errors_as_ours(spark_log=spark.log),
-        progress_of(spark.session.sparkContext, "summing up"),
+        progress_of(spark.session.sparkContext, "aggregating"),
     ):
         coverage = coverage_on_spark(spark.session, files)
         work = spread_chunks(spark.session, files.chunks)
@@ -158,13 +158,13 @@ def obedience_job(
 
 def quota_events_job(spark: RunningSpark, files: UsageFiles) -> ControlEvents:
     """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "scanning"):
         return events_together(done_on_spark(spark.session, quota_events, files.chunks))
 
 
 def history_job(spark: RunningSpark, files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
     """Return what the entities used, in `most` steps of time at the most. Raises `TidegateError`."""
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "aggregating"):
         work = spread_chunks(spark.session, files.chunks)
         parts = work.mapInArrow(partial(entity_seconds_of_chunks, wanted=wanted), ENTITY_SECONDS)
         seconds = grouped(parts, SECOND_KEYS, SECOND_SUMS).cache()

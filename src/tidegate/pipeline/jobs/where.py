@@ -54,10 +54,10 @@ def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
     if is_submitted():
         return False, "on Spark: started by spark-submit"
     if SparkSession.getActiveSession() is not None:
-        return False, "on Spark: a session is running already"
+        return False, "on Spark: a Spark session is already running"
     if rows > LOCAL_ROWS:
-        return False, f"on Spark: {rows:,} rows, more than the {LOCAL_ROWS:,} of one process"
-    return True, f"in this process: {rows:,} rows, at most {LOCAL_ROWS:,} need no Spark"
+        return False, f"on Spark: {rows:,} rows, more than the {LOCAL_ROWS:,} that one process reads"
+    return True, f"in this process: {rows:,} rows; Spark is used for more than {LOCAL_ROWS:,}"
 
 
 def jobs_here(files: UsageFiles) -> Jobs:

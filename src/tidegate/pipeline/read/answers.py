@@ -45,13 +45,13 @@ def parsed_answer(event: Mapping[str, Any]) -> Answer:
     """Return what a `tags` row says. Raises `ValueError` where it makes no sense."""
     text, quota_key = event["tags"], event["quota_key"]
     if quota_key not in _KEYS:
-        raise ValueError(f"quota_key must be a key of Kafka's, got {quota_key!r}")
+        raise ValueError(f"quota_key must be a quota type of Kafka, got {quota_key!r}")
     try:
         tags = json.loads(text or "")
     except (ValueError, RecursionError) as error:
-        raise ValueError("its tags are no JSON") from error
+        raise ValueError("tags are not JSON") from error
     if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
-        raise ValueError("its tags are no names with values")
+        raise ValueError("tags are not a JSON object of strings")
     return Answer(
         quota_key=quota_key,
         user=event["user"] or "",

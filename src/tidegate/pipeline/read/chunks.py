@@ -113,7 +113,7 @@ def check_format(path: str, file: pq.ParquetFile) -> None:
     """Raise `UsageFilesError` for a file of the record that a newer version of Tidegate has written."""
     refusal = file_refusal(file)
     if refusal is not None:
-        raise UsageFilesError(f"{path!r}: {refusal}", hint="use that version here, too")
+        raise UsageFilesError(f"{path!r}: {refusal}", hint="use that version of Tidegate")
 
 
 def bundled(chunks: Iterable[Chunk]) -> list[Bundle]:
@@ -236,6 +236,7 @@ def _opened(chunk: Chunk) -> Iterator[OpenChunk]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(location(path), Uri) and not isinstance(error, pa.ArrowException):
             raise UsageFilesError(
-                f"cannot read {path!r}: {reason_of(error)}", hint="run again, once it can be read"
+                f"cannot read {path!r}: {reason_of(error)}",
+                hint="run the command again when the file can be read",
             ) from error
         raise UsageFilesError(f"cannot read {path!r}: its data is damaged", hint=DAMAGED_HINT) from error

@@ -144,7 +144,7 @@ def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) 
         case fs.FileType.File:
             return [directory]
     if any(info.is_file for info in place_of(directory / "spool").below(recursive=True)):
-        _log.warning("%s/spool is not read: only what its broker has turned into Parquet", directory)
+        _log.warning("skipped %s/spool: at a URI only Parquet files are read", directory)
     below = place_of(directory / "parquet")
     if below.info().type != fs.FileType.Directory:
         below = place
@@ -166,7 +166,7 @@ def _in_hours(
         first, last = ("/".join(file.absolute().parts[-3:-1]) for file in (files[0], files[-1]))
         raise ConfigError(
             f"no usage files in {str(directory)!r} in these hours",
-            hint=f"the first are of {first}, the last of {last}, UTC",
+            hint=f"the record contains {first} to {last}, in UTC",
         )
     return found
 
@@ -177,10 +177,10 @@ def _not_none(files: Sequence[Location], directory: Location, of_what: str = "")
         hint = _HINT if inside is None else f"give {str(inside)!r}"
         if inside is None and _has_logs(directory):
             command = f"tidegate import {shlex.quote(str(directory))} --out ./usage"
-            hint = f"`{command}` reads request logs of Apache Kafka"
+            hint = f"import request logs of Apache Kafka first: {command}"
         raise UsageFilesError(f"no usage files in {str(directory)!r} {of_what}".rstrip(), hint=hint)
     if inside is not None:
-        _log.warning("what still lies in %s is not read: give %s", inside / "spool", inside)
+        _log.warning("skipped the rows in %s: give %s to read them", inside / "spool", inside)
     return list(files)
 
 
@@ -227,7 +227,7 @@ def _check_columns(path: Location, found: pa.Schema) -> None:
             continue
         if field.name not in types:
             raise UsageFilesError(
-                f"{str(path)!r} has no column {field.name!r}: not a usage file of this version",
+                f"{str(path)!r} has no column {field.name!r}, so it is not a usage file of this version",
                 hint=_HINT,
             )
         if types[field.name] != field.type:

@@ -37,6 +37,6 @@ def check_kinds(table: pa.Table, path: str) -> None:
     if len(unknown):
         kind = table["kind"][int(unknown[0])].as_py()
         raise UsageFilesError(
-            f"kind {kind!r} of {len(unknown)} rows of {path!r} is not known here",
-            hint="the file is of a later version of Tidegate, or of something else",
+            f"unknown kind {kind!r} in {len(unknown)} rows of {path!r}",
+            hint="a later version of Tidegate or another program wrote the file",
         )

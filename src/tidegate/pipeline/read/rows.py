@@ -96,7 +96,7 @@ def _rows_of(chunk: OpenChunk | Arrived, numbers: Numbers, name_columns: Sequenc
     known = kinds >= 0
     place, keys = clients_of(names.filter(pa.array(known)))
     if len(keys) != len(numbers):
-        raise UsageFilesError(f"{chunk.path!r} changed while it was read", hint="run again")
+        raise UsageFilesError(f"{chunk.path!r} changed while it was read", hint="run the command again")
     client = np.zeros(len(kinds), np.int32)
     client[known] = numbers[place]
     sending = _client_bits(names)

@@ -48,7 +48,7 @@ def check_rising(seq: Numbers, *, after: int, node_id: int) -> None:
         twice = int(seq[int(np.argmax(steps <= 0))])
         raise UsageFilesError(
             f"seq {twice} of node {node_id} occurs twice",
-            hint="a file was given twice, or two nodes have one id",
+            hint="remove the second copy of a file, or give each node its own id",
         )
 
 

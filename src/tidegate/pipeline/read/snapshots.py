@@ -86,7 +86,7 @@ def _whole(rows: Sequence[Row]) -> Iterator[tuple[Row, SensorState]]:
                 yield row, _sensor(row, tags, state, text)
                 text = ""
         if state is None:
-            raise _error(row, "its state goes on nowhere")
+            raise _error(row, "the state of the sensor is incomplete")
 
 
 def _parsed(text: str) -> Any:
@@ -98,7 +98,7 @@ def _parsed(text: str) -> Any:
 
 def _sensor(row: Row, tags: tuple[str | None, str | None], state: Any, text: str) -> SensorState:
     if not is_sensor_state(state):
-        raise _error(row, "it is no state of a sensor")
+        raise _error(row, "the state of the sensor is not valid")
     user, client_id = tags
     return SensorState(state["quota_key"], (user or "", client_id or ""), row["ts_ms"], text)
 
@@ -147,4 +147,6 @@ def _is_time(value: Any) -> bool:
 
 
 def _error(row: Row, reason: str) -> UsageFilesError:
-    return UsageFilesError(f"snapshot row seq={row['seq']}: {reason}", hint="was the file made by Tidegate?")
+    return UsageFilesError(
+        f"snapshot row seq={row['seq']}: {reason}", hint="check that Tidegate wrote the file"
+    )

@@ -381,7 +381,7 @@ def _step(event: Row) -> Step:
     if key in EXTENSION_SETTINGS:
         return Step(**where, record=_extension(event))
     if key not in QUOTA_KEYS:
-        raise _error(event, f"quota_key must be a key of Kafka's or a setting, got {key!r}")
+        raise _error(event, f"quota_key must be a quota type of Kafka or a setting, got {key!r}")
     value = math.nan if event[_HAS_VALUE] else None  # each has its own
     return Step(**where, record=QuotaRecord(entity=_entity(event), key=key, value=value))
 

@@ -190,8 +190,8 @@ def _break(run: Run, reason: int) -> Step:
 
 def _twice(run: Run, last_seq: int) -> UsageFilesError:
     return UsageFilesError(
-        f"rows {run.first_seq} to {min(run.last_seq, last_seq)} (seq) of node {run.node_id} are there twice",
-        hint="a file was given twice, or two nodes have one id",
+        f"seq {run.first_seq} to {min(run.last_seq, last_seq)} of node {run.node_id} occur twice",
+        hint="remove the second copy of a file, or give each node its own id",
     )
 
 

@@ -304,6 +304,7 @@ def _pieces_of(file: ParquetFile) -> list[Piece]:
         return []
     except (pa.ArrowException, OSError) as error:
         raise UsageFilesError(
-            f"{str(file.path)!r} is not a usable Parquet file", hint="move it away, and run again"
+            f"{str(file.path)!r} is not a usable Parquet file",
+            hint="move the file away, then run the command again",
         ) from error
     return found

@@ -77,7 +77,7 @@ class Checkpoint:
             make_private_directory(directory)
             lock = lock_file(directory / _LOCK)
         if lock is None:
-            raise self._unusable("is that of another watch, which is at work")
+            raise self._unusable("is in use by another watch")
         self._lock = lock
 
     def __enter__(self) -> "Checkpoint":
@@ -100,10 +100,10 @@ class Checkpoint:
         if not isinstance(state, WatchState) or not hasattr(state, "last_batch"):
             raise _unreadable()
         if state.directory != str(directory.resolve()):
-            raise self._unusable(f"is of the record {state.directory!r}")
+            raise self._unusable(f"belongs to the record {state.directory!r}")
         if repr(list(state.plans)) != repr(list(plans)):  # a limit may be NaN
             names = ", ".join(repr(plan.name) for plan in state.plans)
-            raise self._unusable(f"is of other plans (called {names})")
+            raise self._unusable(f"belongs to other plans: {names}")
         return state
 
     def write(self, state: WatchState) -> None:
@@ -135,7 +135,9 @@ class Checkpoint:
 
     def _unusable(self, reason: str) -> ConfigError:
         where = str(self._path.parent)
-        return ConfigError(f"the checkpoint {where!r} {reason}", hint="begin with another directory")
+        return ConfigError(
+            f"the checkpoint {where!r} {reason}", hint="use another directory for --checkpoint"
+        )
 
 
 def dumped(state: object) -> bytes:
@@ -153,7 +155,8 @@ def loaded(data: bytes) -> Any:
 
 def _unreadable() -> ConfigError:
     return ConfigError(
-        "the checkpoint is damaged, or of another version of Tidegate", hint="begin with another directory"
+        "the checkpoint is damaged, or another version of Tidegate wrote it",
+        hint="use another directory for --checkpoint",
     )
 
 
@@ -203,4 +206,4 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _PARTS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint") from None
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a checkpoint") from None

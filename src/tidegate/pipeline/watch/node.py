@@ -174,8 +174,8 @@ class NodeWatch:
         if number == len(self.names):
             if number >= MAX_CLIENTS:
                 raise UsageFilesError(
-                    f"more than {MAX_CLIENTS} different clients of node {self.node_id} (user, client id)",
-                    hint="watch from a later hour on: --from",
+                    f"node {self.node_id} has more than {MAX_CLIENTS} different clients (user and client id)",
+                    hint="start at a later hour with --from",
                 )
             self.names.append((user, client_id))
         return number

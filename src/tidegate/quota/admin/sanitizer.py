@@ -33,7 +33,7 @@ class SanitizeError(TidegateError, ValueError):
     """Raise when a text holds a `%` that two hexadecimal digits do not follow."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"cannot desanitise {text!r}: expected two hexadecimal digits after every '%'")
+        super().__init__(f"cannot decode {text!r}: expected two hexadecimal digits after every '%'")
         self.text = text
 
 

@@ -40,7 +40,7 @@ class Explanation:
         """Return one sentence."""
         client = f"{self.quota_type.value} quota of user {self.user!r}, client id {self.client_id!r}"
         if self.levels is Level.NONE:
-            return f"{client}: unlimited, as no quota of this kind is defined"
+            return f"{client}: unlimited, no quota of this type is defined"
         shared = ", ".join(f"{name}={value!r}" for name, value in self.tags.items() if value) or "no tags"
         return f"{client}: {self._reason()}; shared by all clients with {shared}"
 
@@ -48,10 +48,10 @@ class Explanation:
         if Level.CUSTOM in self.levels:
             return f"{'unlimited' if self.bound is None else self.bound} by the custom callback"
         if self.entity is None:
-            return f"unlimited, as {_names(self.considered)} had none"
+            return f"unlimited, no quota for {_names(self.considered)}"
         before = self.considered[: self.considered.index(self.entity)]
         return f"{self.bound} of {_names((self.entity,))}" + (
-            f", after {_names(before)} had none" if before else ""
+            f", no quota for {_names(before)}" if before else ""
         )
 
 

@@ -153,7 +153,7 @@ class SensorManager(ABC, Generic[S]):
         tags = self._callback.quota_metric_tags(self.quota_type, user, client_id)
         if tags is None:
             raise CallbackError(
-                f"callback answered no tags for user={user!r}, client_id={client_id!r}, expected a map"
+                f"callback returned no tags for user={user!r}, client_id={client_id!r}, expected a map"
             )
         return tags
 
@@ -387,8 +387,7 @@ class SensorManager(ABC, Generic[S]):
         """Log the number of sensors dropped from a full table: the first time, and each time it doubles."""
         if self.sensors.dropped.bit_length() > before.bit_length():
             logger.warning(
-                "%s quota: too many clients to remember; %d were forgotten so far, "
-                "%d of them within their windows",
+                "evicted sensors of the %s quota, because its table is full: %d so far, %d of them within their window",
                 self.quota_type.value,
                 self.sensors.dropped,
                 self.sensors.dropped_in_use,
@@ -399,7 +398,7 @@ class SensorManager(ABC, Generic[S]):
         self.folded += 1
         if self.folded & (self.folded - 1) == 0:
             logger.warning(
-                "%s quota: too many clients at once; %d were counted together, under %r, so far",
+                "too many active clients for the %s quota: %d so far share one sensor, %r",
                 self.quota_type.value,
                 self.folded,
                 OVERFLOW,

@@ -300,7 +300,10 @@ class Authenticator:
             self._logins.begin(channel)
         elif now_ns > self._expires_ns:
             self._logins.counts(channel).expired += 1
-            _log.info("closing connection %d: its session has expired", channel.connection.id)
+            _log.info(
+                "closed connection %d: session expired without a new login; see connections.max.reauth.ms",
+                channel.connection.id,
+            )
             channel.close()
             return False
         return True
@@ -348,7 +351,7 @@ class Authenticator:
         Raises `_FailedLoginError`, and `ProtocolError` where the channel is to close at once.
         """
         if self._state is _State.BAD_MECHANISM:
-            raise _FailedLoginError("another mechanism than before")
+            raise _FailedLoginError(f"client changed its SASL mechanism, expected {self._mechanism}")
         if self._state is _State.AUTHENTICATE:
             return self._on_token(channel, frame)
         assert self._state is not _State.FAILED, "a failed login reads nothing"
@@ -383,7 +386,10 @@ class Authenticator:
         message = {"error_code": code, "mechanisms": hash_map_order(self._sasl.mechanisms)}
         answer = _encoded(header, message)
         if not known:
-            raise _FailedLoginError(f"mechanism {mechanism[:_LOGGED_CHARS]!r} is not enabled", answer)
+            expected = ", ".join(self._sasl.mechanisms)
+            raise _FailedLoginError(
+                f"SASL mechanism is {mechanism[:_LOGGED_CHARS]!r}, expected one of {expected}", answer
+            )
         if self._reauthenticates and mechanism != self._mechanism:
             self._state = _State.BAD_MECHANISM
         else:
@@ -411,7 +417,7 @@ class Authenticator:
                 raise ProtocolError(f"api key {header.api_key} is not served")
             _body(header, frame)  # whether it is one
             raise _FailedLoginError(
-                f"api key {header.api_key} instead of SaslAuthenticate",
+                f"request with api key {header.api_key}, expected SaslAuthenticate",
                 _encoded(header, _refusal(header, error_codes.ILLEGAL_SASL_STATE)),
             )
         message: Message = {"error_code": error_codes.NONE, "error_message": "", "session_lifetime_ms": 0}

@@ -51,7 +51,7 @@ class TlsLogin:
         try:
             user = self._tls.principal(certificate)
         except NoRuleError as error:
-            raise TlsError(f"its certificate names nobody: {error}") from error
+            raise TlsError(f"no principal for the client's certificate: {error}") from error
         counts = logins.counts(channel)
         counts.logins += 1
         counts.logins_without_relogin += 1
@@ -65,4 +65,4 @@ class TlsLogin:
         channel, logins = self._channel, self._logins
         assert channel is not None
         logins.counts(channel).failed_logins += 1
-        logins.front.on_bad_frame(channel, f"failed TLS handshake: {reason}")
+        logins.front.on_bad_frame(channel, f"TLS handshake failed: {reason}")

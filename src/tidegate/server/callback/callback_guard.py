@@ -86,7 +86,7 @@ class GuardedCallback:
                 tags = dict(tags)
                 self._tags.note(quota_type, (user, client_id), tags)
                 return tags
-            self._nonsense("quota_metric_tags", tags, "a map of texts")
+            self._nonsense("quota_metric_tags", tags, "a map of strings")
         return self._tags.get(quota_type, (user, client_id), NO_TAGS)
 
     def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
@@ -100,7 +100,7 @@ class GuardedCallback:
                 limit = None if answer is None or answer == math.inf else float(answer)
                 self._limits.note(quota_type, names, limit)
                 return limit
-            self._nonsense("quota_limit", answer, "None or a number of 0 or more")
+            self._nonsense("quota_limit", answer, "None or a number, at least 0")
         return self._limits.get(quota_type, names, None)
 
     def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
@@ -134,7 +134,7 @@ class GuardedCallback:
             self.failures += 1
             name = _name(method)
             _log.error(
-                "quota callback %s: %s failed; what it said last holds", self.name, name, exc_info=error,
+                "quota callback %s: %s failed; the last valid results stay in force", self.name, name, exc_info=error,
                 extra={"repeats": f"callback failed {name}"},
             )  # fmt: skip
             answer = _FAILED
@@ -159,7 +159,7 @@ class GuardedCallback:
     def _nonsense(self, name: str, answer: object, expected: str) -> None:
         self.failures += 1
         _log.error(
-            "quota callback %s: %s answered %.100r, expected %s; what it said last holds",
+            "quota callback %s: %s returned %.100r, expected %s; the last valid results stay in force",
             self.name, name, answer, expected,
             extra={"repeats": f"callback nonsense {name}"},
         )  # fmt: skip
@@ -176,10 +176,14 @@ def load_callback(name: str, settings: Mapping[str, Any], monotonic_ns: Callable
     try:
         found = getattr(importlib.import_module(module_name), class_name, None)
         if not isinstance(found, type):
-            raise ConfigError(f"client.quota.callback.class is {name!r}: there is no class {class_name!r}")
+            raise ConfigError(
+                f"client.quota.callback.class is {name!r}: its module has no class {class_name!r}"
+            )
         missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
         if missing:
-            raise ConfigError(f"client.quota.callback.class is {name!r}: it has no {', '.join(missing)}")
+            raise ConfigError(
+                f"client.quota.callback.class is {name!r}: the class lacks {', '.join(missing)}"
+            )
         callback: ClientQuotaCallback = found()
         callback.configure(settings)
     except ConfigError:
@@ -187,7 +191,7 @@ def load_callback(name: str, settings: Mapping[str, Any], monotonic_ns: Callable
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"client.quota.callback.class is {name!r}: {type(error).__name__}: {error}",
-            hint="the module must be installed, or lie in a directory of PYTHONPATH",
+            hint="install the module, or add its directory to PYTHONPATH",
         ) from error
     return GuardedCallback(callback, name, monotonic_ns)
 

@@ -134,7 +134,7 @@ class NodeCallback:
             module == one or module.startswith(f"{one}.") for one in allowed
         ):
             raise ConfigError(
-                f"{CALLBACK_CLASS} is {name!r}: its module is not in tidegate.callback.modules, {modules!r}"
+                f"{CALLBACK_CLASS} is {name!r}, expected a module of tidegate.callback.modules, {modules!r}"
             )
 
     def _load_on_thread(

@@ -349,7 +349,7 @@ class Channel:
         try:
             self._frame = self._buffers.take(size)
         except OSError as error:
-            self.owner.on_bad_frame(self, f"no memory for its request of {size} bytes: {error.strerror}")
+            self.owner.on_bad_frame(self, f"no memory for a request of {size} bytes: {error.strerror}")
             self.close()
             return
         self._frame_bytes = size
@@ -623,9 +623,9 @@ def _other_protocol(size: int) -> str:
     first = size.to_bytes(_LENGTH_BYTES, "big", signed=True)
     if first[:2] == b"\x16\x03":
         return (
-            ": this looks like a TLS handshake, and this listener is plain; "
-            "hint: the client uses security.protocol=SSL, set it to PLAINTEXT"
+            ": looks like a TLS handshake, but the listener does not use TLS; "
+            "hint: change the client's security.protocol from SSL to PLAINTEXT"
         )
     if first in _HTTP_METHODS:
-        return ": this looks like an HTTP request; hint: Kafka clients and tools connect here, not browsers or probes"
+        return ": looks like an HTTP request; hint: connect with a Kafka client, not with a browser or an HTTP probe"
     return ""

@@ -41,14 +41,14 @@ _HANDSHAKE_BYTE = bytes((_HANDSHAKE,))
 _read_length = struct.Struct(">H").unpack_from
 _HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 _MEANINGS = {
-    "NO_SHARED_CIPHER": "no cipher suite that the client offers is enabled here",
-    "UNSUPPORTED_PROTOCOL": "the client speaks no version of TLS that is enabled here (ssl.enabled.protocols)",
-    "VERSION_TOO_LOW": "the client speaks no version of TLS that is enabled here (ssl.enabled.protocols)",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate, and ssl.client.auth is required",
-    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the broker's certificate; hint: its truststore",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept the broker's certificate; hint: its truststore",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the broker's certificate; hint: its truststore",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that the broker's certificate has expired",
+    "NO_SHARED_CIPHER": "client offers none of the enabled cipher suites; see ssl.cipher.suites",
+    "UNSUPPORTED_PROTOCOL": "client supports none of the enabled TLS versions; see ssl.enabled.protocols",
+    "VERSION_TOO_LOW": "client supports none of the enabled TLS versions; see ssl.enabled.protocols",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "client sent no certificate, but ssl.client.auth is required",
+    "TLSV1_ALERT_UNKNOWN_CA": "client does not trust the broker's certificate; hint: check the client's truststore",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "client rejected the broker's certificate; hint: check the client's truststore",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "client rejected the broker's certificate; hint: check the client's truststore",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "client rejected the broker's certificate: expired",
 }
 """What some of OpenSSL's reasons mean here."""
 
@@ -229,7 +229,7 @@ class TlsSession:
         records = 0
         while records < RECORDS_AT_A_TIME and end < most_bytes and most - end >= _HEADER_BYTES:
             if kept[end] == _HANDSHAKE and self.established:
-                self._failure = "another handshake is refused"
+                self._failure = "client asked for renegotiation, which is not allowed"
             end += _HEADER_BYTES + _read_length(kept, end + 3)[0]
             records += 1
         if most <= end:
@@ -256,9 +256,7 @@ class TlsSession:
             size = int.from_bytes(first[6:])
             if size > HANDSHAKE_MESSAGE_BYTES:
                 self._kept = b""
-                raise TlsError(
-                    f"its ClientHello has {size} bytes, expected at most {HANDSHAKE_MESSAGE_BYTES}"
-                )
+                raise TlsError(f"ClientHello is {size} bytes, expected at most {HANDSHAKE_MESSAGE_BYTES}")
 
     def _reason(self, error: ssl.SSLError) -> str:
         """Return why TLS failed, for people."""
@@ -266,7 +264,7 @@ class TlsSession:
         if other:
             return other
         if isinstance(error, ssl.SSLCertVerificationError):
-            return f"the client's certificate is not accepted: {error.verify_message}"
+            return f"client's certificate rejected: {error.verify_message}"
         name = error.reason or "unknown"
         return _MEANINGS.get(name) or name.replace("_", " ").lower()
 
@@ -276,7 +274,7 @@ def _other_protocol(first: bytes) -> str:
     if not first or first[0] in _RECORD_TYPES:
         return ""
     if first[:4] in _HTTP_METHODS:
-        return "this looks like an HTTP request; hint: Kafka clients and tools connect here, not browsers or probes"
+        return "looks like an HTTP request; hint: connect with a Kafka client, not with a browser or an HTTP probe"
     if first[0] == 0:
-        return "this looks like a Kafka client without TLS; hint: set its security.protocol to SSL, or to SASL_SSL"
-    return "what it sent is no TLS"
+        return "looks like a Kafka client without TLS; hint: set the client's security.protocol to SSL or SASL_SSL"
+    return "client sent data that is not TLS"

@@ -140,7 +140,7 @@ class TlsTransport:
         if count:
             self._session.receive(self._scratch[:count])
         elif most:
-            raise ConnectionAbortedError("the client has left before its ClientHello was answered")
+            raise ConnectionAbortedError("client closed the connection before the end of its ClientHello")
 
     def _go_on_with_handshake(self) -> None:
         """Run one step of the handshake.
@@ -159,7 +159,7 @@ class TlsTransport:
             owner.on_handshake_failed(error.reason)
             raise
         if self._ended and not session.has_more:
-            raise ConnectionAbortedError("the client has left during the handshake")
+            raise ConnectionAbortedError("client closed the connection during the TLS handshake")
         if session.has_more:
             self._read_again()
         raise BlockingIOError
@@ -259,7 +259,7 @@ class TlsTransport:
             return
         if self._unsent:
             if len(self._unsent) > MAX_UNSENT_BYTES:
-                raise ConnectionAbortedError("the client does not take what TLS has to send")
+                raise ConnectionAbortedError("client does not read TLS messages")
             own = bytes(self._unsent) + own
         self._unsent = own
         if not self._flush():
@@ -321,7 +321,7 @@ def _piece(out: deque[Sendable]) -> Any:
         else:
             part = os.pread(item.fd, min(item.size, room), item.offset)
             if not part and item.size:
-                raise ConnectionAbortedError("the file ended before the slice did")
+                raise ConnectionAbortedError("log file is shorter than the slice to send")
         parts.append(part)
         room -= len(part)
         if room <= 0 or len(part) < len(item):

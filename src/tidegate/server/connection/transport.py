@@ -123,7 +123,7 @@ class SocketTransport:
                 else:
                     sent = os.sendfile(self.fd, first.fd, first.offset, first.size)
                     if not sent:
-                        raise ConnectionAbortedError("the file ended before the slice did")
+                        raise ConnectionAbortedError("log file is shorter than the slice to send")
                     advance_file(out, sent)
                 budget -= sent
         except (BlockingIOError, InterruptedError):

@@ -28,7 +28,7 @@ MAX_LOOKED_AT = 20_000_000
 _NO_AUTHORIZER = "No Authorizer is configured."
 _TOO_MUCH: Problem = (
     error_codes.POLICY_VIOLATION,
-    f"The filters of a request find at most {MAX_FOUND} ACLs, and look at {MAX_LOOKED_AT}.",
+    f"The filters of a request may match at most {MAX_FOUND} ACLs and search at most {MAX_LOOKED_AT}.",
 )
 _UNKNOWN_PATTERN: Problem = error_codes.INVALID_REQUEST, "Unknown patternFilter."
 _UNKNOWN_ENTRY: Problem = error_codes.INVALID_REQUEST, "Unknown entryFilter."
@@ -213,7 +213,7 @@ def _check(request: Request, numbers: Collection[int]) -> None:
     if codes.UNKNOWN in numbers:
         api = request.header.api_key
         raise ProtocolError(
-            f"api key {api} has an ACL with the number 0, expected resource type, pattern type,"
+            f"request with api key {api} has an ACL field that is 0, expected resource type, pattern type,"
             " operation and permission above 0"
         )
 

@@ -134,7 +134,9 @@ class Acceptor:
                 self._admit(transport, host)
             except Exception:
                 _log.exception(
-                    "cannot serve a connection on %s; closing", self._name, extra={"repeats": "serve"}
+                    "closed a new connection (listener %s): internal error",
+                    self._name,
+                    extra={"repeats": "serve"},
                 )
                 transport.close()
         self.slot_freed()

@@ -69,6 +69,6 @@ def cipher_suites(names: Iterable[str]) -> CipherSuites:
             older.append(_SUITES[name])
         elif not name.startswith(_OF_NO_KEY) and name != _NO_SUITE:
             raise ConfigError(
-                f"has {name!r}, expected names as TLS_AES_256_GCM_SHA384 or TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+                f"has {name!r}, expected a name such as TLS_AES_256_GCM_SHA384 or TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
             )
     return CipherSuites(older=":".join(older), of_tls_1_3=frozenset(newer))

@@ -42,20 +42,24 @@ def read_store(location: str, *, setting: str) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{setting} is {location!r}, which cannot be read: {reason}") from error
     if len(data) > _LARGEST:
-        raise ConfigError(f"{setting} is {location!r}, expected at most {_LARGEST} bytes, found more")
+        raise ConfigError(f"{setting} is {location!r}, which is too large, expected at most {_LARGEST} bytes")
     return data
 
 
 def checked(store: KeyStore) -> KeyStore:
     """Return the store. Raises `ConfigError` for a key that TLS cannot use or that is not of the first certificate."""
     if not isinstance(store.key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{store.source} has a key that is neither RSA nor EC, expected one of these")
+        raise ConfigError(f"{store.source} has an unsupported kind of private key, expected RSA or EC")
     own = _public_bytes(store.key.public_key())
     matching = [_public_bytes(certificate.public_key()) == own for certificate in store.chain]
     if not matching[0]:
-        hint = "put the certificate of the key before those that signed it" if any(matching) else None
+        hint = (
+            "put the certificate of the key first, then the certificates of its authorities"
+            if any(matching)
+            else None
+        )
         raise ConfigError(
-            f"{store.source}: the key is not that of the first certificate, {subject(store.chain[0])}",
+            f"{store.source}: private key does not match the first certificate, {subject(store.chain[0])}",
             hint=hint,
         )
     for certificate in store.chain:
@@ -68,11 +72,13 @@ def _check_dates(source: str, certificate: x509.Certificate) -> None:
     now = datetime.now(UTC)
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now > until:
-        raise ConfigError(f"{source}: {subject(certificate)} expired at {until}, expected one that holds now")
+        raise ConfigError(
+            f"{source}: certificate {subject(certificate)} expired at {until}, expected a valid certificate"
+        )
     if now < since:
         raise ConfigError(
-            f"{source}: {subject(certificate)} holds from {since} on, expected one that holds now",
-            hint="is the clock of this machine right?",
+            f"{source}: certificate {subject(certificate)} is not valid before {since}, expected a valid certificate",
+            hint="check the clock of this machine",
         )
 
 
@@ -97,7 +103,7 @@ def load_key(context: ssl.SSLContext, store: KeyStore) -> None:
         except ssl.SSLError as error:
             raise ConfigError(
                 f"{store.source} cannot be used for TLS: {error.reason}",
-                hint="OpenSSL takes RSA keys of at least 2048 bits, and signatures by SHA-256 or better",
+                hint="use RSA keys of at least 2048 bits, and signatures with SHA-256 or better",
             ) from error
 
 
@@ -124,4 +130,4 @@ def subject(certificate: x509.Certificate) -> str:
     try:
         return repr(certificate.subject.rfc4514_string())
     except ValueError:
-        return f"the certificate {certificate.serial_number:x}"
+        return f"with serial number {certificate.serial_number:x}"

@@ -119,13 +119,15 @@ class SocketListener:
             sock.setblocking(False)
             self._on_accept(SocketTransport(sock, self._poller), host)
         except Exception:
-            _log.exception("cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"})
+            _log.exception(
+                "closed a new connection (listener %s): internal error", self.name, extra={"repeats": "serve"}
+            )
             sock.close()
 
     def _pause(self, error: OSError) -> None:
         """Accept none for a second: the system is out of what a connection takes."""
         _log.error(
-            "cannot accept on %s: %s; trying again in a second",
+            "cannot accept connections (listener %s): %s; next try in 1 s",
             self.name,
             error.strerror,
             extra={"repeats": "accept"},
@@ -157,8 +159,8 @@ class SocketListener:
         self.refused += 1
         sock.close()
         _log.error(
-            "refusing connections on %s: %d descriptors are in use, %d are kept for logs and the usage record, "
-            "%d refused so far; hint: raise the limit (ulimit -n) or set max.connections",
+            "rejected connections (listener %s): %d file descriptors in use, %d reserved for logs and the usage "
+            "record, %d connections rejected so far; hint: raise the limit (ulimit -n) or set max.connections",
             self.name,
             self._most_fd,
             _reserved(),
@@ -199,9 +201,9 @@ def _bind(address: ListenerAddress) -> socket.socket:
         )
         return _bound(*bindable(infos))
     except UnicodeError as error:  # what Python says of a name that is none, such as `a..b`
-        raise _cannot_listen(address, "not a host name") from error
+        raise _cannot_listen(address, "invalid host name") from error
     except OSError as error:
-        hint = "another program may use the port; choose one with --port"
+        hint = "another program uses the port; choose another port with --port"
         in_use = error.errno == errno.EADDRINUSE
         raise _cannot_listen(address, error.strerror, hint if in_use else None) from error
 

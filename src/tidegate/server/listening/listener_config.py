@@ -99,7 +99,9 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     controllers = {name.upper() for name in _parts(values["controller.listener.names"])}
     addresses = _addresses(values, "listeners", controllers)
     if not addresses:
-        raise ConfigError(f"listeners is {values['listeners']!r}, expected at least one listener of a broker")
+        raise ConfigError(
+            f"listeners is {values['listeners']!r}, expected at least one listener that is not a controller's"
+        )
     _check_places(addresses.values())
     advertised = _addresses(values, "advertised.listeners", controllers)
     for name, told in advertised.items():
@@ -109,8 +111,8 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
             )
         if told.host == _NOWHERE:
             raise ConfigError(
-                f"advertised.listeners has {_NOWHERE} for listener {name!r}, to which nobody can connect",
-                hint="write the name or address by which clients know this machine, or leave the listener out",
+                f"advertised.listeners has {_NOWHERE} for listener {name!r}, expected a reachable address",
+                hint="use this machine's host name or address, or remove the listener from advertised.listeners",
             )
     protocols = _protocols(values["listener.security.protocol.map"])
     for name in addresses:
@@ -163,7 +165,7 @@ def _addresses(values: Mapping[str, Any], setting: str, controllers: set[str]) -
         if address.name in addresses:
             raise ConfigError(
                 f"{setting} has listener {address.name!r} twice, expected a different name for each",
-                hint="choose names, and say in listener.security.protocol.map what they are",
+                hint="give each listener its own name, and add the names to listener.security.protocol.map",
             )
         if address.name not in controllers:
             addresses[address.name] = address
@@ -178,7 +180,7 @@ def _check_places(addresses: Iterable[ListenerAddress]) -> None:
         if address.port and place in taken:
             raise ConfigError(
                 f"listeners has {taken[place]!r} and {address.name!r} both at "
-                f"{host_and_port(address.host or '*', address.port)}, expected a port for each"
+                f"{host_and_port(address.host or '*', address.port)}, expected a different port for each"
             )
         taken[place] = address.name
 
@@ -194,7 +196,7 @@ def _protocols(text: str) -> dict[str, str]:
                 f"{', '.join(SECURITY_PROTOCOLS)}"
             )
         if name in protocols:
-            raise ConfigError(f"listener.security.protocol.map has listener {name!r} twice")
+            raise ConfigError(f"listener.security.protocol.map has listener {name!r} twice, expected it once")
         protocols[name] = protocol
     return protocols
 
@@ -203,7 +205,7 @@ def _check_protocol(name: str, protocol: str | None) -> None:
     """Refuse a listener whose security protocol is not known."""
     if protocol is None:
         raise ConfigError(
-            f"listener {name!r} has no security protocol, expected it in listener.security.protocol.map",
+            f"listener {name!r} has no security protocol, expected an entry in listener.security.protocol.map",
             hint=f"add {name}:{_PLAINTEXT} to listener.security.protocol.map",
         )
 
@@ -218,9 +220,9 @@ def _check_who_comes_in(
         return
     where = listener.address.host or "all addresses"
     raise ConfigError(
-        f"listener {listener.name!r} is at {where} with {listener.protocol}, where anybody who reaches it can do "
-        f"everything, expected 127.0.0.1, logins, or {ALLOW_ANONYMOUS}=true",
-        hint=f"set {ALLOW_ANONYMOUS}=true on a network that you trust; else give the listener the protocol SASL_SSL, "
+        f"listener {listener.name!r} accepts unauthenticated clients at {where} ({listener.protocol}), "
+        f"expected 127.0.0.1, a protocol with logins, or {ALLOW_ANONYMOUS}=true",
+        hint=f"on a network that you trust, set {ALLOW_ANONYMOUS}=true; otherwise use the protocol SASL_SSL, "
         f"or SSL with {CLIENT_AUTH}={REQUIRED}",
     )
 

@@ -34,17 +34,17 @@ def pem_key_store(
     """
     keys = [(name, data) for name, data in _blocks(key, source) if name.endswith(_KEY)]
     if len(keys) != 1:
-        raise ConfigError(f"{source} has {len(keys)} private keys, expected one")
+        raise ConfigError(f"{source} has {len(keys)} private keys, expected exactly one")
     name, data = keys[0]
     if name not in (_KEY, _ENCRYPTED_KEY):
         raise ConfigError(
-            f"{source} has a key in the format of {name!r}, expected PKCS#8 ({_KEY!r} or {_ENCRYPTED_KEY!r})",
-            hint="openssl pkcs8 -topk8 -in KEY -out NEW_KEY makes PKCS#8 of it",
+            f"{source} has a private key of format {name!r}, expected PKCS#8 ({_KEY!r} or {_ENCRYPTED_KEY!r})",
+            hint="convert the key with: openssl pkcs8 -topk8 -in KEY -out NEW_KEY",
         )
     if password is None and name == _ENCRYPTED_KEY:
-        raise ConfigError(f"{source} has an encrypted key, expected its password in ssl.key.password")
+        raise ConfigError(f"{source} has an encrypted private key, expected its password in ssl.key.password")
     if password is not None and name == _KEY:
-        raise ConfigError(f"{source} has a key that is not encrypted, expected no ssl.key.password")
+        raise ConfigError(f"{source} has an unencrypted private key, expected no ssl.key.password")
     chain = pem_trusted(source=chain_source, text=certificates)
     return checked(KeyStore(source=source, key=_private_key(source, data, password), chain=chain))
 

@@ -28,9 +28,12 @@ def pkcs12_key_store(*, source: str, location: str, data: bytes, password: str |
     """
     store = _read(source, location, data, password, kind="keystore")
     if store.key is None:
-        raise ConfigError(f"{source} has no private key, expected one", hint="is it the trust store?")
+        raise ConfigError(
+            f"{source} has no private key, expected one",
+            hint="check that the file is the key store, not the trust store",
+        )
     if store.cert is None:
-        raise ConfigError(f"{source} has no certificate of its private key, expected one")
+        raise ConfigError(f"{source} has no certificate for its private key, expected one")
     chain = _chain(store.cert.certificate, [each.certificate for each in store.additional_certs])
     return checked(KeyStore(source=source, key=store.key, chain=chain))
 
@@ -42,8 +45,8 @@ def pkcs12_trusted(
     store = _read(source, location, data, password, kind="truststore")
     if store.key is not None:
         raise ConfigError(
-            f"{source} has a private key, expected certificates that are trusted alone",
-            hint="keytool -importcert -file CERTIFICATE -alias NAME -keystore NEW_FILE makes a store of one",
+            f"{source} has a private key, expected only trusted certificates",
+            hint="make a trust store with: keytool -importcert -file CERTIFICATE -alias NAME -keystore NEW_FILE",
         )
     trusted = tuple(each.certificate for each in store.additional_certs)
     if not trusted:
@@ -58,14 +61,13 @@ def _read(
     if old is not None:
         raise ConfigError(
             f"{source} is in Java's old format {old}, expected PKCS12",
-            hint=f"keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12 -deststoretype PKCS12",
+            hint="convert the store with: "
+            f"keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12 -deststoretype PKCS12",
         )
     if data.lstrip().startswith(_PEM_BEGIN):
         raise ConfigError(f"{source} is in PEM, expected PKCS12", hint=f"set ssl.{kind}.type=PEM")
     if not data.startswith(_SEQUENCE):
-        raise ConfigError(
-            f"{source} is in no format that is known, expected PKCS12, or PEM with ssl.{kind}.type=PEM"
-        )
+        raise ConfigError(f"{source} has an unknown format, expected PKCS12, or PEM with ssl.{kind}.type=PEM")
     try:
         return pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except ValueError as error:
@@ -73,10 +75,10 @@ def _read(
             f"{source} cannot be opened with ssl.{kind}.password"
             if password is not None
             else f"{source} cannot be opened without ssl.{kind}.password",
-            hint=f"keytool -list -keystore {location} asks for the password and tells whether the file is whole",
+            hint=f"check the password and the file with: keytool -list -keystore {location}",
         ) from error
     except UnsupportedAlgorithm as error:
-        raise ConfigError(f"{source} is encrypted in a way that is not known here: {error}") from error
+        raise ConfigError(f"{source} uses an unsupported encryption: {error}") from error
 
 
 def _chain(own: x509.Certificate, others: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:

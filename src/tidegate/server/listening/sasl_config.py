@@ -62,8 +62,8 @@ def sasl_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, st
     unknown = [name for name in mechanisms if name not in MECHANISMS]
     if unknown or not mechanisms:
         raise ConfigError(
-            f"{setting} is {text!r}, expected some of {', '.join(MECHANISMS)}",
-            hint=f"listener {listener} needs logins: set {setting}, or give it the protocol PLAINTEXT or SSL",
+            f"{setting} is {text!r}, expected a list of {', '.join(MECHANISMS)}",
+            hint=f"set {setting}, or change the protocol of listener {listener} to PLAINTEXT or SSL",
         )
     return SaslConfig(
         mechanisms=mechanisms,
@@ -94,15 +94,16 @@ def _plain_users(listener: str, mechanisms: tuple[str, ...], texts: Mapping[str,
         if setting in texts:
             module = parse_jaas(texts[setting], setting=setting)
             if module.name != _MODULES[mechanism]:
-                raise ConfigError(f"{setting} has another login module than expected, {_MODULES[mechanism]}")
+                raise ConfigError(
+                    f"{setting} has login module {module.name!r}, expected {_MODULES[mechanism]!r}"
+                )
             if mechanism == PLAIN:
                 options = module.options.items()
                 users = {key.removeprefix(_USER): text for key, text in options if key.startswith(_USER)}
         elif mechanism == PLAIN:
             raise ConfigError(
-                f"listener {listener} has PLAIN among {ENABLED_MECHANISMS}, and nobody could log in: "
-                f"expected {setting}",
-                hint=f'set it to {_MODULES[PLAIN]} required user_NAME="PASSWORD"; or leave PLAIN out',
+                f"listener {listener} has PLAIN in {ENABLED_MECHANISMS} but no users: expected {setting}",
+                hint=f'set it to {_MODULES[PLAIN]} required user_NAME="PASSWORD"; or remove PLAIN',
             )
     return users
 

@@ -79,7 +79,7 @@ class TlsConfig:
         try:
             return self.rules.name(distinguished_name(der))
         except NotDerError as error:
-            raise NoRuleError(f"the certificate cannot be read: {error}") from error
+            raise NoRuleError(f"cannot read the certificate: {error}") from error
 
 
 def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> TlsConfig:
@@ -99,9 +99,9 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
         load_trusted(context, _trust_source(settings), trusted)
     elif asked != NONE:
         raise ConfigError(
-            f"{settings.named(CLIENT_AUTH)} is {asked!r}, and no certificate could be checked: expected "
+            f"{settings.named(CLIENT_AUTH)} is {asked!r}, which needs trusted certificates: expected "
             "ssl.truststore.location",
-            hint="set it to a file with the certificates of the authorities that clients' certificates are from",
+            hint="set it to a file with the certificates of the authorities that sign client certificates",
         )
     context.verify_mode = _VERIFY[asked]
     subject, hosts = _names(keys.chain[0], keys.source)
@@ -124,7 +124,7 @@ def _names(certificate: x509.Certificate, source: str) -> tuple[str, frozenset[s
     except x509.ExtensionNotFound:
         return subject, frozenset()
     except ValueError as error:
-        raise ConfigError(f"{source}: the certificate has names that cannot be read: {error}") from error
+        raise ConfigError(f"{source}: cannot read the names of the certificate: {error}") from error
     return subject, frozenset(f"{type(name).__name__}:{name.value}" for name in names)
 
 
@@ -135,7 +135,7 @@ def _rules(settings: TlsSettings) -> PrincipalRules:
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error}", hint=error.hint) from error
     for mistake in rules.mistakes():
-        raise ConfigError(f"{setting}: the replacement {mistake}")
+        raise ConfigError(f"{setting}: replacement {mistake}")
     if not rules.rules:
         raise ConfigError(
             f"{setting} is {settings[PRINCIPAL_RULES]!r}, expected at least one rule, or {DEFAULT_RULES}"
@@ -160,16 +160,16 @@ def _set_versions_and_ciphers(context: ssl.SSLContext, settings: TlsSettings) ->
             versions.discard(ssl.TLSVersion.TLSv1_2)
         if not versions:
             raise ConfigError(
-                f"{setting} has no suite that can be used with {settings.named(ENABLED_PROTOCOLS)}="
+                f"{setting} has no cipher suite for {settings.named(ENABLED_PROTOCOLS)}="
                 f"{settings[ENABLED_PROTOCOLS]}, expected at least one",
-                hint="TLSv1.3 has suites of its own, such as TLS_AES_256_GCM_SHA384; DHE is not served",
+                hint="TLSv1.3 has its own suites, such as TLS_AES_256_GCM_SHA384; DHE suites are not supported",
             )
         if chosen.older:
             context.set_ciphers(chosen.older)
         if ssl.TLSVersion.TLSv1_3 in versions and chosen.of_tls_1_3 != TLS_1_3_SUITES:
             others = ", ".join(sorted(TLS_1_3_SUITES - chosen.of_tls_1_3))
             notices.append(
-                f"{setting} has no {others}: they stay, as Python cannot choose among suites of TLS 1.3"
+                f"{setting} does not list {others}, which stay enabled: Python cannot disable TLS 1.3 suites"
             )
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE  # as Java
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -186,8 +186,8 @@ def _versions(settings: TlsSettings) -> set[ssl.TLSVersion]:
     if any(part not in _PROTOCOLS for part in wanted):
         raise ConfigError(
             f"{settings.named(ENABLED_PROTOCOLS)} is {settings[ENABLED_PROTOCOLS]!r}, "
-            f"expected some of {', '.join(_PROTOCOLS)}",
-            hint="older versions are broken, and Java has switched them off too",
+            f"expected a list of {', '.join(_PROTOCOLS)}",
+            hint="older versions are insecure; Java disables them too",
         )
     return {_PROTOCOLS[part] for part in wanted or _PROTOCOLS}
 
@@ -201,20 +201,20 @@ def _key_store(settings: TlsSettings) -> KeyStore:
     location, key, chain = "ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"
     if not settings[location] and not settings[key]:
         raise ConfigError(
-            f"listener {settings.listener} has TLS and no key, expected {location}",
-            hint=f"set {location} and ssl.keystore.type, or give the listener another protocol",
+            f"listener {settings.listener} uses TLS but has no private key, expected {location}",
+            hint=f"set {location} and ssl.keystore.type, or change the protocol of the listener",
         )
     is_pem = _is_pem(settings, "keystore", inline=(key, chain))
     if not settings[key]:
         if settings[chain]:
-            raise ConfigError(f"{settings.named(chain)} is given, expected {key} beside it")
+            raise ConfigError(f"{settings.named(chain)} is set without {key}, expected both")
         return _pem_file(settings) if is_pem else _pkcs12_file(settings)
     if settings[location]:
         raise ConfigError(
-            f"{settings.named(location)} and {settings.named(key)} are given, expected one of them"
+            f"{settings.named(location)} and {settings.named(key)} are both set, expected only one"
         )
     if not settings[chain]:
-        raise ConfigError(f"{settings.named(key)} is given, expected {chain} beside it")
+        raise ConfigError(f"{settings.named(key)} is set without {chain}, expected both")
     return pem_key_store(
         source=settings.source(key),
         key=settings[key],
@@ -236,9 +236,9 @@ def _pkcs12_file(settings: TlsSettings) -> KeyStore:
     location, password = "ssl.keystore.location", "ssl.keystore.password"
     if settings[_KEY_PASSWORD] and settings[_KEY_PASSWORD] != settings[password]:
         raise ConfigError(
-            f"{settings.named(_KEY_PASSWORD)} is another than {settings.named(password)}, expected the same: "
+            f"{settings.named(_KEY_PASSWORD)} differs from {settings.named(password)}, expected the same password: "
             "PKCS12 has one password",
-            hint=f"keytool makes such stores only; leave {_KEY_PASSWORD} out",
+            hint=f"remove {_KEY_PASSWORD}; keytool, too, uses one password for a PKCS12 store",
         )
     return pkcs12_key_store(
         source=settings.source(location),
@@ -256,7 +256,7 @@ def _trusted(settings: TlsSettings) -> tuple[x509.Certificate, ...]:
     is_pem = _is_pem(settings, "truststore", inline=(certificates,))
     if settings[location] and settings[certificates]:
         raise ConfigError(
-            f"{settings.named(location)} and {settings.named(certificates)} are given, expected one of them"
+            f"{settings.named(location)} and {settings.named(certificates)} are both set, expected only one"
         )
     source = _trust_source(settings)
     if not settings[location]:
@@ -286,11 +286,11 @@ def _is_pem(settings: TlsSettings, kind: str, *, inline: tuple[str, ...]) -> boo
         for each in inline:
             if settings[each]:
                 raise ConfigError(
-                    f"{settings.named(each)} is given and {settings.named(name)} is {settings[name]!r}, "
+                    f"{settings.named(each)} is set, but {settings.named(name)} is {settings[name]!r}, "
                     f"expected {_PEM}"
                 )
         return False
     if settings[password]:
-        hint = "the password of a key is ssl.key.password" if kind == "keystore" else None
-        raise ConfigError(f"{settings.named(password)} is given, expected none with {_PEM}", hint=hint)
+        hint = "set the key's password with ssl.key.password" if kind == "keystore" else None
+        raise ConfigError(f"{settings.named(password)} is set, but {_PEM} stores have no password", hint=hint)
     return True

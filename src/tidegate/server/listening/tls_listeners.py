@@ -81,7 +81,7 @@ class TlsListeners:
                 try:
                     self.put_in_force({name: (made_of, _made(name, config))})
                 except ConfigError as error:
-                    _log.error("%s; what was given at the start holds at listener %s", error, name)
+                    _log.error("%s; listener %s keeps the configuration of the start", error, name)
 
     def put_in_force(self, prepared: Mapping[str, tuple[_Made, "TlsConfig"]]) -> None:
         """Set the prepared TLS configurations for the handshakes that begin from now on."""

@@ -39,25 +39,37 @@ PRINCIPAL_RULES = "ssl.principal.mapping.rules"
 TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
     "ssl.keystore.type": (
         "JKS",
-        "the format of the broker's key and certificates: PKCS12 or PEM; JKS stands for PKCS12",
+        "Format of the key store: PKCS12 or PEM. JKS is read as PKCS12.",
     ),
-    "ssl.keystore.location": ("", "the file with the broker's key and certificates"),
-    "ssl.keystore.password": ("", "the password of that file"),
-    "ssl.keystore.key": ("", "the broker's key itself, in PEM"),
-    "ssl.keystore.certificate.chain": ("", "the certificates of that key, its own first, in PEM"),
-    "ssl.key.password": ("", "the password of the key"),
-    "ssl.truststore.type": ("JKS", "the format of the certificates that are trusted, likewise"),
-    "ssl.truststore.location": ("", "the file with the certificates that are trusted"),
-    "ssl.truststore.password": ("", "the password of that file"),
-    "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
-    ENABLED_PROTOCOLS: ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken; none: both"),
-    "ssl.protocol": ("TLSv1.3", "the version of Java's TLS; ssl.enabled.protocols says what is spoken"),
+    "ssl.keystore.location": ("", "File with the broker's private key and certificates."),
+    "ssl.keystore.password": ("", "Password of the key store file."),
+    "ssl.keystore.key": ("", "The broker's private key, in PEM, instead of a file."),
+    "ssl.keystore.certificate.chain": (
+        "",
+        "Certificate chain of ssl.keystore.key, in PEM, the broker's certificate first.",
+    ),
+    "ssl.key.password": ("", "Password of the broker's private key."),
+    "ssl.truststore.type": ("JKS", "Format of the trust store: PKCS12 or PEM. JKS is read as PKCS12."),
+    "ssl.truststore.location": ("", "File with the trusted certificates."),
+    "ssl.truststore.password": ("", "Password of the trust store file."),
+    "ssl.truststore.certificates": ("", "Trusted certificates, in PEM, instead of a file."),
+    ENABLED_PROTOCOLS: (
+        "TLSv1.2,TLSv1.3",
+        "TLS versions that the broker accepts, comma-separated. Empty: TLSv1.2 and TLSv1.3.",
+    ),
+    "ssl.protocol": (
+        "TLSv1.3",
+        "Java's TLS version. It has no effect: ssl.enabled.protocols sets the accepted versions.",
+    ),
     CIPHER_SUITES: (
         "",
-        "cipher suites that are allowed, by Java's names, the one preferred first; none: OpenSSL's",
+        "Accepted cipher suites, by Java's names, in order of preference. Empty: OpenSSL's default.",
     ),
-    PRINCIPAL_RULES: (DEFAULT_RULES, "how the subject of a client's certificate becomes its name"),
-    CLIENT_AUTH: (NONE, "whether a client needs a certificate: none, requested or required"),
+    PRINCIPAL_RULES: (
+        DEFAULT_RULES,
+        "Rules that turn the subject of a client's certificate into its principal.",
+    ),
+    CLIENT_AUTH: (NONE, "Whether clients present a certificate: none, requested or required."),
 }
 """Default and meaning of each; all are texts."""
 

@@ -66,7 +66,7 @@ class FileSlice:
         """Return the bytes themselves. Raises `OSError` where the file is shorter."""
         data = os.pread(self.fd, self.size, self.offset)
         if len(data) != self.size:
-            raise OSError(f"the log file ends {self.size - len(data)} bytes before the slice does")
+            raise OSError(f"log file is {self.size - len(data)} bytes shorter than the slice to read")
         return data
 
     def release(self) -> None:

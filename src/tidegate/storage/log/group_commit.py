@@ -182,7 +182,7 @@ class GroupCommit:
 
     def _fail(self, log: PartitionLog, error: OSError) -> None:
         log.failed = True
-        _logger.error("cannot sync %s, it takes no more records: %s", log.directory.name, error)
+        _logger.error("cannot sync %s: %s; it accepts no more records", log.directory.name, error)
         if self._scheduler is not None:
             self._scheduler.call_soon_threadsafe(self._on_failed)
 

@@ -111,7 +111,7 @@ class SparseIndex:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             if os.pwrite(fd, new, start) != len(new):
-                raise OSError(errno.ENOSPC, f"no room for {len(new)} bytes of {self.path.name}")
+                raise OSError(errno.ENOSPC, f"no disk space for {len(new)} bytes of {self.path.name}")
             if shorter:
                 os.ftruncate(fd, start + len(new))
         finally:

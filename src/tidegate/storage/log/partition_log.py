@@ -206,7 +206,7 @@ class PartitionLog:
                 turn.add(self)
         except OSError as error:
             if isinstance(error, FileNotFoundError):
-                self.mark_damaged(f"{error.filename or active.path} has been removed")
+                self.mark_damaged(f"{error.filename or active.path} was deleted while in use")
             else:
                 name = self.directory.name
                 _logger.error("cannot append to %s: %s", name, error, extra={"repeats": f"append {name}"})
@@ -278,7 +278,7 @@ class PartitionLog:
             return segment.slice(position, size)
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
-                raise LogDamagedError(f"cannot read {segment.name} now: {error.strerror}") from error
+                raise LogDamagedError(f"cannot read {segment.name} for now: {error.strerror}") from error
             raise self._damage(f"cannot read {segment.name}: {error.strerror}") from error
 
     def lag_bytes(self, lag: int) -> int:
@@ -316,7 +316,9 @@ class PartitionLog:
         self.damaged = self.failed = True
         if why is not None:
             _logger.error(
-                "%s takes no more requests, they are answered with error 56: %s", self.directory.name, why
+                "%s is damaged: %s; produce and fetch requests get error 56 (KAFKA_STORAGE_ERROR)",
+                self.directory.name,
+                why,
             )
         if self.on_append is not None:
             self.on_append(0)  # ends the wait of fetches

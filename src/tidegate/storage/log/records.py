@@ -117,19 +117,19 @@ def accepted(batch: memoryview, settings: TopicSettings, now_ms: int, produce_ve
         problem = f"batch is {header.size} bytes, expected at most {settings.max_message_bytes}"
         raise AppendError(error_codes.MESSAGE_TOO_LARGE, problem)
     if not crc_matches(batch, header):
-        raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {header.crc:#x}")
+        raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its CRC {header.crc:#x}")
     try:
         check_counts(header)
     except InvalidRecordsError as error:
         raise _invalid(str(error)) from error
     if header.compression > ZSTD:
-        problem = f"there is no compression {header.compression}"
+        problem = f"compression codec is {header.compression}, expected at most {ZSTD}"
         raise AppendError(error_codes.UNKNOWN_SERVER_ERROR, problem, log_start_known=True)
     if not header.compression and header.record_count * LEAST_RECORD_BYTES > header.size - HEADER_BYTES:
-        raise _invalid(f"{header.record_count} records in {header.size} bytes")
+        raise _invalid(f"batch has {header.record_count} records in {header.size} bytes, expected fewer")
     _check_time(header, settings, now_ms)
     if header.size > settings.segment_bytes:
-        problem = f"batch is {header.size} bytes, expected at most a segment, {settings.segment_bytes}"
+        problem = f"batch is {header.size} bytes, expected at most segment.bytes, {settings.segment_bytes}"
         raise AppendError(error_codes.RECORD_LIST_TOO_LARGE, problem)
     return _with_own_times(batch) if header.is_log_append_time else batch
 
@@ -137,10 +137,10 @@ def accepted(batch: memoryview, settings: TopicSettings, now_ms: int, produce_ve
 def _check_time(header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
     """Raise `AppendError` for times that a producer may not set; those of the single records are not looked at."""
     if settings.log_append_time:
-        problem = "producers may not set the append time" if header.is_log_append_time else None
+        problem = "producer set the append time of the batch" if header.is_log_append_time else None
     else:
         late = header.max_timestamp - now_ms > settings.timestamp_after_max_ms
-        problem = f"largest time {header.max_timestamp} is too far after {now_ms}" if late else None
+        problem = f"largest timestamp {header.max_timestamp} is too far ahead of {now_ms}" if late else None
     if problem is not None:
         raise AppendError(
             error_codes.INVALID_TIMESTAMP, problem, log_start_known=True, error_message=INVALID_TIMESTAMP_TEXT

@@ -60,7 +60,7 @@ class Progress:
         if now >= self._due:
             self._due = now + _PROGRESS_EVERY_S
             where = f"{position / 1e6:.0f} of {end / 1e6:.0f} MB"
-            _logger.info("recovering %s%s: %s looked at", segment.name, self.at, where)
+            _logger.info("recovering %s%s: read %s", segment.name, self.at, where)
 
 
 def open_log(
@@ -99,7 +99,7 @@ def open_log(
     start_offset = min(max(base_offset, start_offset), walk.end_offset)
     log.begin(segments, start_offset=start_offset, end_offset=walk.end_offset)
     if recovery_point > log.end_offset:
-        lost = f"records from {log.end_offset} to {recovery_point - 1} were synced and are missing"
+        lost = f"synced records from {log.end_offset} to {recovery_point - 1} are missing"
         _logger.error("%s: %s at the end of the log", directory.name, lost)
     log.recovery_point = min(max(recovery_point, base_offset), walk.end_offset)
     if _drop_snapshots_past(log) and walk.producers_from > walk.end_offset:
@@ -146,7 +146,7 @@ def _load_snapshot(log: PartitionLog, start_offset: int) -> int:
         path = log.snapshots[-1]
         if path.stem.isdigit() and log.producers.load(path):
             return int(path.stem)
-        _logger.warning("removing the broken producer snapshot %s of %s", path.name, log.directory.name)
+        _logger.warning("deleting damaged producer snapshot %s of %s", path.name, log.directory.name)
         remove_files([log.snapshots.pop()])
     return start_offset
 
@@ -214,23 +214,23 @@ def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, re
 
 def _damage(segment: Segment, end_offset: int, next_base: int) -> LogDamagedError:
     return LogDamagedError(
-        f"offsets {end_offset} to {next_base - 1} of {segment.path} and what follows it are missing or damaged",
-        hint="restore the partition's files from a backup; or move the segments up to this one away, and the log begins"
-        f" at offset {next_base}",
+        f"offsets {end_offset} to {next_base - 1} of {segment.path} and the records after them are missing or damaged",
+        hint="restore the partition's files from a backup; or move the segments up to this one away to start"
+        f" the log at offset {next_base}",
     )
 
 
 def _delete_rest(segments: list[Segment], walk: _Walk) -> None:
     for segment in segments:
         _logger.warning(
-            "deleting %s: the log ends at offset %d before it", segment.path.name, walk.end_offset
+            "deleting segment %s: log ends before it, at offset %d", segment.path.name, walk.end_offset
         )
         remove_files(segment.set_aside())
 
 
 def _cut(segment: Segment) -> None:
     torn = segment.file_size() - segment.size
-    _logger.warning("cutting %d torn bytes off %s", torn, segment.name)
+    _logger.warning("cutting %d incomplete bytes from the end of %s", torn, segment.name)
     segment.cut(segment.size)
 
 

@@ -223,7 +223,7 @@ class Segment:
         """Return the size of the batch that begins at `position`. Raises `OSError`."""
         raw = os.pread(self.written_file().fd, OVERHEAD_BYTES, position)
         if len(raw) != OVERHEAD_BYTES:
-            raise OSError(errno.EIO, f"the file ends before byte {position + OVERHEAD_BYTES}")
+            raise OSError(errno.EIO, f"file ends before byte {position + OVERHEAD_BYTES}")
         length: int = OFFSET_AND_LENGTH.unpack(raw)[1]
         return length + OVERHEAD_BYTES
 
@@ -262,7 +262,7 @@ class Segment:
             header = read_header(raw)
             if header.magic == MAGIC and header.length >= LEAST_LENGTH:
                 return header
-        raise LogDamagedError(f"no record batch begins at byte {position} of {self.name}")
+        raise LogDamagedError(f"no record batch at byte {position} of {self.name}")
 
     @property
     def name(self) -> str:
@@ -326,11 +326,13 @@ class Segment:
         try:
             found = os.stat(self.path) if self._file is None else os.fstat(self._file.fd)
         except FileNotFoundError:
-            return f"{self.name} has been removed"
+            return f"{self.name} was deleted while in use"
         if not found.st_nlink:
-            return f"{self.name} has been removed"
+            return f"{self.name} was deleted while in use"
         return (
-            f"{self.name} has been cut to {found.st_size} of {size} bytes" if found.st_size < size else None
+            f"{self.name} was truncated to {found.st_size} of {size} bytes while in use"
+            if found.st_size < size
+            else None
         )
 
     def set_aside(self) -> list[Path]:

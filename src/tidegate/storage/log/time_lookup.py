@@ -111,7 +111,7 @@ def _find(segment: Segment, time_ms: int, start_offset: int, unpack: Unpack) -> 
                 break
             at += length + OVERHEAD_BYTES
         if not at:
-            raise LogDamagedError(f"no record batch begins at byte {position} of {segment.name}")
+            raise LogDamagedError(f"no record batch at byte {position} of {segment.name}")
         position += at
         yield None
     return None
@@ -195,7 +195,7 @@ def _look_into(
             piece, at = read(position, min(PIECE_BYTES, end - position)), 0
         at, time_delta, offset_delta = read_record_head(piece, at)
         if position + at > end:
-            raise CorruptRecordsError("a record ends behind its batch")
+            raise CorruptRecordsError("a record ends after the end of its batch")
         if batch.base_timestamp + time_delta >= time_ms and batch.base_offset + offset_delta >= start_offset:
             return batch.base_timestamp + time_delta, batch.base_offset + offset_delta
         if count % _RECORDS_AT_ONCE == _RECORDS_AT_ONCE - 1:

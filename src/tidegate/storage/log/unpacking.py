@@ -147,7 +147,7 @@ def unpack(codec: int, packed: bytes, room: int) -> Unpacked:
         return _unsnapped(packed, room)
     if codec in (LZ4, ZSTD):
         return _expanded(codec, packed, room)
-    raise _corrupt(f"codec {codec} is unknown")
+    raise _corrupt(f"unknown codec {codec}")
 
 
 def _gunzipped(packed: bytes, room: int) -> Unpacked:
@@ -157,7 +157,7 @@ def _gunzipped(packed: bytes, room: int) -> Unpacked:
     except zlib.error as error:
         raise _corrupt(f"gzip: {error}") from error
     if not unpacker.eof and len(data) < room:
-        raise _corrupt("gzip: the stream is cut off")
+        raise _corrupt("gzip: stream is truncated")
     return Unpacked(data, len(data), unpacker.eof)
 
 
@@ -186,7 +186,7 @@ def _unsnapped(packed: bytes, room: int) -> Unpacked:
         size = _SIZE.unpack_from(packed, at)[0] if at + _SIZE.size <= len(packed) else -1
         at += _SIZE.size
         if not 0 <= size <= len(packed) - at:
-            raise _corrupt(f"snappy: a block of {size} bytes at byte {at}, {len(packed) - at} remain")
+            raise _corrupt(f"snappy: block at byte {at} has {size} bytes, but only {len(packed) - at} remain")
         block = _snappy_block(packed[at : at + size], room - len(data))
         if block is None:
             return Unpacked(data, len(data), False)
@@ -206,7 +206,7 @@ def _snappy_block(packed: bytes, room: int) -> bytes | None:
     try:
         size = cramjam.snappy.decompress_raw_len(packed)
         if size > len(packed) * _MOST_SNAPPY_EXPANSION:
-            raise _corrupt(f"snappy: a block of {len(packed)} bytes says that it expands to {size}")
+            raise _corrupt(f"snappy: block of {len(packed)} bytes claims to decompress to {size}")
         return None if size > room else bytes(cramjam.snappy.decompress_raw(packed))
     except cramjam.DecompressionError as error:
         raise _corrupt(f"snappy: {error}") from error

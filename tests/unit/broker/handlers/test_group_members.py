@@ -248,7 +248,9 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     journal.read(node.storage._journal.number)
     assert journal.append(b"\x09" * 20) is not None
     journal.close()
-    with pytest.raises(StorageError, match="journal cannot be read: kind must be 1 or 2, got 9"):
+    with pytest.raises(
+        StorageError, match="cannot read a record of the groups' journal: kind must be 1 or 2, got 9"
+    ):
         Node(tmp_path / "0")
 
 

@@ -307,7 +307,7 @@ def test_node_is_bounded(node: Node) -> None:
     (answer,) = node.call(CREATE_TOPICS, 7, creation(("many", MAX_PARTITIONS + 1)))["topics"]
     assert answer["error_code"] == error_codes.POLICY_VIOLATION
     assert answer["error_message"] == (
-        f"This node holds at most {MAX_PARTITIONS} partitions (tidegate.max.partitions) and has 0."
+        f"This node may have at most {MAX_PARTITIONS} partitions (tidegate.max.partitions) and has 0."
     )
     assert node.permits.charged == []
 

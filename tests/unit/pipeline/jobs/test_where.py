@@ -8,12 +8,12 @@ from tidegate.pipeline.jobs.where import LOCAL_ROWS, where_and_why
 @pytest.mark.parametrize(
     ("master", "rows", "here", "reason"),
     [
-        (None, 5, True, "in this process: 5 rows, at most 20,000,000 need no Spark"),
+        (None, 5, True, "in this process: 5 rows; Spark is used for more than 20,000,000"),
         (
             None,
             LOCAL_ROWS + 1,
             False,
-            "on Spark: 20,000,001 rows, more than the 20,000,000 of one process",
+            "on Spark: 20,000,001 rows, more than the 20,000,000 that one process reads",
         ),
         ("local[2]", 5, False, "on Spark: --master local[2]"),
     ],

@@ -112,7 +112,10 @@ def test_a_file_that_changes_between_the_passes_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"kind": "weather"}, "kind 'weather' of 1 rows of"), ({"handler_ns": -1}, "handler_ns must be from 0")],
+    [
+        ({"kind": "weather"}, "unknown kind 'weather' in 1 rows of"),
+        ({"handler_ns": -1}, "handler_ns must be from 0"),
+    ],
 )
 def test_of_files_that_are_read_together_the_bad_one_is_named(tmp_path, change, words):
     """Whether the first look finds it or the second."""
@@ -152,9 +155,9 @@ def test_files_of_several_versions_are_read_together(tmp_path):
 
 def test_a_file_that_vanishes_is_named(tmp_path):
     """Old files are compacted away while a long job reads."""
-    with pytest.raises(UsageFilesError, match=r"gone\.parquet' vanished while it was read") as caught:
+    with pytest.raises(UsageFilesError, match=r"gone\.parquet' was removed while it was read") as caught:
         survey_chunk(Chunk(str(tmp_path / "gone.parquet"), 0))
-    assert caught.value.hint == "run again: old files are compacted"
+    assert caught.value.hint == "run the command again: compaction replaces files"
 
 
 @pytest.mark.parametrize("kind", ["weather", ""])
@@ -165,9 +168,7 @@ def test_unknown_kinds_are_refused(tmp_path, kind):
         event["kind"] = kind
     pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), tmp_path / "x.parquet")
     (chunk,) = list_chunks([tmp_path / "x.parquet"])
-    with pytest.raises(
-        UsageFilesError, match=rf"^kind '{kind}' of 3 rows of '.*x\.parquet' is not known here$"
-    ):
+    with pytest.raises(UsageFilesError, match=rf"^unknown kind '{kind}' in 3 rows of '.*x\.parquet'$"):
         survey_chunk(chunk)
 
 
@@ -297,4 +298,4 @@ def test_rows_come_one_after_another(seq, twice):
     check_rising(np.array([6, 7, 9]), after=5, node_id=3)
     with pytest.raises(UsageFilesError, match=f"^seq {twice} of node 3 occurs twice$") as caught:
         check_rising(np.array(seq), after=5, node_id=3)
-    assert caught.value.hint == "a file was given twice, or two nodes have one id"
+    assert caught.value.hint == "remove the second copy of a file, or give each node its own id"

@@ -50,7 +50,7 @@ def test_the_data_directory_of_a_server_is_not_its_record(tmp_path, caplog):
     (tmp_path / "usage" / "parquet" / "x.parquet").touch()
     assert len(find_files(tmp_path)) == len(find_files(tmp_path / "usage")) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        f"what still lies in {tmp_path / 'usage' / 'spool'} is not read: give {tmp_path / 'usage'}"
+        f"skipped the rows in {tmp_path / 'usage' / 'spool'}: give {tmp_path / 'usage'} to read them"
     ]
 
 
@@ -99,5 +99,5 @@ def test_a_file_that_goes_after_it_was_listed(usage):
     """Is named, so that who listed it can list again."""
     files = find_files(usage)
     files[0].unlink()
-    with pytest.raises(VanishedFileError, match="vanished while it was read"):
+    with pytest.raises(VanishedFileError, match="was removed while it was read"):
         list_chunks(files)

@@ -53,7 +53,7 @@ def test_rows_that_are_there_twice_are_refused(tmp_path):
     write_events(tmp_path / "a", node.events)
     write_events(tmp_path / "b", node.events)
     evidence = [*_evidence(tmp_path / "a"), *_evidence(tmp_path / "b")]
-    with pytest.raises(UsageFilesError, match="are there twice"):
+    with pytest.raises(UsageFilesError, match="occur twice"):
         coverage_of(evidence)
 
 

@@ -80,7 +80,7 @@ def test_a_gap_behind_the_start_is_a_cold_start():
 
 def test_what_is_there_twice_is_named():
     """Ranges that overlap would be charged twice."""
-    reason = r"^rows 4 to 5 \(seq\) of node 1 are there twice$"
+    reason = r"^seq 4 to 5 of node 1 occur twice$"
     with pytest.raises(UsageFilesError, match=reason):
         _breaks([], (1, 5, 0), (4, 9, 0))
 
@@ -90,7 +90,7 @@ def test_what_is_there_twice_is_named():
     [
         (
             _quota(quota_key="nonsense"),
-            "quota_key must be a key of Kafka's or a setting, got 'nonsense'",
+            "quota_key must be a quota type of Kafka or a setting, got 'nonsense'",
         ),
         (_quota(quota_key=None), "got None"),
         (_quota(quota_key="quota.window.num", quota_value=0.0), "number of samples must be from 1 to"),
@@ -101,7 +101,7 @@ def test_what_is_there_twice_is_named():
         (_quota(quota_key="producer_byte_rate", quota_value=1.0), "needs a user, a client id or an ip"),
         (
             _quota(quota_key="producer_byte_rate", quota_user="%zz", quota_value=1.0),
-            "cannot desanitise '%zz'",
+            "cannot decode '%zz'",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_answers_of_a_callback_are_steps_where_they_are_news():
 @pytest.mark.parametrize("tags", [None, "", "7", "[]", '{"a":1}', "{", "[" * 100_000])
 def test_senseless_answers_are_named(tags):
     """No JSON, or none of names with values."""
-    with pytest.raises(UsageFilesError, match=r"^tags event seq=3 of node 1: its tags are no "):
+    with pytest.raises(UsageFilesError, match=r"^tags event seq=3 of node 1: tags are not "):
         timelines(control_events([_said(3, tags=tags)]))
-    with pytest.raises(UsageFilesError, match="quota_key must be a key of Kafka's, got 'x'"):
+    with pytest.raises(UsageFilesError, match="quota_key must be a quota type of Kafka, got 'x'"):
         timelines(control_events([_said(3, quota_key="x")]))

@@ -206,7 +206,7 @@ def test_files_whose_rows_alternate_are_added_up_in_order(events, tmp_path):
      ("handler_ns", -1, r"handler_ns must be from 0 to \d+, got -1 in seq \d+ of node 1"),
      ("ts_ms", 2**62, r"ts_ms must be from 0 to \d+, got \d+ in seq \d+ of node 1"),
      ("ts_ms", -1, r"ts_ms must be from 0 to \d+, got -1 in seq \d+ of node 1"),
-     ("kind", "requset", "kind 'requset' of 1 rows")],
+     ("kind", "requset", "unknown kind 'requset' in 1 rows")],
 )  # fmt: skip
 def test_rows_that_make_no_sense_are_refused(tmp_path, column, value, reason):
     """Not added up, and not passed over."""

@@ -27,10 +27,10 @@ class _Made:
 @pytest.mark.parametrize("of_ours", [Checkpoint, OutputError])
 def test_no_other_class_of_ours_is_made(of_ours):
     """Its making may have effects. It is said as of anything else that is no checkpoint."""
-    with pytest.raises(ConfigError, match="is damaged, or of another version of Tidegate") as raised:
+    with pytest.raises(ConfigError, match="is damaged, or another version of Tidegate wrote it") as raised:
         loaded(pickle.dumps(_Made(of_ours, "x")))
-    assert raised.value.hint == "begin with another directory"
-    assert f"{of_ours.__name__} is no part of a checkpoint" in str(raised.value.__cause__)
+    assert raised.value.hint == "use another directory for --checkpoint"
+    assert f"{of_ours.__name__} is not part of a checkpoint" in str(raised.value.__cause__)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_file_is_no_checkpoint(tmp_path):
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match=rf"^the checkpoint '{path}' cannot be used: ") as raised:
             Checkpoint(path)
-        assert raised.value.hint == "begin with another directory"
+        assert raised.value.hint == "use another directory for --checkpoint"
 
 
 def written(directory):
@@ -68,7 +68,7 @@ def test_an_empty_state_is_damaged(tmp_path):
     """A state that lacks all it should have."""
     first_line, _, _ = written(tmp_path).read_bytes().partition(b"\n")
     (tmp_path / "watch").write_bytes(first_line + b"\n" + dumped(object.__new__(WatchState)))
-    with Checkpoint(tmp_path) as held, pytest.raises(ConfigError, match="is damaged, or of another version"):
+    with Checkpoint(tmp_path) as held, pytest.raises(ConfigError, match="is damaged, or another version"):
         held.read(directory=tmp_path, plans=[])
 
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_another_version_is_refused_by_name(tmp_path):
                 ConfigError, match=f"the checkpoint '{tmp_path}' was written {reason}"
             ) as raised:
                 held.read(directory=tmp_path, plans=[])
-            assert raised.value.hint == "begin with another directory"
+            assert raised.value.hint == "use another directory for --checkpoint"
             assert path.read_bytes() == data
 
 

@@ -314,11 +314,11 @@ def test_a_checkpoint_is_of_one_watch(tmp_path):
     wanted = [in_force_plan()]
     with Checkpoint(path) as held:
         WatchHere(record, wanted, window_ms=WINDOW_MS, checkpoint=held).step()
-        with pytest.raises(ConfigError, match="is that of another watch"):
+        with pytest.raises(ConfigError, match="is in use by another watch"):
             Checkpoint(path)
-        with pytest.raises(ConfigError, match="is of the record"):
+        with pytest.raises(ConfigError, match="belongs to the record"):
             held.read(directory=other, plans=wanted)
-        with pytest.raises(ConfigError, match=r"of other plans \(called 'in force'\)"):
+        with pytest.raises(ConfigError, match=r"belongs to other plans: 'in force'"):
             held.read(directory=record, plans=[Plan(name="a", records=())])
         for data in (b"", b"garbage", pickle.dumps(os.system), pickle.dumps({"a": 1})):
             (path / "watch").write_bytes(data)

@@ -36,7 +36,7 @@ def test_malformed_escape_is_named(text: str) -> None:
     """Where Java throws, we raise, and the message shows the text."""
     with pytest.raises(SanitizeError) as caught:
         desanitize(text)
-    message = f"cannot desanitise {text!r}: expected two hexadecimal digits after every '%'"
+    message = f"cannot decode {text!r}: expected two hexadecimal digits after every '%'"
     assert (str(caught.value), caught.value.text) == (message, text)
 
 

@@ -150,7 +150,7 @@ def test_tags_that_are_none_are_an_error_with_the_client_in_it() -> None:
     manager = ClientQuotaManager(QuotaType.PRODUCE, callback=callback)
     with pytest.raises(CallbackError) as refused:
         manager.record("alice", "c1", 1.0, NOW_MS)
-    assert str(refused.value) == "callback answered no tags for user='alice', client_id='c1', expected a map"
+    assert str(refused.value) == "callback returned no tags for user='alice', client_id='c1', expected a map"
 
 
 def test_what_a_callback_raises_comes_through() -> None:

@@ -134,7 +134,7 @@ def test_a_flood_of_client_ids_is_bounded_and_changes_no_verdict_of_others(
     assert manager.sensors.held_bytes <= 300_000
     assert len(manager.sensors) <= 110
     assert manager.sensors.dropped > 2_800
-    lines = [record.message for record in caplog.records if "to remember" in record.message]
+    lines = [record.message for record in caplog.records if "its table is full" in record.message]
     counts = [int(re.findall(r"[0-9]+", line)[0]) for line in lines]
     assert [count.bit_length() for count in counts] == list(range(counts[0].bit_length(), 13))
 
@@ -165,7 +165,7 @@ def test_a_flood_of_client_ids_shortens_no_throttle(
         )
     assert bounded.sensors.held_bytes <= 310_000
     assert (bounded.folded > 0) == (flood_value > 500.0)
-    lines = [record.message for record in caplog.records if "counted together" in record.message]
+    lines = [record.message for record in caplog.records if "share one sensor" in record.message]
     assert len(lines) == bounded.folded.bit_length(), "one at each doubling"
 
 
@@ -254,24 +254,24 @@ def test_long_names_are_looked_up_each_time() -> None:
         (
             [],
             ("alice", "c1"),
-            "Produce quota of user 'alice', client id 'c1': unlimited, as no quota of this kind is defined",
+            "Produce quota of user 'alice', client id 'c1': unlimited, no quota of this type is defined",
         ),
         (
             [(QuotaEntity(user=DEFAULT), 5.0)],
             ("alice", "c1"),
-            "Produce quota of user 'alice', client id 'c1': 5.0 of (user=<default>), after (user='alice') had none; "
+            "Produce quota of user 'alice', client id 'c1': 5.0 of (user=<default>), no quota for (user='alice'); "
             "shared by all clients with user='alice'",
         ),
         (
             [(QuotaEntity(user="bob"), 5.0)],
             ("alice", "c1"),
-            "Produce quota of user 'alice', client id 'c1': unlimited, as (user='alice'), (user=<default>) had none; "
+            "Produce quota of user 'alice', client id 'c1': unlimited, no quota for (user='alice'), (user=<default>); "
             "shared by all clients with user='alice'",
         ),
         (
             [(QuotaEntity(client_id=DEFAULT), 5.0)],
             ("alice", ""),
-            "Produce quota of user 'alice', client id '': unlimited, as an empty client id had none; "
+            "Produce quota of user 'alice', client id '': unlimited, no quota for an empty client id; "
             "shared by all clients with no tags",
         ),
     ],
