@@ -80,7 +80,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
     from tidegate.pipeline.findings import find_out
-    from tidegate.pipeline.page.file import check_page, write_page
+    from tidegate.pipeline.page.html import check_page, write_page
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
 
@@ -104,7 +104,7 @@ def _page(found: "Findings") -> str:
 
     now = datetime.now(UTC)
     return report_html(
-        title="Kafka quotas: what was used",
+        title="Kafka quotas: usage report",
         facts=report_facts(found),
         sections=report_sections(found),
         made_by=f"tidegate {__version__}, {now:%Y-%m-%d %H:%M} UTC",

@@ -94,7 +94,7 @@ def test_nobody_was_throttled(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """No table, a sentence."""
     write_events(tmp_path, [_request(1, "a", 0, None)])
     assert main(["obedience", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "nobody was throttled\nnever throttled: 1 library\n1 event\n"
+    assert capsys.readouterr().out == "no client was throttled\nnever throttled: 1 library\n1 event\n"
 
 
 @pytest.mark.parametrize("part", [".", "parquet", "parquet/date=2026-07-14"])
@@ -105,7 +105,7 @@ def test_of_an_imported_record_it_cannot_be_known(
     main(["import", str(QUICK), "--out", str(tmp_path)])
     capsys.readouterr()
     assert main(["obedience", str(tmp_path / part)]) == 1
-    assert capsys.readouterr().out.startswith("cannot be known: this record was made of request logs")
+    assert capsys.readouterr().out.startswith("unknown: this record was made from request logs")
     assert main(["obedience", str(tmp_path / part), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["format"], found["known"], found["events"], found["libraries"]) == (1, False, None, [])

@@ -28,6 +28,7 @@ __all__ = [
     "Compared",
     "Comparison",
     "Row",
+    "as_recorded",
     "compared",
     "delayed_amount",
     "entity_rows",
@@ -45,15 +46,17 @@ Row = Mapping[str, Any]
 _Entity = tuple[str | None, str | None, str | None]  # user, client id, other tags
 _OUTCOME = ("throttled_requests", "throttle_ms", "delayed_amount", "rejected_mutations")
 _COUNTED = ("requests", "amount", *_OUTCOME)
+_LONGEST, _FIRST = "longest_throttle_ms", "first_throttled_ts_ms"
+_RECORDED = (*_COUNTED, _LONGEST, _FIRST)
 _SUMS = (
     *_COUNTED,
     *(f"recorded_{name}" for name in _COUNTED),
     *(f"{name}_{end}" for name in ("throttled_requests", "throttle_ms") for end in ("low", "high")),
 )
+_LARGEST_OF_RANGE = (f"{_LONGEST}_low", f"{_LONGEST}_high")
+_ENDS = (*_SUMS[-4:], *_LARGEST_OF_RANGE)
+"""The ends of the ranges of a forecast."""
 _SMALLEST = ("never_throttled", "tolerable")
-_LARGEST = ("longest_throttle_ms", "recorded_longest_throttle_ms")
-_LARGEST_OF_RANGE = ("longest_throttle_ms_low", "longest_throttle_ms_high")
-_FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
 _HELD_BACK = ("throttled_requests", "rejected_mutations")
 _ENTITY = ("entity_user", "entity_client_id", "entity_tags")
 _ONLY = ("only_user", "only_client_id")
@@ -155,7 +158,15 @@ class Comparison:
     def total(self, quota_type: str, plan: str) -> Row:
         """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
         of_limits = ("bound", "bound_changed", "approximate_imported")
-        columns = ["quota_type", "plan", *_SUMS, *_LARGEST, *_LARGEST_OF_RANGE, *_FIRST, *of_limits]
+        columns = [
+            "quota_type",
+            "plan",
+            *_SUMS,
+            *_both(_LONGEST),
+            *_LARGEST_OF_RANGE,
+            *_both(_FIRST),
+            *of_limits,
+        ]
         shown = self._rows.table.select(columns)
         rows = TableRows(shown).where(quota_type=quota_type, plan=plan)
         sums = rows.sums()
@@ -163,9 +174,9 @@ class Comparison:
             "quota_type": quota_type,
             **{name: pc.max(rows.table[name]).as_py() for name in of_limits},
             **{name: None if rows.table[name].null_count else sums[name] for name in _SUMS},
-            **{name: pc.max(rows.table[name]).as_py() or 0 for name in _LARGEST},
+            **{name: pc.max(rows.table[name]).as_py() or 0 for name in _both(_LONGEST)},
             **{name: pc.max(rows.table[name]).as_py() for name in _LARGEST_OF_RANGE},
-            **{name: pc.min(rows.table[name]).as_py() for name in _FIRST},
+            **{name: pc.min(rows.table[name]).as_py() for name in _both(_FIRST)},
         }
 
 
@@ -183,17 +194,13 @@ def is_judged(row: Row) -> bool:
     return row["quota_type"] != QuotaType.REQUEST.value or not (has_limit and row["approximate_imported"])
 
 
-def delayed_amount(row: Row, prefix: str = "") -> int:
-    """Return how much of an entity was in throttled requests: all of it at most.
+def delayed_amount(row: Row) -> int:
+    """Return how much of an entity was in throttled requests, at most the amount of the entity.
 
-    A fetch that is throttled again and again is in several of them, and brings its bytes once.
+    A fetch that is throttled again and again is in several of them, and its bytes count once.
     """
-    delayed: int = row[f"{prefix}delayed_amount"]
-    if row["quota_type"] != QuotaType.FETCH.value:
-        return delayed
-    recorded = row.get("recorded_amount") if prefix else None
-    amount: int = row["amount"] if recorded is None else recorded
-    return min(delayed, amount)
+    delayed: int = row["delayed_amount"]
+    return min(delayed, row["amount"]) if row["quota_type"] == QuotaType.FETCH.value else delayed
 
 
 def entity_rows(rows: Sequence[Row]) -> TableRows:
@@ -206,9 +213,20 @@ def entity_rows(rows: Sequence[Row]) -> TableRows:
     return TableRows(pa.Table.from_pylist(list(rows), schema))
 
 
+def as_recorded(row: Row) -> Row:
+    """Return a row with what was recorded in place of what a replay decided, and without a limit.
+
+    A forecast counts each attempt of a fetch, so that its requests differ from the recorded ones.
+    """
+    recorded = {name: row[f"recorded_{name}"] for name in _RECORDED}
+    if recorded["requests"] is None:  # in open loop, each request is replayed once
+        recorded |= {"requests": row["requests"], "amount": row["amount"]}
+    return {**row, **dict.fromkeys(_ENDS), **recorded, "bound": None, "bound_changed": False}
+
+
 def record_of(rows: Iterable[Row]) -> Row:
-    """Return the row of most requests, as they were recorded: forecasts count each attempt of a fetch."""
-    return max(map(_recorded, rows), key=lambda row: int(row["requests"]))
+    """Return the row of most requests, as they were recorded."""
+    return max(map(as_recorded, rows), key=lambda row: int(row["requests"]))
 
 
 def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> list[dict[str, Any]]:
@@ -226,10 +244,8 @@ def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> lis
     return with_them
 
 
-def _recorded(row: Row) -> Row:
-    if row["recorded_requests"] is None:
-        return row
-    return {**row, "requests": row["recorded_requests"], "amount": row["recorded_amount"]}
+def _both(name: str) -> tuple[str, str]:
+    return name, f"recorded_{name}"
 
 
 def _entity(row: Row) -> _Entity:

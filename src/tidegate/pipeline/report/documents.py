@@ -1,20 +1,38 @@
-"""Results of the jobs as one JSON document, for programs; described in docs/results.md."""
+"""Results of the jobs as JSON documents for programs, described in docs/results.md; their keys do not change."""
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tidegate.config.locations import Location
+from tidegate.pipeline.manifest import MOST_LISTED
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import Compared, Comparison, delayed_amount, is_judged
+from tidegate.pipeline.report.compared import (
+    Compared,
+    Comparison,
+    as_recorded,
+    compared,
+    delayed_amount,
+    is_judged,
+)
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
-from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["json_text", "limits_document", "obedience_document", "replay_document", "usage_document"]
+__all__ = [
+    "json_text",
+    "limits_document",
+    "missing_document",
+    "obedience_document",
+    "replay_document",
+    "usage_document",
+    "watch_document",
+]
 
 _FORMAT = 1
 _BYTES = ("bytes", "limit_bytes_per_second")
@@ -71,10 +89,9 @@ def limits_document(
     """
     defaults = default_limits(rows)
     shown = [row for default in defaults for row in largest_limits(rows, str(default["quota_type"]), top=top)]
-    on_nodes: dict[tuple[Any, ...], list[dict[str, Any]]] = {_limited(row): [] for row in shown}
+    on_nodes: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for node in nodes:
-        if _limited(node) in on_nodes:
-            on_nodes[_limited(node)].append(_with_units(node, _LIMITED))
+        on_nodes[_limited(node)].append(node)
     return {
         **_begin("limits", events, out),
         "tolerated": dict(tolerated),
@@ -85,7 +102,7 @@ def limits_document(
                 "user": row["entity_user"],
                 "client_id": row["entity_client_id"],
                 **_with_units(row, _LIMITED),
-                "nodes": on_nodes[_limited(row)],
+                "nodes": [_with_units(node, _LIMITED) for node in on_nodes[_limited(row)]],
             }
             for row in shown
         ],
@@ -117,6 +134,30 @@ def replay_document(
     }
 
 
+def watch_document(
+    plans: Sequence[Plan],
+    *,
+    parts: Mapping[str, tuple[Sequence[Row], Sequence[Row]]],
+    unmatched: Sequence[Unmatched],
+    top: int,
+    **facts: Any,
+) -> dict[str, Any]:
+    """Return one update as a document. parts: usage by client and entities, by name; facts: copied as they are."""
+    begin = {"format": _FORMAT, "command": "watch", **facts}
+    documents = {}
+    for name, (clients, entities) in parts.items():
+        found = compared(plans, entities)
+        document = replay_document(plans, found, top=top, unmatched=unmatched, events=0, out=None)
+        documents[name] = {
+            "groups_in_all": len(clients),
+            "groups": list(clients[:top]),
+            "entities_in_all": document["entities_in_all"],
+            "entities": document["entities"],
+        }
+        begin["plans"], begin["unmatched"] = document["plans"], document["unmatched"]
+    return begin | documents
+
+
 def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
     rows = [found.rows[plan.name] for plan in plans if plan.name in found.rows]
     return {
@@ -129,18 +170,17 @@ def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
     }
 
 
-def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(row: Row) -> dict[str, Any]:
     """Return a row of `REPLAY_BY_ENTITY` with its units in its names."""
     delayed = {
-        f"{prefix}delayed_amount": delayed_amount(row, prefix)
-        for prefix in ("", "recorded_")
-        if row[f"{prefix}delayed_amount"] is not None
+        "delayed_amount": delayed_amount(row),
+        "recorded_delayed_amount": delayed_amount(as_recorded(row)),
     }
     return {"plan": row["plan"], "judged": is_judged(row), **_with_units({**row, **delayed}, _ENTITY)}
 
 
 def _limited(row: Row) -> tuple[Any, ...]:
-    """Return whose limit it is, of what."""
+    """Return the quota type and the entity of a row."""
     return tuple(row[name] for name in _LIMITED)
 
 
@@ -162,9 +202,20 @@ def _with_units(row: Row, without: Sequence[str]) -> dict[str, Any]:
     return {names.get(name, name): _value(value) for name, value in row.items() if name not in without}
 
 
+def missing_document(missing: Sequence[Missing]) -> dict[str, Any]:
+    """Return the missing rows as a part of a document: the first places, and their number."""
+    listed = [asdict(place) for place in missing[:MOST_LISTED]]
+    return {"missing_in_all": len(missing), "missing": listed}
+
+
 def _begin(command: str, events: int | None, out: Location | None) -> dict[str, Any]:
     """Return what all documents begin with."""
-    return {"format": _FORMAT, "command": command, "events": events, "tables": _path(out)}
+    return {
+        "format": _FORMAT,
+        "command": command,
+        "events": events,
+        "tables": None if out is None else str(out),
+    }
 
 
 def _value(value: Any) -> Any:
@@ -177,17 +228,10 @@ def _value(value: Any) -> Any:
 def _unmatched(entry: Unmatched) -> dict[str, Any]:
     return {
         "plan": entry.plan,
-        "entity": _parts(entry.entity),
+        "entity": {
+            kind: {"default": True} if name is None else {"name": name} for kind, name in entry.entity
+        },
         "missing": entry.kind,
         "nearest": entry.nearest,
         "no_users": entry.no_users,
     }
-
-
-def _parts(entity: EntityParts) -> dict[str, Any]:
-    """Return an entity as quotas.yaml has it."""
-    return {kind: {"default": True} if name is None else {"name": name} for kind, name in entity}
-
-
-def _path(out: Location | None) -> str | None:
-    return None if out is None else str(out)

@@ -1,28 +1,43 @@
 """Numbers and foreign names as they are shown on a terminal."""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
+from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
+    "BYTE_QUOTAS",
+    "NOTHING",
     "QUOTA_NAMES",
     "bytes_text",
     "count_text",
     "duration_range_text",
     "duration_text",
     "entity_parts_of",
+    "entity_text",
     "fitted",
+    "fitted_entity",
     "name_text",
     "nanoseconds_text",
+    "parts_text",
     "percent_text",
+    "quota_text",
+    "sentences",
     "size_text",
     "things_text",
+    "thread_time_text",
+    "throttled_text",
     "time_text",
 ]
+
+NOTHING = "–"
+"""Shown in place of a value that does not exist."""
 
 QUOTA_NAMES = {
     QuotaType.PRODUCE.value: "produce",
@@ -32,7 +47,10 @@ QUOTA_NAMES = {
 }
 """Short names of the types of quota, in the order in which they are shown."""
 
+BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
+
 _LONGEST_NAME = 40  # characters of a user or client id that a table shows
+_SHORTEST_NAME = 8  # cells
 _LONGEST_KIND, _MOST_TAGS = 20, 2
 _TAIL, _WHOLE = 2, 5  # the end of a name that is shortened takes two fifths of the room
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -67,7 +85,7 @@ def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
     ('a\\x1b[2J', '–', "''")
     """
     if name is None:
-        return "–"
+        return NOTHING
     shown = "".join(char if char.isprintable() else _escaped(char) for char in name) or "''"
     if len(shown) <= longest:
         return shown
@@ -86,6 +104,52 @@ def entity_parts_of(user: str | None, client_id: str | None, tags: str | None) -
         some = islice(json.loads(tags).items(), _MOST_TAGS)
         parts += [(name_text(kind, longest=_LONGEST_KIND), name) for kind, name in some]
     return parts
+
+
+def entity_text(row: Mapping[str, Any], *, otherwise: str = NOTHING) -> str:
+    """Return the entity of a row of a result, as options of the command line name it. otherwise: for an empty entity.
+
+    >>> entity_text({"entity_user": "alice", "entity_client_id": "app"})
+    'user=alice client-id=app'
+    """
+    parts = entity_parts_of(row["entity_user"], row["entity_client_id"], row.get("entity_tags"))
+    return " ".join(f"{kind}={name_text(name)}" for kind, name in parts) or otherwise
+
+
+def quota_text(row: Mapping[str, Any]) -> str:
+    """Return the entity of a row and the type of its quota.
+
+    >>> quota_text({"quota_type": "Fetch", "entity_user": "alice", "entity_client_id": None})
+    'user=alice (fetch)'
+    """
+    return f"{entity_text(row, otherwise='clients without an id')} ({QUOTA_NAMES[row['quota_type']]})"
+
+
+def fitted_entity(parts: Sequence[tuple[str, str]], cells: int) -> str:
+    """Return parts of `entity_parts_of` in so many cells of a terminal, if that leaves 8 cells for each name."""
+    room = max(_SHORTEST_NAME, (cells - sum(len(f"{kind}= ") for kind, _ in parts)) // max(1, len(parts)))
+    return " ".join(f"{kind}={fitted(name_text(name, longest=room), room)}" for kind, name in parts)
+
+
+def parts_text(entity: EntityParts) -> str:
+    """Return an entity of a plan, the user first.
+
+    >>> parts_text((("client-id", None), ("user", "alice")))
+    'user=alice client-id=<default>'
+    """
+    return " ".join(
+        f"{kind}={'<default>' if name is None else name_text(name)}"
+        for kind, name in sorted(entity, reverse=True)
+    )
+
+
+def sentences(notes: Iterable[str]) -> list[str]:
+    """Return notes as sentences: with a capital letter and a full stop.
+
+    >>> sentences(["0: any limit is high enough", "no client was throttled"])
+    ['0: any limit is high enough.', 'No client was throttled.']
+    """
+    return [f"{note[:1].upper()}{note[1:]}." for note in notes]
 
 
 def fitted(text: str, cells: int) -> str:
@@ -163,13 +227,23 @@ def percent_text(part: float, whole: float) -> str:
     ('33.3%', '–', '<0.1%', '>99.9%')
     """
     if not whole:
-        return "–"
+        return NOTHING
     share = 100 * part / whole
     if 0 < share < 0.1:
         return "<0.1%"
     if 99.9 < share < 100:
         return ">99.9%"
     return f"{share:.1f}%"
+
+
+def throttled_text(row: Mapping[str, Any]) -> str:
+    """Return the share of a client's requests that were throttled."""
+    return percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never"
+
+
+def thread_time_text(row: Mapping[str, Any]) -> str:
+    """Return the time that a client's requests took from the broker's threads."""
+    return duration_text((row["handler_ns"] + row["network_ns"]) // _NS_PER_MS)
 
 
 def duration_text(ms: int) -> str:
