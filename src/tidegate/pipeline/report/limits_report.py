@@ -22,9 +22,9 @@ def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
 
     rows: columns `LIMITS_BY_ENTITY`. tolerated: the heading of the limit that delays some requests.
     """
-    shown: list[Row] = []
+    shown: list[Row | str] = []
     for default in default_limits(rows):
-        shown += [*largest_limits(rows, default["quota_type"], top=top), default]
+        shown += [*largest_limits(rows, default["quota_type"], top=top), default, ""]
     columns = [
         Column("quota", "quota_type", QUOTA_NAMES.__getitem__, is_name=True),
         Column("entity", _entity_or_default, is_name=True),
@@ -32,8 +32,7 @@ def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
         Column(tolerated, lambda row: limit_text(row["quota_type"], row["tolerable"])),
         Column("throttled\nas recorded", "recorded_throttled_requests", count_text),
     ]
-    caption = "smallest limits, per second and broker"
-    return Table(caption=caption, columns=columns, rows=shown, group="quota_type")
+    return Table(caption="smallest limits, per second and broker", columns=columns, rows=shown)
 
 
 def largest_limits(rows: Sequence[Row], quota_type: str, *, top: int) -> list[Row]:

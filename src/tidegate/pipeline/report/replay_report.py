@@ -20,7 +20,7 @@ from tidegate.pipeline.report.compared import (
     record_of,
 )
 from tidegate.pipeline.report.notes import range_text
-from tidegate.pipeline.report.tables import Block, Column, Measure, side_by_side
+from tidegate.pipeline.report.tables import Cells, Column, side_by_side
 from tidegate.pipeline.report.text import (
     BYTE_QUOTAS,
     NOTHING,
@@ -117,15 +117,23 @@ def replay_lines(
     of_interest = len(found) if show_all else found.of_interest
     shown = found.first(top, with_all=show_all)
     names = ["recorded", *(name_text(plan.name) for plan in plans)]
-    loops = Measure("loop", ["", *("closed" if plan.is_closed else "open" for plan in plans)])
+    loops = ["  loop", "", *("closed" if plan.is_closed else "open" for plan in plans)]
     with_date = len(_dates(shown)) > 1
     for quota_type, title in QUOTA_NAMES.items():
         entities = [entity for entity in shown if entity.quota_type == quota_type]
         if entities:
-            blocks = [_block(plans, entity, width=width, with_date=with_date) for entity in entities]
-            is_one = found.of_type(quota_type) == 1
-            together = [] if is_one else _together(plans, found, quota_type, with_date=with_date)
-            yield from side_by_side(title, names, [*together, *blocks], head=loops, width=width)
+            totals = [found.total(quota_type, plan.name) for plan in plans]
+            together = (
+                []
+                if found.of_type(quota_type) == 1
+                else _outcomes(record_of(totals), totals, with_date=with_date)
+            )
+            lines: list[str | Cells] = ["all entities", *together] if len(together) > 1 else []
+            for entity in entities:
+                rows = [entity.rows.get(plan.name) for plan in plans]
+                outcomes = _outcomes(entity.record, rows, with_date=with_date)
+                lines += [_heading(entity, width=width), *_limits(plans, entity, rows), *outcomes]
+            yield from side_by_side(title, names, loops, lines, width=width)
     yield from (Text(line, style="dim") for line in _legend(plans, shown))
     if of_interest > len(shown):
         yield Text(f"{count_text(of_interest - len(shown))} more: see --top")
@@ -154,19 +162,6 @@ def _dates(shown: Iterable[Compared]) -> set[str]:
     return {_date(row) for each in rows for row in (each, as_recorded(each))} - {""}
 
 
-def _block(plans: Sequence[Plan], entity: Compared, *, width: int, with_date: bool) -> Block:
-    rows = [entity.rows.get(plan.name) for plan in plans]
-    measures = [*_limits(plans, entity, rows), *_outcomes(entity.record, rows, with_date=with_date)]
-    return Block(_heading(entity, width=width), measures)
-
-
-def _together(plans: Sequence[Plan], found: Comparison, quota_type: str, *, with_date: bool) -> list[Block]:
-    """Return the block of all entities of a quota type; none if no client was throttled."""
-    totals = [found.total(quota_type, plan.name) for plan in plans]
-    measures = list(_outcomes(record_of(totals), totals, with_date=with_date))
-    return [Block("all entities", measures)] if len(measures) > 1 else []
-
-
 def _heading(entity: Compared, *, width: int) -> str:
     """Return the entity as options of the command line name it, and its requests and amount in the record."""
     record = entity.record
@@ -193,29 +188,32 @@ def _amount_text(quota_type: str, amount: int) -> str:
     return things_text(amount, "partition")
 
 
-def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None]) -> Iterator[Measure]:
-    def measure(label: str, text: Callable[[Row, Plan], str]) -> Measure:
-        cells = ["" if row is None else text(row, plan) for row, plan in zip(rows, plans, strict=True)]
-        return Measure(label, ["", *cells])
+def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None]) -> Iterator[Cells]:
+    """Yield the lines of an entity on its limits, and on requests if their numbers differ."""
 
-    yield measure("limit" if entity.quota_type == _REQUEST else "limit/s", limit_of_row)
+    def line(label: str, text: Callable[[Row, Plan], str], recorded: str = "") -> Cells:
+        cells = ("" if row is None else text(row, plan) for row, plan in zip(rows, plans, strict=True))
+        return [f"  {label}", recorded, *cells]
+
+    yield line("limit" if entity.quota_type == _REQUEST else "limit/s", limit_of_row)
     levels = {_level(row) for row in entity.rows.values()} - {NOTHING}
     if len(levels) > 1 or not levels <= _NAMED_LEVELS:
-        yield measure("limit of", lambda row, _: _level(row))
+        yield line("limit of", lambda row, _: _level(row))
     for label, name in _SMALLEST.items():
         if any(row.get(name) is not None for row in entity.rows.values()):
-            yield measure(label, partial(_smallest_text, name=name))
-    requests = [entity.record["requests"], *(row["requests"] for row in entity.rows.values())]
-    if len(set(requests) - {0}) > 1:
-        line = measure("requests", lambda row, _: count_text(row["requests"]))
-        yield Measure(line.label, [count_text(requests[0]), *line.cells[1:]])
+            yield line(label, partial(_smallest_text, name=name))
+    requests = entity.record["requests"]
+    if len({requests, *(row["requests"] for row in entity.rows.values())} - {0}) > 1:
+        yield line("requests", lambda row, _: count_text(row["requests"]), count_text(requests))
 
 
-def _outcomes(record: Row, rows: Sequence[Row | None], *, with_date: bool) -> Iterator[Measure]:
-    for measure in MEASURES[: None if with_date else -1]:
-        cells = ["" if row is None else measure.text(row) for row in (record, *rows)]
-        if set(cells) - {"", NOTHING}:
-            yield Measure(measure.heading, cells)
+def _outcomes(record: Row, rows: Sequence[Row | None], *, with_date: bool) -> list[Cells]:
+    measures = MEASURES if with_date else MEASURES[:-1]
+    lines = [
+        [f"  {measure.heading}", *("" if row is None else measure.text(row) for row in (record, *rows))]
+        for measure in measures
+    ]
+    return [line for line in lines if set(line[1:]) - {"", NOTHING}]
 
 
 def _level(row: Row) -> str:

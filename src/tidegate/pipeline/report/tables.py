@@ -10,6 +10,7 @@ documents contain all columns of a row (`documents`); a table shows some.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from rich.cells import cell_len, chop_cells
@@ -18,9 +19,8 @@ from rich.text import Text
 from tidegate.pipeline.report.text import NOTHING, fitted
 
 __all__ = [
-    "Block",
+    "Cells",
     "Column",
-    "Measure",
     "Row",
     "Table",
     "side_by_side",
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 Row = Mapping[str, Any]
+Cells = Sequence[str]
 
 _GAP = "  "
-_INDENT = "  "
 _SHORTEST_NAME = 6  # cells that a column of names has at least
 _WIDEST_NAME = 40  # cells of a column that only its name asks for
 _NAME_LINES = 3
@@ -61,16 +61,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows with a caption; group: a key, a blank line separates rows that differ in it."""
+    """Rows with a caption. A row that is a text stands over the whole width of a terminal, and is not on the page."""
 
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Any]
-    group: str | None = None
 
     def cells(self) -> list[list[str]]:
         """Return the text of all cells, by row."""
-        return [[column.text(row) for column in self.columns] for row in self.rows]
+        rows = (row for row in self.rows if not isinstance(row, str))
+        return [[column.text(row) for column in self.columns] for row in rows]
 
 
 def stacked(columns: Sequence[Column]) -> Column:
@@ -101,13 +101,12 @@ def table_lines(table: Table, *, width: int) -> Iterator[Text]:
     most = max(map(len, headings))
     yield from _lines([[""] * (most - len(lines)) + lines for lines in headings], table, widths, style="bold")
     yield Text("─" * _width(widths))
-    previous = None
-    for row, cells in zip(table.rows, rows, strict=True):
-        group = None if table.group is None else row[table.group]
-        if previous not in (None, group):
-            yield Text()
-        previous = group
-        yield from _lines(cells, table, widths)
+    cells_of = iter(rows)
+    for row in table.rows:
+        if isinstance(row, str):
+            yield Text(fitted(row, width), style="bold")
+        else:
+            yield from _lines(next(cells_of), table, widths)
 
 
 def _items(table: Table) -> list[list[list[str]]]:
@@ -154,89 +153,44 @@ def _folded_words(text: str, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
-# --- side by side -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One line: its label, and a cell for each column; an empty cell is blank."""
-
-    label: str
-    cells: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One compared entity: its name over the whole width, then its measures."""
-
-    name: str
-    measures: Sequence[Measure]
-
-
 def side_by_side(
-    title: str, names: Sequence[str], blocks: Sequence[Block], *, head: Measure, width: int
+    title: str, names: Sequence[str], head: Cells, lines: Sequence[str | Cells], *, width: int
 ) -> Iterator[Text]:
-    """Yield tables of measures by column, as many as the width requires. width: cells of a line.
+    """Yield tables of lines with a column for each name, as many as the width requires. width: cells of a line.
 
-    names: of the columns; every table begins with the first column, and the others follow in order. No number is cut.
-    head: the line below the names.
+    lines: a label and a cell for each name, or a text over the whole width. head: such a line, below the names. Every
+    table begins with the first name, and the others follow in order. Numbers are not cut, but names are folded.
     """
-    measures = [head, *(measure for block in blocks for measure in block.measures)]
-    label_width = max(cell_len(title), *(len(_INDENT) + cell_len(measure.label) for measure in measures))
-    contents = [max(1, *(cell_len(measure.cells[at]) for measure in measures)) for at in range(len(names))]
-    for columns in _parted(contents, width - label_width):
-        shown = [names[at] for at in columns]
-        widths = _widened([contents[at] for at in columns], shown, width - label_width)
-        folded = [_folded_name(name, wide - 1) for name, wide in zip(shown, widths, strict=True)]
-        for line in range(-max(map(len, folded)), 0):
-            cells = [name[line] if -line <= len(name) else "" for name in folded]
-            yield _measure_line(title if line == -1 else "", cells, label_width, widths, style="bold")
-        yield _measure_line(_INDENT + head.label, [head.cells[at] for at in columns], label_width, widths)
-        yield Text("─" * (label_width + sum(widths)))
-        for block in blocks:
-            yield Text(fitted(block.name, width), style="bold")
-            for measure in block.measures:
-                cells = [measure.cells[at] for at in columns]
-                if any(cells):
-                    yield _measure_line(_INDENT + measure.label, cells, label_width, widths)
+    measures = [head, *(line for line in lines if not isinstance(line, str))]
+    label, *contents = (max(map(cell_len, cells)) for cells in zip(*measures, strict=True))
+    left = width - max(label, cell_len(title)) - len(_GAP)
+    labels = Column(f"{title}\n{head[0]}", itemgetter(0), is_name=True)
+    for columns in _parted(contents, left):
+        spare = left - sum(contents[at] for at in columns) - len(_GAP) * (len(columns) - 1)
+        widest = [contents[at] + max(0, spare) // len(columns) for at in columns]
+        shown = [
+            Column(f"{_folded_name(names[at], room)}\n{head[at + 1]}", itemgetter(at + 1))
+            for at, room in zip(columns, widest, strict=True)
+        ]
+        rows = [line for line in lines if isinstance(line, str) or any(line[at + 1] for at in columns)]
+        yield from table_lines(Table(caption="", columns=[labels, *shown], rows=rows), width=width)
         yield Text()
 
 
-def _parted(contents: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Yield the columns of each table, by place: the first, and as many others as fit with a cell between them."""
-    left = list(range(1, len(contents)))
-    while True:
-        columns, used = [0], contents[0] + 1
-        while left and (len(columns) == 1 or used + contents[left[0]] + 1 <= room):
-            used += contents[left[0]] + 1
-            columns.append(left.pop(0))
-        yield columns
-        if not left:
-            return
+def _parted(contents: Sequence[int], width: int) -> Iterator[list[int]]:
+    """Yield the columns of each table, by place: the first, and as many others as fit."""
+    columns = [0]
+    for at, content in enumerate(contents[1:], start=1):
+        if len(columns) > 1 and sum(contents[of] + len(_GAP) for of in columns) + content > width:
+            yield columns
+            columns = [0]
+        columns.append(at)
+    yield columns
 
 
-def _widened(contents: Sequence[int], names: Sequence[str], room: int) -> list[int]:
-    """Return the width of each column and the gap before it: if there is room, two cells, and enough for its name."""
-    widths = [content + 1 for content in contents]
-    wanted = [
-        max(content, min(cell_len(name), _WIDEST_NAME)) + 2
-        for content, name in zip(contents, names, strict=True)
-    ]
-    while sum(widths) < room and widths != wanted:
-        at = min((at for at in range(len(widths)) if widths[at] < wanted[at]), key=widths.__getitem__)
-        widths[at] += 1
-    return widths
-
-
-def _folded_name(name: str, width: int) -> list[str]:
-    """Return a name in lines of at most `width` cells."""
-    lines = chop_cells(name, max(width, 2))
-    rest = fitted("".join(lines[_NAME_LINES - 1 :]), max(width, 2))
-    return [*lines[: _NAME_LINES - 1], rest][: len(lines)]
-
-
-def _measure_line(
-    label: str, cells: Sequence[str], label_width: int, widths: Sequence[int], *, style: str = ""
-) -> Text:
-    numbers = (_padded(cell, width, is_left=False) for cell, width in zip(cells, widths, strict=True))
-    return Text("".join((_padded(label, label_width, is_left=True), *numbers)).rstrip(), style=style)
+def _folded_name(name: str, width: int) -> str:
+    """Return a name in at most three lines of at most `width` cells."""
+    width = min(width, _WIDEST_NAME)
+    lines = chop_cells(name, width)
+    rest = fitted("".join(lines[_NAME_LINES - 1 :]), width)
+    return "\n".join([*lines[: _NAME_LINES - 1], rest][: len(lines)])

@@ -90,7 +90,7 @@ def usage_lines(rows: Sequence[Row], *, by: Sequence[str], groups: int, width: i
 
     rows: columns `usage_schema(by)`. by: the columns that they are grouped by. width: cells of a line.
     """
-    shown = "" if len(rows) == groups else f" (the {len(rows)} with most bytes of {count_text(groups)})"
+    shown = "" if len(rows) == groups else f" ({len(rows)} of {count_text(groups)}, most bytes first)"
     caption = f"usage by {' and '.join(_NAMES[key] for key in by)}{shown}"
     keys = by[::-1]  # the client id first: it tells more than a user, which may be ANONYMOUS
     table = Table(caption=caption, columns=[*_name_columns(keys), *chain.from_iterable(USAGE)], rows=rows)

@@ -2,7 +2,7 @@
 
 from rich.cells import cell_len
 
-from tidegate.pipeline.report.tables import Column, Table, stacked, table_lines, table_width
+from tidegate.pipeline.report.tables import Column, Table, side_by_side, stacked, table_lines, table_width
 
 _NAME = Column("entity", "name", is_name=True)
 _COUNT = Column("throttled\nrequests", "count", "{:,}".format)
@@ -52,8 +52,41 @@ def test_stacked_columns_are_one_column():
     ]
 
 
-def test_groups_are_apart():
-    """A blank line where the key of the group changes."""
-    rows = [{"name": name, "count": 1} for name in "aab"]
-    table = Table(caption="", columns=[_NAME, _COUNT], rows=rows, group="name")
-    assert [line[:1] for line in _lines(table)[3:]] == ["a", "a", "", "b"]
+def test_a_text_is_over_the_whole_width():
+    """Between rows, shortened in the middle; the page does not show it."""
+    row = {"name": "a", "count": 1}
+    table = Table(caption="", columns=[_NAME, _COUNT], rows=[row, "", row, "x" * 99])
+    assert _lines(table, width=20)[3:] == [
+        "a               1",
+        "",
+        "a               1",
+        "x" * 11 + "…" + "x" * 8,
+    ]
+    assert len(table.cells()) == 2
+
+
+def test_columns_that_do_not_fit_follow_in_another_table():
+    """Each table begins with the first column; names are folded, lines without a cell are left out."""
+    names = ["recorded", "a-plan-with-a-long-name", "other"]
+    lines = [["  delay", "1 s", "22 s", "3 s"], "all", ["  refused", "", "", "1,000,000,000"]]
+    found = [
+        line.plain for line in side_by_side("fetch", names, ["  loop", "", "open", "open"], lines, width=33)
+    ]
+    assert found == [
+        "                   a-plan-wit",
+        "                   h-a-long-n",
+        "fetch    recorded         ame",
+        "  loop                   open",
+        "─────────────────────────────",
+        "  delay       1 s        22 s",
+        "all",
+        "",
+        "           recor",
+        "fetch        ded          other",
+        "  loop                     open",
+        "───────────────────────────────",
+        "  delay      1 s            3 s",
+        "all",
+        "  refused         1,000,000,000",
+        "",
+    ]
