@@ -32,7 +32,7 @@ def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
         Column(tolerated, lambda row: limit_text(row["quota_type"], row["tolerable"])),
         Column("throttled\nas recorded", "recorded_throttled_requests", count_text),
     ]
-    return Table(caption="smallest limits, per second and broker", columns=columns, rows=shown)
+    return Table(caption="smallest limits, per second and broker", columns=columns, rows=shown[:-1])
 
 
 def largest_limits(rows: Sequence[Row], quota_type: str, *, top: int) -> list[Row]:

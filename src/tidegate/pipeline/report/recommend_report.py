@@ -6,6 +6,7 @@ Notes are sentences; items of a list are indented by two spaces.
 import math
 import shlex
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -270,20 +271,14 @@ def skew_notes(nodes: Sequence[Row]) -> list[str]:
         return []
     notes = []
     for quota_type in (QuotaType.PRODUCE.value, QuotaType.FETCH.value, QuotaType.REQUEST.value):
-        of_type = [row for row in nodes if row["quota_type"] == quota_type]
-        groups: dict[Name | None, list[Row]] = {None: of_type}
-        for row in of_type:
-            groups.setdefault(name_of(row), []).append(row)
-        uneven = sorted(
-            (
-                (amount, name, node, total)
-                for name, rows in groups.items()
-                for amount, node, total in [_largest_share(rows)]
-                if amount * len(node_ids) >= _UNEVEN * total > 0
-            ),
-            key=lambda found: (found[1] is not None, -found[0]),
-        )
-        for amount, name, node, total in uneven[:_FEW]:
+        shares: dict[Name | None, Counter[int]] = defaultdict(Counter)
+        for row in nodes:
+            for name in (None, name_of(row)) if row["quota_type"] == quota_type else ():
+                shares[name][row["node_id"]] += row["amount"]
+        largest = [(name, *by_node.most_common(1)[0], by_node.total()) for name, by_node in shares.items()]
+        uneven = [found for found in largest if found[2] * len(node_ids) >= _UNEVEN * found[3] > 0]
+        uneven.sort(key=lambda found: (found[0] is not None, -found[2]))
+        for name, node, amount, total in uneven[:_FEW]:
             whose = "all clients" if name is None else entity_text(_named(name))
             notes.append(
                 f"{QUOTA_NAMES[quota_type]}: {percent_text(amount, total)} of the usage of {whose} is on node {node} "
@@ -296,15 +291,6 @@ def skew_notes(nodes: Sequence[Row]) -> list[str]:
 
 def _named(name: Name) -> Row:
     return {"entity_user": name[0], "entity_client_id": name[1]}
-
-
-def _largest_share(rows: Sequence[Row]) -> tuple[int, int, int]:
-    """Return the largest amount on one node, the node, and the amount on all."""
-    by_node: dict[int, int] = {}
-    for row in rows:
-        by_node[row["node_id"]] = by_node.get(row["node_id"], 0) + row["amount"]
-    node = max(by_node, key=lambda node: by_node[node]) if by_node else 0
-    return by_node.get(node, 0), node, sum(by_node.values())
 
 
 def _listed(lines: Sequence[str], *, of: int) -> list[str]:

@@ -117,7 +117,7 @@ def update_lines(
     held_back.sort(key=lambda row: (order[row["plan"]], -row["throttle_ms"], -row["rejected_mutations"]))
     yield from (_throttled_line(row) for row in islice(held_back, top))
     if len(held_back) > top:
-        yield f"  {count_text(len(held_back) - top)} more entities: see --json"
+        yield f"  {things_text(len(held_back) - top, 'more entity', 'more entities')}: see --json"
 
 
 def notes(plans: Sequence[Plan], entities: Sequence[Row], unmatched: Sequence[Unmatched]) -> Iterator[str]:
