@@ -183,7 +183,7 @@ def _plans(found: Findings) -> Section | None:
     bars = list(_plan_bars(plans))
     chart = Chart(
         title="Throttle time, recorded and under each plan",
-        description="The sum over all requests, for the entities with the longest.",
+        description="Sums over all requests, for the entities with the longest throttle times.",
         spec=bar_chart(bars),
         table=tables[0],
         is_open=True,
@@ -256,16 +256,14 @@ def _limit_and_owner(row: Row, plan: Plan) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> Section | None:
-    limited = [row for row in rows if row["never_throttled"]]
-    if not limited:
+    if not any(row["never_throttled"] for row in rows):
         return None
-    table = limits_table(limited, top=_LIMITS_ROWS, tolerated="delays 1 %\nby 1 s")
+    table = limits_table(rows, top=_LIMITS_ROWS, tolerated="delays 1 %\nby 1 s")
     sentence = (
         "For each user and client: the smallest limit that throttles nothing, and the smallest limit that delays at "
-        f"most one percent, by at most a second. At most {_LIMITS_ROWS} entities of each quota type, without those for "
-        "which any limit is high enough."
+        f"most one percent, by at most a second. At most {_LIMITS_ROWS} entities of each quota type."
     )
-    notes = sentences(note.replace("\n", " ") for note in limits_notes(limited))
+    notes = sentences(note.replace("\n", " ") for note in limits_notes(rows))
     return Section(anchor="limits", title="Smallest limits", sentences=[sentence, *notes], tables=[table])
 
 

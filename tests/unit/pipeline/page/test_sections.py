@@ -71,7 +71,7 @@ def test_everything_has_its_section(usage):
     [heat] = sections["throttles"].charts
     assert len(heat.table.rows) >= 4
     [limits] = sections["limits"].tables
-    assert [row[0] for row in limits.cells()] == ["produce", "produce"]
+    assert [row[0] for row in limits.cells()] == ["produce", "produce", "request", "request"]
     assert limits.cells()[1][1] == "<default>, for the only entity"
     [quotas] = sections["recommendation"].tables
     assert [row[:2] for row in quotas.cells()] == [["client-id=<default>", "64KiB (floor)"]]
