@@ -13,15 +13,9 @@ from tidegate.pipeline.jobs.where import Jobs, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
 from tidegate.pipeline.report.console import print_lines, print_table
+from tidegate.pipeline.report.names import BYTE_QUOTAS
 from tidegate.pipeline.report.tables import Column, Table
-from tidegate.pipeline.report.text import (
-    BYTE_QUOTAS,
-    bytes_text,
-    count_text,
-    duration_text,
-    percent_text,
-    throttled_text,
-)
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text, throttled_text
 from tidegate.pipeline.report.usage_report import usage_lines
 from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.session import running_spark

@@ -17,6 +17,7 @@ from tidegate.pipeline.recommend import LEAST, Recommendation, Wanted
 from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES, Plan
 from tidegate.pipeline.report.compared import as_recorded, is_judged
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
+from tidegate.pipeline.report.names import QUOTA_NAMES, name_text, parts_text, quota_text
 from tidegate.pipeline.report.notes import (
     forecast_notes,
     missing_notes,
@@ -35,13 +36,9 @@ from tidegate.pipeline.report.replay_report import MEASURES, limit_of_row
 from tidegate.pipeline.report.tables import Column, Row, Table
 from tidegate.pipeline.report.text import (
     NOTHING,
-    QUOTA_NAMES,
     bytes_text,
     count_text,
     duration_text,
-    name_text,
-    parts_text,
-    quota_text,
     sentences,
     things_text,
     time_text,

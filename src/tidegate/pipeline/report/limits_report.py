@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Any
 
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
 from tidegate.pipeline.report.notes import callback_note
 from tidegate.pipeline.report.tables import Column, Row, Table
-from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, entity_text, things_text
+from tidegate.pipeline.report.text import count_text, things_text
 from tidegate.pipeline.rounding import limit_text
 
 __all__ = ["ESTIMATED", "default_limits", "largest_limits", "limits_notes", "limits_table", "was_throttled"]

@@ -7,14 +7,11 @@ from typing import Any
 
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.text import (
-    QUOTA_NAMES,
     count_text,
     duration_range_text,
     duration_text,
-    entity_text,
-    name_text,
-    parts_text,
     things_text,
     time_text,
 )

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tidegate.pipeline.report.names import name_text
 from tidegate.pipeline.report.tables import Column, Row, Table
-from tidegate.pipeline.report.text import count_text, duration_text, name_text, percent_text, things_text
+from tidegate.pipeline.report.text import count_text, duration_text, percent_text, things_text
 from tidegate.pipeline.schemas import EARLY_BUCKETS
 
 __all__ = ["obedience_json", "obedience_notes", "obedience_table", "was_told_to_wait", "worst_first"]

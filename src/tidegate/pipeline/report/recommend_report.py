@@ -18,18 +18,9 @@ from tidegate.pipeline.recommend import Recommendation, Row, Wanted, entity_of, 
 from tidegate.pipeline.replay.limits import ENTITIES_BY
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import was_throttled
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.notes import callback_note, range_text
-from tidegate.pipeline.report.text import (
-    QUOTA_NAMES,
-    bytes_text,
-    count_text,
-    duration_text,
-    entity_text,
-    name_text,
-    parts_text,
-    percent_text,
-    things_text,
-)
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text, things_text
 from tidegate.pipeline.rounding import given_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType

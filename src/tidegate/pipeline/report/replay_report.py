@@ -19,18 +19,14 @@ from tidegate.pipeline.report.compared import (
     is_judged,
     record_of,
 )
+from tidegate.pipeline.report.names import BYTE_QUOTAS, QUOTA_NAMES, entity_parts_of, fitted_entity, name_text
 from tidegate.pipeline.report.notes import range_text
 from tidegate.pipeline.report.tables import Cells, Column, side_by_side
 from tidegate.pipeline.report.text import (
-    BYTE_QUOTAS,
     NOTHING,
-    QUOTA_NAMES,
     bytes_text,
     count_text,
     duration_text,
-    entity_parts_of,
-    fitted_entity,
-    name_text,
     percent_text,
     size_text,
     things_text,

@@ -16,7 +16,8 @@ from typing import Any
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from tidegate.pipeline.report.text import NOTHING, fitted
+from tidegate.pipeline.report.names import fitted
+from tidegate.pipeline.report.text import NOTHING
 
 __all__ = [
     "Cells",

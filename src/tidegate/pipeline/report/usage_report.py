@@ -8,13 +8,12 @@ from typing import Any
 
 from rich.text import Text
 
+from tidegate.pipeline.report.names import fitted, name_text
 from tidegate.pipeline.report.tables import Column, Table, stacked, table_lines, table_width
 from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
     duration_text,
-    fitted,
-    name_text,
     nanoseconds_text,
     thread_time_text,
     throttled_text,

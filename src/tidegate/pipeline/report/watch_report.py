@@ -9,18 +9,14 @@ from rich.text import Text
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import Row, compared
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_parts_of, fitted, fitted_entity, name_text
 from tidegate.pipeline.report.notes import replay_notes, unmatched_notes
 from tidegate.pipeline.report.replay_report import replay_lines
 from tidegate.pipeline.report.tables import Column, Table, table_lines
 from tidegate.pipeline.report.text import (
-    QUOTA_NAMES,
     bytes_text,
     count_text,
     duration_text,
-    entity_parts_of,
-    fitted,
-    fitted_entity,
-    name_text,
     things_text,
     thread_time_text,
     throttled_text,
