@@ -42,7 +42,7 @@ _UNITS = {
     QuotaType.REQUEST.value: ("thread_ns", "limit_percent"),
     QuotaType.CONTROLLER_MUTATION.value: ("mutations", "limit_mutations_per_second"),
 }
-"""What `amount` and `bound` are of a quota type."""
+"""The names of `amount` and `bound` by quota type, with their units."""
 _LIMITED = ("quota_type", "entity_user", "entity_client_id")
 _ENTITY = ("plan", *_LIMITED, "entity_tags")
 
@@ -50,14 +50,14 @@ Row = Mapping[str, Any]
 
 
 def json_text(document: Mapping[str, Any]) -> str:
-    """Return the document in one line of ASCII. No name can write to the terminal."""
+    """Return the document in one line of ASCII, so that no name can write to the terminal."""
     return json.dumps(document, allow_nan=False)
 
 
 def usage_document(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Location | None
 ) -> dict[str, Any]:
-    """Return what `tidegate usage` found. rows: columns `usage_schema(by)`, the first of `groups` in all."""
+    """Return the results of `tidegate usage`. rows: columns `usage_schema(by)`, the first of `groups` in all."""
     begin = _begin("usage", events, out)
     return {**begin, "by": list(by), "groups_in_all": groups, "groups": list(rows)}
 
@@ -65,9 +65,9 @@ def usage_document(
 def obedience_document(
     rows: Sequence[Row] | None, *, top: int, events: int | None, out: Location | None
 ) -> dict[str, Any]:
-    """Return what `tidegate obedience` found. rows: as `worst_first`, of which the first `top` are taken.
+    """Return the results of `tidegate obedience`. rows: as `worst_first`, of which the first `top` are taken.
 
-    rows and events are None where it cannot be known.
+    rows and events are None if they are unknown.
     """
     begin = _begin("obedience", events, out) | {"known": rows is not None}
     found = rows or []
@@ -83,7 +83,7 @@ def limits_document(
     events: int,
     out: Location | None,
 ) -> dict[str, Any]:
-    """Return what `tidegate limits` found, of each type of quota the `top` entities with the largest limits.
+    """Return the results of `tidegate limits`: for each quota type, the `top` entities with the largest limits.
 
     rows, nodes: columns `LIMITS_BY_ENTITY`, `LIMITS_BY_NODE`. tolerated: `delayed_percent` and `longest_ms`.
     """
@@ -121,16 +121,12 @@ def replay_document(
     events: int,
     out: Location | None,
 ) -> dict[str, Any]:
-    """Return what `tidegate replay` found. found: as `compared`, of which the first `top` are taken."""
+    """Return the results of `tidegate replay`. found: as `compared`, of which the first `top` are taken."""
     return {
         **_begin("replay", events, out),
-        "plans": [
-            {"name": plan.name, "in_force": plan.is_in_force, "loop": "closed" if plan.is_closed else "open"}
-            for plan in plans
-        ],
-        "entities_in_all": len(found),
-        "entities": [_entity(entity, plans) for entity in found.first(top, with_all=True)],
-        "unmatched": [_unmatched(entry) for entry in unmatched],
+        "plans": _plans(plans),
+        **_entities(plans, found, top=top),
+        "unmatched": _unmatched(unmatched),
     }
 
 
@@ -143,19 +139,28 @@ def watch_document(
     **facts: Any,
 ) -> dict[str, Any]:
     """Return one update as a document. parts: usage by client and entities, by name; facts: copied as they are."""
-    begin = {"format": _FORMAT, "command": "watch", **facts}
-    documents = {}
-    for name, (clients, entities) in parts.items():
-        found = compared(plans, entities)
-        document = replay_document(plans, found, top=top, unmatched=unmatched, events=0, out=None)
-        documents[name] = {
+    documents = {
+        name: {
             "groups_in_all": len(clients),
             "groups": list(clients[:top]),
-            "entities_in_all": document["entities_in_all"],
-            "entities": document["entities"],
+            **_entities(plans, compared(plans, entities), top=top),
         }
-        begin["plans"], begin["unmatched"] = document["plans"], document["unmatched"]
-    return begin | documents
+        for name, (clients, entities) in parts.items()
+    }
+    begin = {"format": _FORMAT, "command": "watch", **facts}
+    return {**begin, "plans": _plans(plans), "unmatched": _unmatched(unmatched), **documents}
+
+
+def _plans(plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    return [
+        {"name": plan.name, "in_force": plan.is_in_force, "loop": "closed" if plan.is_closed else "open"}
+        for plan in plans
+    ]
+
+
+def _entities(plans: Sequence[Plan], found: Comparison, *, top: int) -> dict[str, Any]:
+    shown = found.first(top, with_all=True)
+    return {"entities_in_all": len(found), "entities": [_entity(entity, plans) for entity in shown]}
 
 
 def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
@@ -185,7 +190,7 @@ def _limited(row: Row) -> tuple[Any, ...]:
 
 
 def _with_units(row: Row, without: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of a row but for some, with the units of its quota type in their names."""
+    """Return the columns of a row, except `without`, with the units of its quota type in their names."""
     amount, limit = _UNITS[row["quota_type"]]
     rate = limit.removeprefix("limit_")
     names = {
@@ -209,7 +214,7 @@ def missing_document(missing: Sequence[Missing]) -> dict[str, Any]:
 
 
 def _begin(command: str, events: int | None, out: Location | None) -> dict[str, Any]:
-    """Return what all documents begin with."""
+    """Return the first fields of every document."""
     return {
         "format": _FORMAT,
         "command": command,
@@ -219,19 +224,23 @@ def _begin(command: str, events: int | None, out: Location | None) -> dict[str, 
 
 
 def _value(value: Any) -> Any:
-    """Return what JSON can hold: a limit that is no finite number as Kafka prints it."""
+    """Return a value that JSON can represent: numbers that are not finite as Kafka prints them."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _unmatched(entry: Unmatched) -> dict[str, Any]:
-    return {
-        "plan": entry.plan,
-        "entity": {
-            kind: {"default": True} if name is None else {"name": name} for kind, name in entry.entity
-        },
-        "missing": entry.kind,
-        "nearest": entry.nearest,
-        "no_users": entry.no_users,
-    }
+def _unmatched(unmatched: Sequence[Unmatched]) -> list[dict[str, Any]]:
+    """Return entries of plans, with entities in the form of quotas.yaml."""
+    return [
+        {
+            "plan": entry.plan,
+            "entity": {
+                kind: {"default": True} if name is None else {"name": name} for kind, name in entry.entity
+            },
+            "missing": entry.kind,
+            "nearest": entry.nearest,
+            "no_users": entry.no_users,
+        }
+        for entry in unmatched
+    ]

@@ -40,7 +40,7 @@ _TAIL, _WHOLE = 2, 5  # the end of a name that is shortened takes two fifths of 
 
 
 def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
-    r"""Return a client's own name made harmless: no control characters, not too long; `–` where there is none.
+    r"""Return a client's name without control characters and not too long, or `–` for None.
 
     A long name is shortened in the middle: names of pods differ at their end.
 
@@ -59,7 +59,7 @@ def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
 
 
 def entity_parts_of(user: str | None, client_id: str | None, tags: str | None) -> list[tuple[str, str]]:
-    """Return what a quota entity is told by, as pairs of a kind and a name. tags: of a quota callback, as JSON.
+    """Return the parts of a quota entity as pairs of a kind and a name. tags: of a quota callback, as JSON.
 
     >>> entity_parts_of("alice", None, None), entity_parts_of(None, None, '{"group":"etl"}')
     ([('user', 'alice')], [('group', 'etl')])

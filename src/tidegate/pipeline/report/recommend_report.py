@@ -52,7 +52,7 @@ def quotas_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
 def kafka_configs_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
     r"""Return a script for a POSIX shell that sets the quotas; BOOTSTRAP names a broker.
 
-    Raises `ConfigError` for a name that no command line can hold.
+    Raises `ConfigError` for a name that no command line can contain.
 
     >>> entry = QuotaEntry(entity=(("user", "a'b"),), values={"producer_byte_rate": 1024.0})
     >>> print(kafka_configs_text(QuotasFile(entries=(entry,)), []).splitlines()[-1])
@@ -78,7 +78,7 @@ def _entity(entity: EntityParts) -> Iterator[str]:
             yield "--entity-default"
         elif "\0" in name:
             raise ConfigError(
-                f"no command line can hold {kind}={name!r}", hint="leave out --as kafka-configs"
+                f"no command line can contain {kind}={name!r}", hint="leave out --as kafka-configs"
             )
         elif name.startswith("-"):
             yield shlex.quote(f"--entity-name={name}")

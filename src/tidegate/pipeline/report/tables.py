@@ -3,7 +3,7 @@
     Table(caption="clients", columns=[Column("client-id", "client_id", name_text, is_name=True),
                                       Column("requests", "requests", count_text)], rows=rows)
 
-A declaration says for each column its heading, its key in a row, and how the value is written with its unit. JSON
+A declaration gives the heading of each column, its key in a row, and the format of its value, with the unit. JSON
 documents contain all columns of a row (`documents`); a table shows some.
 """
 
@@ -44,7 +44,7 @@ class Column:
     """A column of a table: its heading, the key of its value in a row, and the format of the value.
 
     key: of a row, or a function of it; a value None is shown as `–`. A heading and a cell may have several lines.
-    is_name: aligned left, and folded if there is no room; other columns are numbers, which are never cut.
+    is_name: aligned left, and folded in narrow tables; other columns are numbers, which are never cut.
     least: cells that the column takes at least.
     """
 
@@ -62,7 +62,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows with a caption. A row that is a text stands over the whole width of a terminal, and is not on the page."""
+    """Rows with a caption. A row that is a text takes the whole width of a terminal, and is not shown on the page."""
 
     caption: str
     columns: Sequence[Column]

@@ -54,7 +54,7 @@ def sentences(notes: Iterable[str]) -> list[str]:
 
 
 def size_text(size: float) -> str:
-    """Return a size that somebody has set: exactly, in the unit in which it is shortest, as far as it has one.
+    """Return a configured size exactly, in the unit that makes it shortest if there is one.
 
     >>> size_text(1048576.0), size_text(20e6), size_text(60000.0), size_text(1234567.0), size_text(2.0**63)
     ('1 MiB', '20 MB', '60 kB', '1,234,567 B', '8388608 TiB')
@@ -97,7 +97,7 @@ def count_text(count: int) -> str:
 
 
 def things_text(count: int, one: str, many: str | None = None) -> str:
-    """Return how many there are of what: `one` of them is called so, several `many`, or `one` with an s.
+    """Return a count and its noun: `one` for 1, otherwise `many`, which is by default `one` with an s.
 
     >>> things_text(1, "request"), things_text(1234, "request"), things_text(0, "fetch", "fetches")
     ('1 request', '1,234 requests', '0 fetches')
@@ -106,7 +106,7 @@ def things_text(count: int, one: str, many: str | None = None) -> str:
 
 
 def percent_text(part: float, whole: float) -> str:
-    """Return a share in percent; `–` of nothing; never rounded to 0 or 100 what is not.
+    """Return a share in percent, `–` of a whole of 0. A share is never rounded to 0 or 100.
 
     >>> percent_text(1, 3), percent_text(0, 0), percent_text(1, 100_000), percent_text(99_999, 100_000)
     ('33.3%', '–', '<0.1%', '>99.9%')

@@ -28,7 +28,7 @@ _SHORTEST_NAME = 6  # cells
 _GAP = 2  # cells between columns
 _NAMES = {"client_id": "client-id", "user": "user", "listener": "listener", "client_software": "software"}
 _THREE_DIGITS = 100
-_MOST_PERCENT = 99_999  # of a thread: there is no broker with a thousand of them
+_MOST_PERCENT = 99_999  # of a thread: no broker has a thousand threads
 _BLANK = Column("", lambda _: "")
 _LEAST_MS = 10_000  # that a mean is over, as a rate is (B§1.4)
 
@@ -85,7 +85,7 @@ USAGE = (
 
 
 def usage_lines(rows: Sequence[Row], *, by: Sequence[str], groups: int, width: int) -> Iterator[Text]:
-    """Yield the table of `rows`, the first of `groups` in all: a line for each client if there is room, else three.
+    """Yield the table of `rows`, the first of `groups` in all: one line for each client, or three in narrow tables.
 
     rows: columns `usage_schema(by)`. by: the columns that they are grouped by. width: cells of a line.
     """
