@@ -45,7 +45,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
         assert browser.run("document.querySelectorAll('.chart > svg, .chart > * svg').length") == charts
         text = browser.run("document.body.innerText")
         assert "client-id=loader (produce)" in text
-        assert "Raise their quotas for a while, record that, and ask again." in text
+        assert "Raise their quotas for a while, record again, and repeat the command." in text
         assert "loader" in browser.run("document.querySelector('.chart svg').textContent")
         colours = set()
         for scheme in ("light", "dark"):

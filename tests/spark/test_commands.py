@@ -80,7 +80,7 @@ def test_usage_prints_a_table_and_writes_two(usage, astray, tmp_path):
     options = ("--out", tmp_path / "out", "--top", 3, "--master", "local[1]")
     done = _tidegate("usage", usage, *options, directory=astray)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "usage by user and client-id (the 3 with most bytes of 16)" in done.stdout
+    assert "usage by user and client-id (3 of 16, most bytes first)" in done.stdout
     by_client = pq.read_table(tmp_path / "out" / "usage_by_client.parquet")
     by_minute = pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")
     assert len(by_client) == 16

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
-    from tidegate.pipeline.report.console import print_document, print_ending, results_console
+    from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
     from tidegate.pipeline.report.documents import limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
-    console.print(limits_table(found.entities, top=shown(args), tolerated=heading))
+    print_table(console, limits_table(found.entities, top=shown(args), tolerated=heading))
     estimated = [ESTIMATED] if is_imported(args.directory) else []
     for note in [*limits_notes(found.entities, callback=found.callback), *estimated]:
         console.print(note)

@@ -1,4 +1,4 @@
-"""`tidegate obedience`: which client libraries came back before their throttle was over."""
+"""`tidegate obedience`: client libraries that send requests before their throttle time is over."""
 
 import argparse
 
@@ -71,9 +71,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.read.ingest import is_imported
-    from tidegate.pipeline.report.console import print_document, print_ending, results_console
+    from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
     from tidegate.pipeline.report.documents import json_text, obedience_document
-    from tidegate.pipeline.report.obedience_report import obedience_notes, obedience_table, worst_first
+    from tidegate.pipeline.report.obedience_report import (
+        obedience_notes,
+        obedience_table,
+        was_told_to_wait,
+        worst_first,
+    )
 
     if is_imported(args.directory):
         unknown = obedience_document(None, top=0, events=None, out=None)
@@ -86,10 +91,10 @@ def run(args: argparse.Namespace) -> int:
         document = obedience_document(rows, top=shown(args), events=files.rows, out=args.out)
         print_document(document, found.missing)
         return 0
-    throttled = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: shown(args)]
+    throttled = [row for row in rows if was_told_to_wait(row)][: shown(args)]
     console = results_console()
     if throttled:
-        console.print(obedience_table(throttled))
+        print_table(console, obedience_table(throttled))
     for note in obedience_notes(rows, shown=len(throttled)):
         console.print(note)
     print_ending(console, found.missing, with_cold_starts=False, events=files.rows, out=args.out)

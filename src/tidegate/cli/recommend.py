@@ -116,9 +116,9 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.evidence import TooLittleDataError
     from tidegate.pipeline.recommend import Wanted, forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
-    from tidegate.pipeline.report.missing_report import missing_notes
-    from tidegate.pipeline.report.recommend_notes import recommend_notes
-    from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
+    from tidegate.pipeline.report.notes import missing_notes
+    from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text, recommend_notes
+    from tidegate.pipeline.report.text import sentences
 
     wanted = Wanted(
         headroom=args.headroom, budgets=_once_each(args.budget), protect=args.protect, force=args.force
@@ -132,8 +132,7 @@ def run(args: argparse.Namespace) -> int:
         return _EXIT_TOO_LITTLE
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = recommend_notes(found, wanted, events=files.rows)
-    missing = missing_notes(found.evidence.missing, with_cold_starts=True)
-    notes += [f"{note[0].upper()}{note[1:]}." for note in missing]
+    notes += sentences(missing_notes(found.evidence.missing, with_cold_starts=True))
     if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
     print(text(found.quotas, notes), end="")

@@ -193,8 +193,8 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
     from tidegate.pipeline.report.compared import compared, entity_rows
     from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
     from tidegate.pipeline.report.documents import replay_document
-    from tidegate.pipeline.report.forecast_report import forecast_notes
-    from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
+    from tidegate.pipeline.report.notes import forecast_notes, replay_notes, unmatched_notes
+    from tidegate.pipeline.report.replay_report import replay_lines
 
     rows = entity_rows(found.entities)
     entities = compared(plans, rows)

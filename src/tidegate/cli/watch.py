@@ -272,7 +272,8 @@ class _Shows:
     def _screen(self, totals: "Totals") -> Any:
         from rich.console import Group
 
-        from tidegate.pipeline.report.watch_report import late_notes, screen_lines
+        from tidegate.pipeline.report.notes import late_notes
+        from tidegate.pipeline.report.watch_report import screen_lines
 
         window = totals.in_window()
         lines = screen_lines(
@@ -291,7 +292,8 @@ class _Shows:
         return Group(*lines)
 
     def _print_lines(self, totals: "Totals", done: "Sequence[Advance]") -> None:
-        from tidegate.pipeline.report.watch_report import late_notes, notes, update_lines
+        from tidegate.pipeline.report.notes import late_notes
+        from tidegate.pipeline.report.watch_report import notes, update_lines
 
         found = totals.of_update(done)
         lines = update_lines(
@@ -310,8 +312,7 @@ class _Shows:
             print(line, flush=True)
 
     def _print_document(self, totals: "Totals") -> None:
-        from tidegate.pipeline.report.documents import json_text
-        from tidegate.pipeline.report.watch_report import watch_document
+        from tidegate.pipeline.report.documents import json_text, watch_document
 
         parts = {"window": totals.in_window(), "in_all": totals.in_all()}
         document = watch_document(

@@ -20,22 +20,22 @@ from tidegate.quota.managers.quota_type import QuotaType
 __all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "find_out", "wanted_entities"]
 
 MOST_STEPS = 200
-"""Steps of time in a history at the most: points of a chart."""
+"""The largest number of time steps in a history, which are the points of a chart."""
 
 TOP_CLIENTS = 20
 _LIMITS_BY = "both"
-_ENTITIES = 20  # whose history is looked at
+_ENTITIES = 20  # with a history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """All that the sections of a report need.
+    """The results that the sections of a report need.
 
-    plans: by name, but those in force. replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first.
-    is_forecast: the plans were replayed in closed loop. callback: the setting of a quota callback that decided who
-    shares a limit; None: there was none. limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for.
-    obedience: rows `OBEDIENCE_BY_SOFTWARE`, None where it cannot be known. recommendation: quotas to set, or why there
-    are none; None: nobody asked.
+    plans: by name, without the quotas in force. replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force
+    first. is_forecast: the plans were replayed in closed loop. callback: the setting of the quota callback that decided
+    which clients share a limit, or None. limits: rows `LIMITS_BY_ENTITY`, empty if not wanted. obedience: rows
+    `OBEDIENCE_BY_SOFTWARE`, None if unknown. recommendation: proposed quotas, or the reason why there are none; None if
+    not wanted.
     """
 
     rows: int
@@ -63,7 +63,7 @@ def find_out(
     with_limits: bool = False,
     with_recommendation: bool = False,
 ) -> Findings:
-    """Run the jobs. is_imported: the record was made of request logs. Raises `TidegateError`."""
+    """Run the jobs. is_imported: the record was made from request logs. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
     callback = callback_in(found)
@@ -99,7 +99,7 @@ def find_out(
 
 
 def _recommendation(jobs: Jobs) -> Recommendation | str:
-    """Return what is proposed, or why nothing can be."""
+    """Return the proposed quotas, or the reason why there are none."""
     try:
         return jobs.recommend(None, Wanted())
     except (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError) as error:
@@ -109,7 +109,7 @@ def _recommendation(jobs: Jobs) -> Recommendation | str:
 def wanted_entities(
     in_force: Sequence[Mapping[str, Any]], definitions: Sequence[Definitions]
 ) -> WantedEntities:
-    """Return whose history is told: who waited longest, then who came nearest to a limit, then who used most.
+    """Return the entities for the history: longest throttle time first, then nearest to a limit, then most used.
 
     in_force: rows of `REPLAY_BY_ENTITY`.
     """

@@ -1,19 +1,19 @@
-"""Results on disk: Parquet tables in a directory that is new, empty or ours.
+"""Results on disk: Parquet tables in a directory that is new, empty or has earlier results.
 
-A directory that holds our results has a marker file, and may be written again. A directory with anything else in it is
-written only if the user asks for it, and even then only our own tables in it are replaced.
+A directory with results has a marker file, and results may be written to it again. A directory with other files is
+written only with `overwrite`, and even then only the tables of results in it are replaced.
 
-Each run writes into a directory of its own. Its tables replace those of the run before all at once, when the run is
-complete (decision 0081). On this machine the directories of runs are below `.tidegate`, where one link names the latest
-complete run; tables and marker are links through that one:
+Each run writes to a directory of its own. When the run is complete, its tables replace those of the earlier run in one
+step (decision 0081). On this machine the directories of runs are below `.tidegate`, where one link names the latest
+complete run; tables and marker are links through that link:
 
     usage_by_client.parquet  ->  .tidegate/latest/usage_by_client.parquet
     tidegate-results.json    ->  .tidegate/latest/tidegate-results.json
     .tidegate/latest         ->  run-20261122T163012004711-5f1c09aa
     .tidegate/lock               held by the run that writes
 
-Only its owner can read `.tidegate`, because it holds names of clients. Elsewhere there are no links: the marker,
-written last and in one piece, names the directory of the run and every file in it (decision 0072).
+Only its owner can read `.tidegate`, because it contains names of clients. Object stores have no links: there the
+marker, written last and in one piece, names the directory of the run and every file in it (decision 0072).
 
 The marker is also the manifest: it names the files of each table and the sources of the results (`manifest`).
 """
@@ -57,7 +57,7 @@ __all__ = [
 
 MARKER = "tidegate-results.json"
 STATE_TABLE = "state"
-"""What a replay leaves for one of the hours after (`replay.carried`)."""
+"""The table with the state from which a replay of the next hour continues (`replay.carried`)."""
 
 _FORMAT = 1
 _TABLE = re.compile(r"[a-z_]+")
@@ -73,7 +73,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Results(Protocol):
-    """The tables of one run, while they are written. All raise `OutputError` where they cannot be."""
+    """The tables of one run, while they are written. All methods raise `OutputError` if that fails."""
 
     def replaced(self, name: str) -> AbstractContextManager[Any]:
         """Open the Parquet file of a table for Arrow to write to."""
@@ -88,18 +88,18 @@ class Results(Protocol):
         """Return where Spark's tasks write the rows of a table with files for each date."""
 
     def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
-        """Add only `files`, of all that tasks wrote to `parts`, to the table: a task may have been tried again."""
+        """Add `files` to the table, and no other files of `parts`: those are of tasks that were repeated."""
 
     def finish(self, made_of: Mapping[str, Any]) -> None:
-        """Replace all tables of an earlier run at once, and write to the manifest what the new ones were `made_of`."""
+        """Replace the tables of an earlier run in one step, and write the sources, `made_of`, to the manifest."""
 
 
 @contextmanager
 def opened_results(directory: Location | None, *, command: str, overwrite: bool) -> Iterator[Results | None]:
     """Open the results of `command` for writing; yield None without a directory. An unfinished run leaves no tables.
 
-    Raises `OutputError` if `directory` is a file, cannot be created, holds files that are not ours without `overwrite`,
-    or if another run writes to it.
+    Raises `OutputError` if `directory` is a file, cannot be created, or contains other files without `overwrite`, or
+    if another run writes to it.
     """
     if directory is None:
         yield None
@@ -111,7 +111,7 @@ def opened_results(directory: Location | None, *, command: str, overwrite: bool)
 
 
 def check_output(directory: Location, *, overwrite: bool) -> None:
-    """Raise `OutputError` where `directory` holds what is not ours and `overwrite` is not given."""
+    """Raise `OutputError` if `directory` contains files other than results, without `overwrite`."""
     try:
         str(directory).encode()
     except UnicodeEncodeError as error:
@@ -124,19 +124,19 @@ def check_output(directory: Location, *, overwrite: bool) -> None:
         other = _foreign_elsewhere(directory) if isinstance(directory, Uri) else _foreign_here(directory)
     if other is not None:
         raise OutputError(
-            f"{str(directory)!r} is not empty and does not hold results of tidegate (found {other!r})",
-            hint=f"{_ANOTHER_HINT}, or --overwrite to write among what is there",
+            f"{str(directory)!r} is not empty and does not contain results of tidegate (found {other!r})",
+            hint=f"{_ANOTHER_HINT}, or --overwrite to write to this one",
         )
 
 
 def saved_table(directory: Location, name: str) -> pa.Table:
-    """Return a table of complete results. Raises `ConfigError` where there are none, or it is none of theirs."""
+    """Return a table of complete results. Raises `ConfigError` if `directory` has no such table."""
     marked, place = _marked(directory)
     files = _tables(marked).get(name)
     if not marked.get("complete") or not isinstance(files, list) or not files:
         raise ConfigError(
             f"{str(directory)!r} has no complete table {name!r}",
-            hint="give what --out of such a command has written",
+            hint="give a directory that a command has written with --out",
         )
     tables = []
     for file in files:
@@ -146,7 +146,7 @@ def saved_table(directory: Location, name: str) -> pa.Table:
 
 
 def _marked(directory: Location) -> tuple[dict[str, Any], Location]:
-    """Return what the marker says, and where its files are: all of one run, whatever is put in its place meanwhile."""
+    """Return the contents of the marker and the directory of its files, both of one run, even during another run."""
     data, place = b"", directory
     if isinstance(directory, Uri):
         data = place_of(directory / MARKER).read() or b""
@@ -171,7 +171,7 @@ def _tables(marked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _foreign_here(directory: Path) -> str | None:
-    """Return the name of something that is not ours; None: there is nothing. Raises `OutputError` for a file."""
+    """Return the name of a file that is not a result, or None. Raises `OutputError` if `directory` is a file."""
     if os.path.isfile(directory):
         raise OutputError(f"{str(directory)!r} is a file, expected a directory", hint=_ANOTHER_HINT)
     if not directory.is_dir() or os.path.lexists(directory / MARKER):
@@ -221,7 +221,7 @@ class _RunResults:
                 pq.write_table(schema.empty_table(), sink)
 
     def _manifest(self, made_of: Mapping[str, Any], *, below: str = "") -> bytes:
-        """Return what the marker says; below: how the names of files begin."""
+        """Return the contents of the marker. below: the prefix of the names of files."""
         tables = {name: [below + file for file in files] for name, files in self._files.items()}
         marked = {"format": _FORMAT, "command": self._command, "complete": True, "run": self._run}
         return (json.dumps({**marked, "tables": tables, **made_of}, indent=2) + "\n").encode()
@@ -306,9 +306,7 @@ class _LocalResults(_RunResults):
             (self._made / MARKER).write_bytes(self._manifest(made_of))
             _settle(self._made)
             was_link = (self._directory / MARKER).is_symlink()
-            before = (
-                [] if was_link else [*_tables(_marked(self._directory)[0])]
-            )  # of a directory that was copied
+            before = [] if was_link else [*_tables(_marked(self._directory)[0])]  # of a copied directory
             self._link(MARKER)
             for name in before:
                 _remove(self._directory / f"{name}.parquet")
@@ -335,7 +333,7 @@ class _LocalResults(_RunResults):
         sync_directory(path.parent)
 
     def _clean(self) -> None:
-        """Remove what runs before have left. None of them is at work, for this one has the lock."""
+        """Remove files of earlier runs. None of them is active, because this run has the lock."""
         latest = self._ours / _LATEST
         try:
             counts = latest.readlink().name if latest.is_symlink() else None
@@ -346,7 +344,7 @@ class _LocalResults(_RunResults):
                 if _is_link_to(path, _through_latest(path.name)) and not path.exists():
                     path.unlink()
         except OSError as error:
-            _log.warning("what earlier runs have left in %s is still there: %s", self._directory, error)
+            _log.warning("cannot remove files of earlier runs in %s: %s", self._directory, error)
 
 
 def _through_latest(name: str) -> str:
@@ -358,7 +356,7 @@ def _is_link_to(path: Path, target: str) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link or a directory, where there is one."""
+    """Remove a file, a link or a directory, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -366,10 +364,10 @@ def _remove(path: Path) -> None:
 
 
 def _settle(directory: Path) -> None:
-    """Make all below a directory its owner's alone, and wait until it is on disk."""
+    """Restrict a directory and all files below it to its owner, and wait until they are on disk."""
     for path in (directory, *directory.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
-        sync_directory(path)  # of a file, what is in it
+        sync_directory(path)  # of a file: its contents
 
 
 # --- elsewhere --------------------------------------------------------------------------------------------------------
@@ -420,7 +418,7 @@ class _ElsewhereResults(_RunResults):
         place_of(self._directory / MARKER).write(self._manifest(made_of, below=f"{self._run}/"))
         self._is_finished = True
         with self._warnings():
-            for file in found.keys() - named:  # of tasks that were tried again
+            for file in found.keys() - named:  # of tasks that were repeated
                 run.filesystem.delete_file(found[file])
             for info in place_of(self._directory).below(recursive=False):
                 run_name = info.base_name
@@ -428,7 +426,7 @@ class _ElsewhereResults(_RunResults):
                     self._remove_run(run_name)
 
     def _counts(self) -> str:
-        """Return the run that counts, or nothing."""
+        """Return the latest complete run, or an empty text."""
         return str(_marked(self._directory)[0].get("run", ""))
 
     def _remove_run(self, run: str) -> None:
@@ -441,11 +439,11 @@ class _ElsewhereResults(_RunResults):
         try:
             yield
         except (TidegateError, OSError, pa.ArrowException) as error:
-            _log.warning("what earlier runs have left in %s is still there: %s", self._directory, error)
+            _log.warning("cannot remove files of earlier runs in %s: %s", self._directory, error)
 
 
 def _write_part(batches: Batches, *, directory: Uri, schema: pa.Schema) -> Batches:
-    """Write the rows of a task to a file of its own, unless there are none, and yield its name."""
+    """Write the rows of a task to a file of its own, if it has rows, and yield the name of the file."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return

@@ -29,8 +29,9 @@ from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Evidence
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of, smallest_limit
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.report.limits_report import entity_text, was_throttled
-from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, things_text
+from tidegate.pipeline.report.limits_report import was_throttled
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
+from tidegate.pipeline.report.text import count_text, things_text
 from tidegate.pipeline.rounding import given_text, limit_text, rounded_down, rounded_up
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType

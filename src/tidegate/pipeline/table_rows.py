@@ -1,4 +1,4 @@
-"""Rows of an Arrow table that become Python objects as they are asked for: a million dicts take gigabytes."""
+"""Rows of an Arrow table that become Python objects only when they are read: a million dicts take gigabytes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -52,7 +52,7 @@ class TableRows(Sequence[Row]):
             yield from batch.to_pylist()
 
     def where(self, **values: str) -> "TableRows":
-        """Return the rows that have these values in the columns of these names."""
+        """Return the rows with these values in these columns."""
         table = self.table
         for name, value in values.items():
             is_here = pc.equal(table[name], value)
@@ -67,7 +67,7 @@ class TableRows(Sequence[Row]):
         }
 
     def largest(self, name: str, *, top: int) -> list[Row]:
-        """Return the `top` rows with most in a column, the most first; none that has 0 or null there."""
+        """Return the `top` rows with the largest positive values of a column, largest first."""
         table = self.table.filter(pc.field(name) > 0)
         order = np.argsort(-table[name].to_numpy().astype(np.int64), kind="stable")[:top]
         found: list[Row] = table.take(pa.array(order)).to_pylist()

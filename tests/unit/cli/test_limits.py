@@ -47,10 +47,10 @@ def test_the_table_has_each_entity_and_the_default(usage: Path, capsys: pytest.C
         ["request", "user=carol", "client-id=c3", "0", "%", "0", "%", "0"],
         ["mutation", "user=alice", "client-id=c1", "10.1", "9.18", "0"],
     ]
-    assert ["produce", "<default>,", "for", "all", "2", "of", "them", "16000B", "14559B", "1"] in map(
+    assert ["produce", "<default>,", "for", "all", "2", "entities", "16000B", "14559B", "1"] in map(
         str.split, lines
     )
-    assert "1 of 7 were throttled when this was recorded:" in lines
+    assert "1 of 7 entities were throttled when this was recorded:" in lines
 
 
 @pytest.mark.usefixtures("small_terminal")
@@ -141,4 +141,4 @@ def test_a_callback_of_the_record_is_said(tmp_path: Path, capsys: pytest.Capture
     assert max(map(len, lines)) <= 80
     assert main(["recommend", str(tmp_path), "--force"]) == 0
     comments = " ".join(capsys.readouterr().out.replace("#", " ").split())
-    assert "callbacks:QuotaGroups was set. These limits are by Kafka's own rules" in comments
+    assert "callbacks:QuotaGroups was set. These limits follow Kafka's own rules" in comments

@@ -52,8 +52,8 @@ def test_missing_rows_are_said(usage, command, capsys):
     """Where, and how one knows."""
     assert main([*command, str(usage)]) == 0
     said = " ".join(capsys.readouterr().out.replace("#", "").split()).lower()
-    assert "rows of node 1 are missing before 2023-11-14 22:13:23 utc (a file is not there)" in said
-    assert "events of node 1 were lost before 2023-11-14 22:13:28 utc (gap): 1" in said
+    assert "rows of node 1 are missing before 2023-11-14 22:13:23 utc (missing file)" in said
+    assert "node 1 lost 1 event before 2023-11-14 22:13:28 utc (gap)" in said
 
 
 @pytest.mark.parametrize("command", [["usage"], ["limits"], ["obedience"], REPLAY])

@@ -94,7 +94,7 @@ def test_nobody_was_throttled(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """No table, a sentence."""
     write_events(tmp_path, [_request(1, "a", 0, None)])
     assert main(["obedience", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "nobody was throttled\nnever throttled: 1 library\n1 event\n"
+    assert capsys.readouterr().out == "no client was throttled\nnever throttled: 1 library\n1 event\n"
 
 
 @pytest.mark.parametrize("part", [".", "parquet", "parquet/date=2026-07-14"])

@@ -28,8 +28,8 @@ _HOSTILE = (
     "\u202eevil",
 )
 _FORECAST = """\
-# Forecast of what was recorded (closed loop: throttled clients come later), it
-#   throttles:
+# In a forecast for the record (closed loop: throttled clients send later),
+#   these quotas throttle:
 #   produce user=loader: """
 _FEW = settings(
     max_examples=5,
@@ -79,10 +79,10 @@ def test_the_file_is_taken_as_it_is_and_throttles_nobody(
     text = capsys.readouterr().out
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert max(map(len, comments)) <= 80
-    assert "# Replayed against what was recorded, it throttles nobody." in comments
-    assert "# Protected, and not throttled in it: user=checkout." in comments
+    assert "# In a replay of the record, these quotas throttle no client." in comments
+    assert "# Protected, and not throttled in the forecast: user=checkout." in comments
     assert any(line.startswith("#   fetch user=etl: ") and " requests, " in line for line in comments)
-    assert "# produce: node 1 has 96.3% of what all used of 2" in comments
+    assert "# produce: 96.3% of the usage of all clients is on node 1 of 2" in comments
     (tmp_path / "quotas.yaml").write_text(text)
     named = {dict(entry.entity)["user"] for entry in parse_quotas_file(text).entries}
     assert named == {None, "checkout", "loader"}
@@ -268,7 +268,10 @@ def test_too_little_data_proposes_nothing(usage: Path, capsys: pytest.CaptureFix
     )
     assert main(["recommend", str(usage), "--force"]) == 0
     text = capsys.readouterr().out
-    assert "# Too little data, forced: requests in 3 windows of 10 seconds; 30 are enough." in text
+    assert (
+        "# Too little data (--force was given): requests in 3 windows of 10 seconds; 30\n#   are enough."
+        in text
+    )
 
 
 def test_a_type_of_quota_with_few_requests_has_no_default(
@@ -291,7 +294,7 @@ def test_a_type_of_quota_with_few_requests_has_no_default(
     (entry,) = parse_quotas_file(text).entries
     assert set(entry.values) == {"producer_byte_rate", "request_percentage"}
     assert "# No mutation quota is proposed: 30 requests; 100 are enough." in text
-    assert "# Left out: 1 entity of the brokers themselves (client-id=7)." in text
+    assert "# Ignored: 1 entity of the brokers themselves (client-id=7)." in text
     assert "the floor of 64KiB, because it needs only " in str(entry.reason)
 
 

@@ -18,7 +18,7 @@ _T0 = 1_700_000_000_000
     [
         (slice(0, 0), 0, "in force: 8 of 8 decisions as recorded"),
         (slice(6, 7), 0, "in force: 2 of 2 decisions as recorded"),
-        (slice(0, 5), 3, "in force: no decision could be compared with what was recorded"),
+        (slice(0, 5), 3, "in force: no decision can be compared with the record"),
     ],
 )
 def test_what_could_not_be_compared_is_no_success(tmp_path, capsys, left_out, exit_code, said):
@@ -107,7 +107,7 @@ def hurried(tmp_path):
 @pytest.mark.parametrize(
     ("options", "loops", "said"),
     [
-        ([], ["closed"], "half: closed loop, a forecast: who is throttled comes later"),
+        ([], ["closed"], "half: closed loop, a forecast: throttled clients send later"),
         (
             ["--loop", "closed", "--in-force"],
             ["closed", "open"],
@@ -235,7 +235,7 @@ def test_groups_and_smooth_mode_stand_beside_plain_plans(tmp_path, capsys, loop)
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("group=etl · 120 requests") for line in lines)
-    assert "client-id=c-2 matches nobody in the record; did you mean c2?" in " ".join(out.split())
+    assert "client-id=c-2 matches no client in the record; did you mean c2?" in " ".join(out.split())
     assert main([*command, "--json"]) == 0
     found = {}
     for entity in json.loads(capsys.readouterr().out)["entities"]:

@@ -33,7 +33,7 @@ def test_a_report_is_one_private_file(
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     text = page.read_text(encoding="utf-8")
     assert "client-id=orders (produce)" in text
-    assert "Plan tight would throttle 1 of" in text
+    assert "Plan tight throttles 1 of" in text
 
 
 def test_a_file_that_is_there_stays(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +42,7 @@ def test_a_file_that_is_there_stays(usage: Path, tmp_path: Path, capsys: pytest.
     page.write_text("mine")
     assert main(["report", str(usage), "--out", str(page)]) == 2
     assert capsys.readouterr().err == (
-        f"error: {str(page)!r} is there already\nhint: give another name, or --overwrite\n"
+        f"error: {str(page)!r} already exists\nhint: give another name, or --overwrite\n"
     )
     assert page.read_text() == "mine"
     assert main(["report", str(usage), "--out", str(page), "--overwrite"]) == 0
@@ -54,7 +54,7 @@ def test_quotas_are_proposed_unless_they_are_left_out(usage: Path, tmp_path: Pat
     pages = tmp_path / "with.html", tmp_path / "without.html"
     for page, more in zip(pages, ([], ["--no-recommend"]), strict=True):
         assert main(["report", str(usage), "--out", str(page), *more]) == 0
-    is_proposed = ["Which quotas to set" in page.read_text(encoding="utf-8") for page in pages]
+    is_proposed = ["Proposed quotas" in page.read_text(encoding="utf-8") for page in pages]
     assert is_proposed == [True, False]
 
 

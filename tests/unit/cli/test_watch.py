@@ -65,11 +65,11 @@ def test_a_screen(usage, tmp_path, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert "last 5 min" in lines[0]
     assert lines[2].split()[:3] == ["client-id", "user", "requests"]
-    assert lines[3].split()[:3] == ["loader", "ANONYMOUS", "60"]
+    assert lines[4].split()[:3] == ["loader", "ANONYMOUS", "60"]
     text = "\n".join(lines)
     assert "client-id=loader · 60 requests" in text
     assert "did you mean loader?" in text
-    assert "approximate: events were lost before (gap)" in text
+    assert "approximate: earlier events were lost (gap)" in text
     notes = next(at for at, line in enumerate(lines) if line.startswith("plan: "))
     assert max(len(line) for line in lines[:notes]) <= 80
 

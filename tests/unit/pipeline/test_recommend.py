@@ -6,7 +6,7 @@ from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
 from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.recommend import LEAST, BudgetError, Wanted, level_of, propose
-from tidegate.pipeline.report.recommend_notes import hidden_notes, skew_notes, starved_notes
+from tidegate.pipeline.report.recommend_report import hidden_notes, skew_notes, starved_notes
 from tidegate.quota import QuotaType
 
 _MB = 1_000_000.0
@@ -138,9 +138,9 @@ def test_uneven_brokers_are_named():
     assert skew_notes(nodes) == []
     nodes[0]["amount"] = 10_000
     assert skew_notes(nodes) == [
-        "produce: node 1 has 96.2% of what all used of 3",
-        "produce: node 1 has 98.0% of what user=a used of 3",
-        "A quota holds on each broker by itself: evened out, less of it would do.",
+        "produce: 96.2% of the usage of all clients is on node 1 of 3",
+        "produce: 98.0% of the usage of user=a is on node 1 of 3",
+        "Each broker applies a quota by itself: with even usage, smaller quotas are enough.",
     ]
 
 
@@ -149,9 +149,9 @@ def test_hidden_demand_is_named_with_what_to_do():
     limits, _ = _found({"waited": 9 * _MB, "a": _MB})
     limits[0] |= {"recorded_throttled_requests": 7, "recorded_throttle_ms": 90_000}
     assert hidden_notes(limits) == [
-        "Throttled when recorded, so that what they wanted is hidden:",
+        "Throttled when recorded, so that their demand is unknown:",
         "  produce user=waited: 7 of 10 requests, 1m30s in all",
-        "Raise their quotas for a while, record that, and ask again.",
+        "Raise their quotas for a while, record again, and repeat the command.",
     ]
     assert hidden_notes(limits[1:]) == []
 
@@ -187,11 +187,11 @@ def test_consumers_that_a_quota_keeps_behind_are_named():
     ]
     quotas = _quotas(everybody=0.15 * _MB, late=0.2 * _MB, done=200 * _MB)
     assert starved_notes("user", quotas, limits, backlogs) == [
-        "Their quota keeps them behind, with more to read than 10 seconds of it hold:",
+        "These quotas keep consumers behind, with a backlog of more than 10 seconds of the quota:",
         "  fetch user=etl: 19.1 MiB behind on node 1; 150kB a second is never enough, with "
-        "488.3 KiB a second coming in",
-        "  fetch user=late: 11.4 MiB behind on node 2; 200kB a second takes 2m00s, with 97.7 KiB a second coming in",
-        "Let them catch up first, or give them a larger quota.",
+        "488.3 KiB a second of new data",
+        "  fetch user=late: 11.4 MiB behind on node 2; 200kB a second takes 2m00s, with 97.7 KiB a second of new data",
+        "Let them catch up first, or propose a larger quota.",
     ]
     assert starved_notes("user", _quotas(everybody=_MB * 3), limits, backlogs[:2]) == []
 

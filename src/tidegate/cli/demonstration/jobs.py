@@ -1,11 +1,9 @@
-"""The second half of the demo: what was recorded, summed up and replayed on Spark."""
+"""The second half of the demo: sum up and replay the record on Spark."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from tidegate.cli.demonstration.checks import Check
 from tidegate.cli.demonstration.clients import CLIENTS
@@ -14,8 +12,10 @@ from tidegate.cli.demonstration.results import Results
 from tidegate.pipeline.jobs.where import Jobs, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
-from tidegate.pipeline.report.console import print_lines
-from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text
+from tidegate.pipeline.report.console import print_lines, print_table
+from tidegate.pipeline.report.names import BYTE_QUOTAS
+from tidegate.pipeline.report.tables import Column, Table
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text, throttled_text
 from tidegate.pipeline.report.usage_report import usage_lines
 from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.session import running_spark
@@ -23,17 +23,16 @@ from tidegate.pipeline.warm_up import kernel_in_the_making
 
 __all__ = ["replay_checks", "replay_summary", "run_jobs"]
 
-_BYTE_QUOTAS = ("Produce", "Fetch")
 _USAGE_LINES = 5
 _LOOPS = """\
-in force: all times as recorded, a check; the others: who would have been
-throttled comes later, a forecast (docs/closed-loop.md)"""
+in force: a check with recorded times; other plans: a forecast, in which
+throttled clients send later (docs/closed-loop.md)"""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def run_jobs(console: Console, results: Results) -> list[Check]:
-    """Sum up and replay what the broker recorded, print both, and return what must have come out."""
+    """Sum up and replay the record of the broker, print both, and return the checks of the results."""
     plans = load_plans(write_plans(results.plans).values(), is_closed=True)
     with open_usage(results.usage) as files:
         console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
@@ -44,7 +43,7 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
             jobs = jobs_on_spark(spark, files)
             checks = [_sum_up(console, results, jobs)]
             found = jobs.replay([in_force_plan(), *plans], out=results.replays)
-    console.print(replay_summary(found.entities, plans))
+    print_table(console, replay_summary(found.entities, plans))
     console.print(_LOOPS, style="dim")
     return [*checks, *replay_checks(found.entities)]
 
@@ -58,40 +57,39 @@ def _sum_up(console: Console, results: Results, jobs: Jobs) -> Check:
 
 
 def replay_summary(rows: Rows, plans: Iterable[Plan]) -> Table:
-    """Return a table of what each plan would have done to each client. rows: columns `REPLAY_BY_ENTITY`."""
-    title = "replay: what these quotas would have done to the same requests"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("plan")
-    table.add_column("client")
-    for name in ("limit", "requests", "throttled", "longest", "delayed"):
-        table.add_column(name, justify="right", no_wrap=True)
+    """Return a table of the effect of each plan on each client. rows: columns `REPLAY_BY_ENTITY`."""
+    clients = list(CLIENTS)
+    shown: list[Mapping[str, Any] | str] = []
     for name in (IN_FORCE, *(plan.name for plan in plans)):
         of_plan = [row for row in rows if row["plan"] == name and _is_of_interest(row)]
-        for row in sorted(of_plan, key=lambda row: list(CLIENTS).index(row["entity_client_id"])):
-            table.add_row(name, *_cells(row))
-        table.add_section()
-    return table
+        shown += [*sorted(of_plan, key=lambda row: clients.index(row["entity_client_id"])), ""]
+    title = "replay: the effect of these quotas on the same requests"
+    return Table(caption=title, columns=_COLUMNS, rows=shown[:-1])
 
 
 def _is_of_interest(row: Mapping[str, Any]) -> bool:
-    return row["quota_type"] in _BYTE_QUOTAS and row["entity_client_id"] in CLIENTS and row["amount"] > 0
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        row["entity_client_id"],
-        _limit_text(row),
-        count_text(row["requests"]),
-        percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never",
-        duration_text(row["longest_throttle_ms"]) if row["throttled_requests"] else "–",
-        percent_text(row["delayed_amount"], row["amount"]),
-    )
+    return row["quota_type"] in BYTE_QUOTAS and row["entity_client_id"] in CLIENTS and row["amount"] > 0
 
 
 def _limit_text(row: Mapping[str, Any]) -> str:
     if row["bound"] is None:
         return "changed" if row["bound_changed"] else "none"
     return f"{bytes_text(row['bound'])}/s"
+
+
+_COLUMNS = (
+    Column("plan", "plan", is_name=True),
+    Column("client", "entity_client_id", is_name=True),
+    Column("limit", _limit_text),
+    Column("requests", "requests", count_text),
+    Column("throttled", throttled_text),
+    Column(
+        "longest",
+        lambda row: row["longest_throttle_ms"] if row["throttled_requests"] else None,
+        duration_text,
+    ),
+    Column("delayed", lambda row: percent_text(row["delayed_amount"], row["amount"])),
+)
 
 
 def replay_checks(rows: Rows) -> list[Check]:
@@ -116,5 +114,5 @@ def _throttled(rows: Rows, plan: str, client: str) -> int:
     return sum(
         row["throttled_requests"]
         for row in rows
-        if row["plan"] == plan and row["entity_client_id"] == client and row["quota_type"] in _BYTE_QUOTAS
+        if row["plan"] == plan and row["entity_client_id"] == client and row["quota_type"] in BYTE_QUOTAS
     )

@@ -1,7 +1,7 @@
 """The charts, as Vega-Lite specs of plain data.
 
-They are as wide as the page, readable at 300 pixels, and say by text, height or dashes what they say by colour.
-Names stand above what they name: they need no margin. Colours are variables of `page.css`.
+They are as wide as the page and readable at 300 pixels. Text, height or dashes repeat what colours show. Names are
+above their marks, and need no margin. Colours are variables of `page.css`.
 """
 
 import math
@@ -24,14 +24,14 @@ _MAX_TIME_MS = 253_402_300_799_000  # the year 9999; charts have no later times
 _TIMES = ((900_000, "%H:%M:%S"), (86_400_000, "%H:%M"), (20 * 86_400_000, "%d %b %H:%M"))
 
 WAIT_CLASSES = (0.1, 0.5, 1.0)
-"""Where one shade of a strip ends and the next begins: seconds of throttle handed out per second of time."""
+"""The bounds of the shades of a strip: seconds of throttle time per second."""
 
 _WAIT_COLOURS = [f"var(--wait-{number})" for number in range(1, len(WAIT_CLASSES) + 2)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar with a text above it. `colour`: a variable of the style sheet. `heading`: stands above the text."""
+    """A bar with a text above it. colour: a variable of the style sheet. heading: a line above the text."""
 
     text: str
     value: float
@@ -97,7 +97,7 @@ def bar_chart(bars: Sequence[Bar]) -> Spec:
 def limit_chart(steps: Sequence[UsedStep], *, step_ms: int, unit: str, limit_text: str) -> Spec:
     """Return usage over time as an area, its busiest seconds as a line, and the limit as a dashed line with its text.
 
-    A limit far above what was used is left out, and the text says so.
+    A limit far above the usage is not drawn, and the text states that.
     """
     largest = max((max(step.rate, step.peak) for step in steps), default=0) or 1
     limits = [step.limit for step in steps if step.limit is not None and math.isfinite(step.limit)]
@@ -152,7 +152,9 @@ def strip_chart(strips: Sequence[Strip], *, first_ms: int, end_ms: int, step_ms:
                 floor = at + _STRIP_PX
                 cells.append(_cell(start_ms, start_ms + step_ms, floor - height, floor, _WAIT_COLOURS[level]))
         at += _STRIP_PX + _BETWEEN_PX
-    cells += [_cell(ts_ms, ts_ms, 0, 0, "none") for ts_ms in (first_ms, end_ms)]  # so that all time is there
+    cells += [
+        _cell(ts_ms, ts_ms, 0, 0, "none") for ts_ms in (first_ms, end_ms)
+    ]  # so that the axis covers all of the time
     marks = {
         "data": {"values": cells},
         "mark": {"type": "rect"},
@@ -185,7 +187,7 @@ def _down(height: int, top: str, bottom: str | None = None) -> Spec:
 
 
 def _texts(texts: Sequence[Mapping[str, Any]], height: int) -> list[Spec]:
-    """Return a layer for each weight: the weight of a text cannot come from its data."""
+    """Return a layer for each weight, because the weight of a text cannot come from its data."""
     return [
         {
             "data": {"values": [text for text in texts if text["weight"] == weight]},
@@ -213,7 +215,7 @@ def _cell(start_ms: int, end_ms: int, top: float, bottom: float, colour: str) ->
 
 
 def _over_time(span_ms: int) -> Spec:
-    """Return the axis of a span of time, with labels that tell it."""
+    """Return the axis of a span of time, with labels of a suitable precision."""
     time = next((text for longest_ms, text in _TIMES if span_ms <= longest_ms), "%Y-%m-%d")
     axis = {"title": None, "grid": False, "labelFlush": True, "labelSeparation": 8, "format": time}
     return {"type": "temporal", "scale": {"type": "utc"}, "axis": axis}
@@ -244,7 +246,7 @@ def _corner_text(text: str) -> Spec:
 
 
 def _isolated(text: str) -> str:
-    """Return the text between marks that keep its direction of writing from what stands around it."""
+    """Return the text between marks that isolate its direction of writing."""
     return f"\u2068{text}\u2069"
 
 
@@ -253,5 +255,5 @@ def _time(ts_ms: int) -> int:
 
 
 def _short(number: float) -> float:
-    """Return a number with the digits that a picture can show."""
+    """Return a number with four digits, which are enough for a picture."""
     return float(f"{number:.4g}")

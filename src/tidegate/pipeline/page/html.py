@@ -1,21 +1,26 @@
-"""The report as text of one HTML file, which asks nobody for anything.
+"""The report as one HTML file that loads nothing: its parts, their HTML, and the file.
 
-Its policy (`Content-Security-Policy`) allows the scripts and the style that are in it, by their hashes, and nothing
-else: no network, no forms, no code made of texts. All that came from outside goes through `escape` or, in the charts'
-data, through `_script_json`.
+The policy (`Content-Security-Policy`) allows the scripts and the style in the file, by their hashes, and nothing else:
+no network, no forms, no code made of texts. The texts of sections, tables and charts are plain: all of them go through
+`escape` or, in the charts' data, through `_script_json`.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from tidegate.pipeline.page.parts import Chart, Section, Table
+from tidegate.pipeline.errors import OutputError
+from tidegate.pipeline.report.tables import Table
 
-__all__ = ["BUNDLE_SHA256", "report_html"]
+__all__ = ["BUNDLE_SHA256", "Chart", "Section", "check_page", "report_html", "write_page"]
 
 _ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&"})
 BUNDLE_SHA256 = "e67dc928976e3ae2d50eb74d1de8d99651409236f10a1168c61fe652a4cca20e"
@@ -23,7 +28,7 @@ BUNDLE_SHA256 = "e67dc928976e3ae2d50eb74d1de8d99651409236f10a1168c61fe652a4cca20
 
 _CONFIG = {
     "background": None,
-    "aria": False,  # the figure around it says it all
+    "aria": False,  # the figure around it has a description
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {
@@ -39,13 +44,39 @@ _CONFIG = {
     },
     "text": {"color": "var(--text)", "fontSize": 12},
 }
-"""How all charts look. Colours are those of `page.css`, so that they change with the page's."""
+"""The look of all charts. Colours are those of `page.css`, so that they change with the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A picture, what it shows in a sentence, and the same as a table.
+
+    spec: Vega-Lite without `$schema` and `config`, which are the page's.
+    is_open: the table is shown without a click, and printed.
+    """
+
+    title: str
+    description: str
+    spec: Mapping[str, Any]
+    table: Table
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One part of the report. `anchor` is unique among the sections: letters and `-`."""
+
+    anchor: str
+    title: str
+    sentences: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
 
 
 def report_html(
     *, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section], made_by: str
 ) -> str:
-    """Return the whole page. facts: what was looked at, by name."""
+    """Return the whole page. facts: the extent of the record, by name."""
     style, bundle, script = (_part(name) for name in ("page.css", "vega.js", "page.js"))
     charts = [chart for section in sections for chart in section.charts]
     numbers = iter(range(len(charts)))
@@ -106,7 +137,7 @@ def _specs(charts: Sequence[Chart]) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """Return JSON that can stand in a script element: nothing in it ends the element or begins another."""
+    """Return JSON for a script element: nothing in it ends the element or begins another."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
@@ -148,14 +179,60 @@ def _table(table: Table) -> Iterator[str]:
     caption = escape(table.caption)
     yield f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}"><table>'
     yield f"<caption>{caption}</caption><thead><tr>"
-    classes = [' class="number"' if column.is_number else "" for column in table.columns]
+    classes = ["" if column.is_name else ' class="number"' for column in table.columns]
     for column, kind in zip(table.columns, classes, strict=True):
-        yield f'<th scope="col"{kind}>{escape(column.name)}</th>'
+        yield f'<th scope="col"{kind}>{_on_a_line(column.heading)}</th>'
     yield "</tr></thead><tbody>"
-    for first, *others in table.rows:
+    for first, *others in table.cells():
         cells = (
-            f"<td{kind}>{escape(cell)}</td>" if kind else f"<td><bdi>{escape(cell)}</bdi></td>"
+            f"<td{kind}>{_on_a_line(cell)}</td>" if kind else f"<td><bdi>{_on_a_line(cell)}</bdi></td>"
             for cell, kind in zip(others, classes[1:], strict=True)
         )
-        yield f'<tr><th scope="row"><bdi>{escape(first)}</bdi></th>{"".join(cells)}</tr>'
+        yield f'<tr><th scope="row"><bdi>{_on_a_line(first)}</bdi></th>{"".join(cells)}</tr>'
     yield "</tbody></table></div>"
+
+
+def _on_a_line(text: str) -> str:
+    return escape(text.replace("\n", " "))
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def check_page(path: Path, *, overwrite: bool) -> None:
+    """Raise `OutputError` if a page cannot be written to `path`."""
+    if os.path.isdir(path):  # unlike `Path.is_dir`, also for a path that is too long
+        raise OutputError(f"{str(path)!r} is a directory", hint="give the name of a file")
+    if not overwrite and os.path.lexists(path):
+        raise OutputError(f"{str(path)!r} already exists", hint="give another name, or --overwrite")
+    if not os.path.isdir(path.parent):
+        raise OutputError(
+            f"cannot write to {str(path)!r}: directory {str(path.parent)!r} does not exist",
+            hint="create it, or give another name",
+        )
+
+
+def write_page(path: Path, text: str, *, overwrite: bool) -> None:
+    """Write the page with mode 0600, completely or not at all. Raises `OutputError`."""
+    check_page(path, overwrite=overwrite)
+    new = None
+    try:
+        descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+        with open(descriptor, "w", encoding="utf-8", errors="replace", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            os.replace(new, path)
+        else:
+            os.link(new, path)  # fails if another process has created it
+    except FileExistsError:
+        raise OutputError(f"{str(path)!r} already exists", hint="give another name, or --overwrite") from None
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {str(path)!r}: {error.strerror or error}",
+            hint="give --out a file in another directory",
+        ) from error
+    finally:
+        if new is not None:
+            Path(new).unlink(missing_ok=True)

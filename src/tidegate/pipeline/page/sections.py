@@ -1,338 +1,175 @@
-"""Sections of a report, built from what the jobs have found.
+"""Sections of a report, built from the findings of the jobs.
 
 `report_sections` lists them. A new section is a new function and a new line there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
+from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.findings import Findings
-from tidegate.pipeline.history import Entity, EntityUse, History
-from tidegate.pipeline.page.charts import (
-    WAIT_CLASSES,
-    Bar,
-    Strip,
-    UsedStep,
-    bar_chart,
-    limit_chart,
-    strip_chart,
-)
-from tidegate.pipeline.page.limits_section import limits_section
-from tidegate.pipeline.page.obedience_section import obedience_section
-from tidegate.pipeline.page.parts import Chart, Column, Section, Table
-from tidegate.pipeline.page.recommend_section import recommend_section
-from tidegate.pipeline.replay.plan import IN_FORCE, Plan
-from tidegate.pipeline.report.compared import is_judged
-from tidegate.pipeline.report.forecast_report import forecast_notes
-from tidegate.pipeline.report.missing_report import missing_notes
-from tidegate.pipeline.report.replay_report import (
-    NOT_JUDGED,
-    limit_of_row,
+from tidegate.pipeline.page.charts import Bar, bar_chart
+from tidegate.pipeline.page.html import Chart, Section
+from tidegate.pipeline.page.over_time import per_second, throttles_section, usage_section
+from tidegate.pipeline.recommend import LEAST, Recommendation, Wanted
+from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES, Plan
+from tidegate.pipeline.report.compared import as_recorded, is_judged
+from tidegate.pipeline.report.limits_report import limits_notes, limits_table
+from tidegate.pipeline.report.names import QUOTA_NAMES, name_text, parts_text, quota_text
+from tidegate.pipeline.report.notes import (
+    forecast_notes,
+    missing_notes,
     range_text,
     replay_notes,
     unmatched_notes,
 )
+from tidegate.pipeline.report.obedience_report import (
+    obedience_notes,
+    obedience_table,
+    was_told_to_wait,
+    worst_first,
+)
+from tidegate.pipeline.report.recommend_report import recommend_notes
+from tidegate.pipeline.report.replay_report import MEASURES, limit_of_row
+from tidegate.pipeline.report.tables import Column, Row, Table
 from tidegate.pipeline.report.text import (
-    QUOTA_NAMES,
+    NOTHING,
     bytes_text,
     count_text,
     duration_text,
-    entity_parts_of,
-    name_text,
-    percent_text,
-    size_text,
+    sentences,
     things_text,
     time_text,
 )
-from tidegate.pipeline.rounding import exact_text
+from tidegate.pipeline.report.usage_report import USAGE
+from tidegate.pipeline.rounding import given_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["report_facts", "report_sections"]
 
-Row = Mapping[str, Any]
-
-_NS_PER_MS = 1_000_000
 _MODEL = (
-    "What is said of plans is a forecast by a model of how clients wait and send again. Where the record does not "
-    "tell whether a client waits for its answers, a duration is a range, such as 10–25 s (docs/closed-loop.md)."
+    "The effects of plans are forecasts by a model of how clients wait and send again. If the record does not show "
+    "whether a client waits for its responses, a duration is a range, such as 10–25 s (docs/closed-loop.md)."
 )
 _TIMES_AS_RECORDED = (
-    "Plans are replayed with the times as recorded (open loop), which foretells longer waits than "
-    "clients that slow down would have."
+    "Plans are replayed at recorded times (open loop). Real clients slow down, and wait less."
 )
-_LIMIT_CHARTS = 8
-_BAR_ENTITIES = 8  # of the chart of plans
-_PLAN_ROWS = 50
-_WAITED_NAMED = 3
-_STRIP_STEPS = 100
-_BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
-_BYTE_UNITS = ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s"), (1, "B/s"))
-_NS_PER_PERCENT = 10_000_000  # of a second of one thread
+_OBEDIENCE_UNKNOWN = (
+    "Unknown: a request log of Apache Kafka does not contain which requests were sent too early."
+)
+_BAR_CLIENTS, _BAR_ENTITIES = 10, 8
+_PLAN_ROWS, _LIMITS_ROWS, _QUOTAS_ROWS, _LIBRARIES = 50, 20, 40, 20
+_MOST_NODES = 5
+_MOST_NAMED = 3  # entities in a sentence
+_LONGEST = 1000  # characters of a sentence
 
 
 def report_facts(found: Findings) -> list[tuple[str, str]]:
-    """Return what was looked at."""
-    nodes = ", ".join(map(str, found.nodes[:5])) + (" …" if len(found.nodes) > 5 else "")
+    """Return the extent of the record."""
+    nodes = ", ".join(map(str, found.nodes[:_MOST_NODES])) + (" …" if len(found.nodes) > _MOST_NODES else "")
     facts = [("events", count_text(found.rows)), ("clients", count_text(found.usage.groups))]
     if found.history.uses:
         facts.append(("from (UTC)", time_text(found.history.first_ms)))
         facts.append(("to (UTC)", time_text(found.history.end_ms)))
-    return [*facts, ("broker" if len(found.nodes) == 1 else "brokers", nodes or "–")]
+    return [*facts, ("broker" if len(found.nodes) == 1 else "brokers", nodes or NOTHING)]
 
 
 def report_sections(found: Findings) -> list[Section]:
-    """Return all sections that there is something to say in, in order."""
+    """Return all sections with contents, in order."""
     sections = [
-        _in_words(found),
+        _summary(found),
         _clients(found),
-        _over_time(found.history),
-        _throttles(found.history),
+        usage_section(found.history),
+        throttles_section(found.history),
         _plans(found),
-        limits_section(found.limits),
-        recommend_section(found.recommendation, rows=found.rows),
-        obedience_section(found.obedience),
+        _limits(found.limits),
+        _recommendation(found.recommendation, rows=found.rows),
+        _obedience(found.obedience),
         _not_exact(found),
     ]
     return [section for section in sections if section is not None]
 
 
-def _in_words(found: Findings) -> Section:
-    sentences = [_waited_sentence(found)]
-    for name, rows in found.replayed.items():
-        if name != IN_FORCE:
-            sentences.append(_plan_sentence(name, rows))
-    return Section(anchor="in-words", title="In words", sentences=sentences)
+# --- summary and usage ------------------------------------------------------------------------------------------------
 
 
-def _waited_sentence(found: Findings) -> str:
+def _summary(found: Findings) -> Section:
+    plans = (_plan_sentence(name, rows) for name, rows in found.replayed.items() if name != IN_FORCE)
+    return Section(anchor="in-words", title="Summary", sentences=[_throttled_sentence(found), *plans])
+
+
+def _throttled_sentence(found: Findings) -> str:
     waited = sorted(found.replayed.get(IN_FORCE, ()), key=lambda row: -row["recorded_throttle_ms"])
     named = [
-        f"{_row_text(row)} {duration_text(row['recorded_throttle_ms'])}"
-        for row in waited[:_WAITED_NAMED]
+        f"{quota_text(row)} {duration_text(row['recorded_throttle_ms'])}"
+        for row in waited[:_MOST_NAMED]
         if row["recorded_throttle_ms"]
     ]
-    if not named:
-        return "Nobody was throttled."
-    return f"Throttled most, in all: {', '.join(named)}."
+    return f"Longest total throttle times: {', '.join(named)}." if named else "No client was throttled."
 
 
 def _plan_sentence(name: str, rows: Sequence[Row]) -> str:
-    unjudged = sum(not is_judged(row) for row in rows)
-    rows = [row for row in rows if is_judged(row)]
-    held = sorted((row for row in rows if row["throttle_ms"]), key=lambda row: -row["throttle_ms"])
-    spared = sum(bool(row["recorded_throttle_ms"]) and not row["throttle_ms"] for row in rows)
+    judged = [row for row in rows if is_judged(row)]
+    held = sorted((row for row in judged if row["throttle_ms"]), key=lambda row: -row["throttle_ms"])
+    spared = sum(bool(row["recorded_throttle_ms"]) and not row["throttle_ms"] for row in judged)
     plan = f"Plan {name_text(name)}"
-    freed = f" {count_text(spared)} that waited would not." if spared else ""
-    if unjudged:
-        quotas = things_text(unjudged, "request quota")
-        freed += f" {quotas} cannot be judged: a request log does not hold all of the time."
+    end = ""
+    if spared:
+        end += f" It does not throttle {things_text(spared, 'entity', 'entities')} that the record shows as throttled."
+    if len(judged) < len(rows):
+        quotas = things_text(len(rows) - len(judged), "request quota")
+        end += f" {quotas} cannot be judged, because a request log contains only a part of the request time."
     if not held:
-        return f"{plan} would throttle nobody.{freed}"
+        return f"{plan} throttles no client.{end}"
     longest = max(held, key=lambda row: row["longest_throttle_ms"])
     return (
-        f"{plan} would throttle {count_text(len(held))} of {count_text(len(rows))} entities, most of all "
-        f"{_row_text(held[0])}: {range_text(held[0], 'throttle_ms')} in all. The longest single wait would be "
-        f"{range_text(longest, 'longest_throttle_ms')}, of {_row_text(longest)}.{freed}"
+        f"{plan} throttles {count_text(len(held))} of {things_text(len(judged), 'entity', 'entities')}. The longest "
+        f"total throttle time is {range_text(held[0], 'throttle_ms')}, of {quota_text(held[0])}. The longest single "
+        f"wait is {range_text(longest, 'longest_throttle_ms')}, of {quota_text(longest)}.{end}"
     )
 
 
 def _clients(found: Findings) -> Section:
     shown = found.usage.top
-    kept_back = (
+    cut = (
         ""
         if len(shown) == found.usage.groups
-        else f" The first {len(shown)} of {count_text(found.usage.groups)}."
-    )
-    columns = [Column("client"), *(Column(name, True) for name in (
-        "requests", "throttled", "produced", "peak/s", "fetched", "peak/s", "thread time", "mutations", "delay",
-    ))]  # fmt: skip
-    table = Table(
-        caption="Clients with most bytes", columns=columns, rows=[_client_cells(row) for row in shown]
+        else f" {len(shown)} of {count_text(found.usage.groups)} are shown."
     )
     bars = [
-        Bar(
-            text=f"{bytes_text(row['produce_bytes'] + row['fetch_bytes'])} · {_client_text(row)}",
-            value=float(row["produce_bytes"] + row["fetch_bytes"]),
-            colour="used",
-        )
-        for row in shown[:10]
+        Bar(text=f"{bytes_text(_bytes(row))} · {_client_text(row)}", value=float(_bytes(row)), colour="used")
+        for row in shown[:_BAR_CLIENTS]
     ]
+    measures = chain.from_iterable(columns[:2] for columns in USAGE)
+    columns = [Column("client", _client_text, is_name=True), *measures]
     chart = Chart(
         title="Bytes by client",
-        description="Produced and fetched, the ten with most.",
+        description=f"Produced and fetched, at most {_BAR_CLIENTS} clients.",
         spec=bar_chart(bars),
-        table=table,
+        table=Table(caption="Clients with most bytes", columns=columns, rows=shown),
         is_open=True,
     )
+    sentence = (
+        f"By user and client id, clients with most bytes first.{cut} A peak is the largest rate on one broker, as a "
+        "quota measures it. Time is thread time; its peak is in percent of a thread."
+    )
     return Section(
-        anchor="clients",
-        title="Who used what",
-        sentences=[
-            f"By user and client id, those with most bytes.{kept_back} A peak is the largest rate on one broker, "
-            "as a quota measures it."
-        ],
-        charts=[chart] if bars else [],
+        anchor="clients", title="Usage by client", sentences=[sentence], charts=[chart] if bars else []
     )
 
 
-def _client_cells(row: Row) -> list[str]:
-    throttle_ms = sum(row[f"{kind}_throttle_ms"] for kind in ("produce", "fetch", "request", "mutation"))
-    return [
-        _client_text(row),
-        count_text(row["requests"]),
-        percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never",
-        bytes_text(row["produce_bytes"]),
-        bytes_text(row["peak_produce_bytes_per_second"]),
-        bytes_text(row["fetch_bytes"]),
-        bytes_text(row["peak_fetch_bytes_per_second"]),
-        duration_text((row["handler_ns"] + row["network_ns"]) // _NS_PER_MS),
-        count_text(row["mutations"]),
-        duration_text(throttle_ms) if throttle_ms else "–",
-    ]
-
-
-def _over_time(history: History) -> Section | None:
-    shown = [use for use in history.uses if use.amounts][:_LIMIT_CHARTS]
-    if not shown:
-        return None
-    return Section(
-        anchor="over-time",
-        title="Usage over time, and the limit in force",
-        sentences=[
-            f"Averages of {duration_text(history.step_ms)} each, on the broker where the entity used most: "
-            "limits hold for each broker by itself. Kafka measures over ten seconds or so, and lets more pass at once."
-        ],
-        charts=[_limit_chart(use, history) for use in shown],
-    )
-
-
-def _limit_chart(use: EntityUse, history: History) -> Chart:
-    largest = max(use.peaks.values())
-    divisor, unit = _unit(use.entity.quota_type, largest)
-    per_second = history.step_ms / 1000 * divisor
-    starts = range(history.first_ms, history.end_ms, history.step_ms)
-    limits = _limits_at_end(use.limits, starts, history.step_ms)
-    steps = [
-        UsedStep(
-            start_ms=start,
-            rate=use.amounts.get(start, 0) / per_second,
-            peak=use.peaks.get(start, 0) / divisor,
-            limit=None if limit is None else limit / _limit_divisor(use.entity.quota_type, divisor),
-        )
-        for start, limit in zip(starts, limits, strict=True)
-    ]
-    bounds = [bound for bound in dict.fromkeys(limits) if bound is not None]
-    limit_text = "no limit" if not bounds else f"limit {_limit_text(use.entity.quota_type, bounds[-1])}"
-    if len(bounds) > 1:
-        limit_text = f"{limit_text}, changed"
-    peak_text = "" if history.step_ms == 1000 else " Line: the busiest second of each step."
-    limit_line = " Dashes: the limit." if bounds else ""
-    return Chart(
-        title=_entity_text(use.entity),
-        description=f"Node {use.node_id}, {limit_text}.{peak_text}{limit_line}",
-        spec=limit_chart(steps, step_ms=history.step_ms, unit=unit, limit_text=limit_text),
-        table=Table(
-            caption=f"{_entity_text(use.entity)}, in {unit}",
-            columns=[
-                Column("from (UTC)"),
-                Column("used", True),
-                Column("busiest second", True),
-                Column("limit", True),
-            ],
-            rows=[
-                [
-                    time_text(step.start_ms),
-                    f"{step.rate:.4g}",
-                    f"{step.peak:.4g}",
-                    "–" if step.limit is None else f"{step.limit:.4g}",
-                ]
-                for step in steps
-            ],
-        ),
-    )
-
-
-def _limits_at_end(
-    limits: Sequence[tuple[int, float | None]], starts: Iterable[int], step_ms: int
-) -> list[float | None]:
-    """Return the limit at the end of each step."""
-    found: list[float | None] = []
-    left = list(limits)
-    bound = None
-    for start in starts:
-        while left and left[0][0] < start + step_ms:
-            bound = left.pop(0)[1]
-        found.append(bound)
+def _bytes(row: Row) -> int:
+    found: int = row["produce_bytes"] + row["fetch_bytes"]
     return found
 
 
-def _unit(quota_type: str, largest: float) -> tuple[float, str]:
-    """Return what the amounts of a second are divided by, and the unit that gives."""
-    if quota_type in _BYTE_QUOTAS:
-        return next((float(size), unit) for size, unit in _BYTE_UNITS if largest >= size or size == 1)
-    if quota_type == QuotaType.REQUEST.value:
-        return float(_NS_PER_PERCENT), "% of a thread"
-    return 1.0, "mutations/s"
+def _client_text(row: Row) -> str:
+    return f"{name_text(row['user'])} / {name_text(row['client_id'])}"
 
 
-def _limit_divisor(quota_type: str, divisor: float) -> float:
-    return 1.0 if quota_type == QuotaType.REQUEST.value else divisor  # it is in percent as it is
-
-
-def _throttles(history: History) -> Section | None:
-    """The heat map: who waited when."""
-    throttled = [use for use in history.uses if any(use.throttle_ms.values())]
-    if not throttled:
-        return None
-    step_ms = history.step_ms * -(-(history.end_ms - history.first_ms) // (history.step_ms * _STRIP_STEPS))
-    merged = [_merged(use.throttle_ms, history.first_ms, step_ms) for use in throttled]
-    strips = [
-        Strip(
-            name=f"{duration_text(sum(use.throttle_ms.values()))} · {_entity_text(use.entity)}",
-            waits={start: ms / step_ms for start, ms in waits.items()},
-        )
-        for use, waits in zip(throttled, merged, strict=True)
-    ]
-    levels = [f"to {limit:g}" for limit in WAIT_CLASSES] + ["more"]
-    chart = Chart(
-        title="Throttle time handed out",
-        description=(
-            f"In steps of {duration_text(step_ms)}; the higher and stronger, the more seconds of throttle a second: "
-            f"{', '.join(levels)}."
-        ),
-        spec=strip_chart(
-            strips,
-            first_ms=history.first_ms,
-            end_ms=max(history.end_ms, history.first_ms + step_ms),
-            step_ms=step_ms,
-        ),
-        table=Table(
-            caption="Throttle time by entity and step",
-            columns=[Column("entity"), Column("from (UTC)"), Column("throttle", True)],
-            rows=[
-                [_entity_text(use.entity), time_text(start), duration_text(ms)]
-                for use, waits in zip(throttled, merged, strict=True)
-                for start, ms in sorted(waits.items())
-                if ms
-            ],
-        ),
-    )
-    return Section(
-        anchor="throttles",
-        title="Who was throttled when",
-        sentences=[
-            "A throttle counts whole where it was handed out. A second of it each second: somebody waited all the time."
-        ],
-        charts=[chart],
-    )
-
-
-def _merged(throttle_ms: Mapping[int, int], first_ms: int, step_ms: int) -> dict[int, int]:
-    merged: dict[int, int] = {}
-    for start, ms in throttle_ms.items():
-        at = first_ms + (start - first_ms) // step_ms * step_ms
-        merged[at] = merged.get(at, 0) + ms
-    return merged
+# --- plans ------------------------------------------------------------------------------------------------------------
 
 
 def _plans(found: Findings) -> Section | None:
@@ -343,28 +180,23 @@ def _plans(found: Findings) -> Section | None:
     bars = list(_plan_bars(plans))
     chart = Chart(
         title="Throttle time, recorded and under each plan",
-        description="Of all requests together; those for whom it is longest.",
+        description="Sums over all requests, for the entities with the longest throttle times.",
         spec=bar_chart(bars),
         table=tables[0],
         is_open=True,
     )
-    return Section(
-        anchor="plans",
-        title="What other quotas would have done",
-        sentences=_plan_notes(plans, found),
-        charts=[chart] if bars else [],
-        tables=tables[1:] if bars else tables,
-    )
-
-
-def _plan_notes(plans: Mapping[str, Sequence[Row]], found: Findings) -> list[str]:
-    """Return how the plans were replayed, who would wait, and which entries are for nobody."""
     notes = [
         note.strip()
         for name, rows in plans.items()
-        for note in forecast_notes(name, rows, is_closed=found.is_forecast, top=_WAITED_NAMED)
+        for note in forecast_notes(name, rows, is_closed=found.is_forecast, top=_MOST_NAMED)
     ]
-    return [*notes, *unmatched_notes(found.unmatched)]
+    return Section(
+        anchor="plans",
+        title="Effect of other quotas",
+        sentences=[*notes, *unmatched_notes(found.unmatched)],
+        charts=[chart] if bars else [],
+        tables=tables[1:] if bars else tables,
+    )
 
 
 def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
@@ -380,69 +212,117 @@ def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
     )
     for by_plan in ordered[:_BAR_ENTITIES]:
         first = next(iter(by_plan.values()))
-        yield _plan_bar("recorded", first, "recorded_", heading=_row_text(first))
-        for name, row in by_plan.items():
-            if is_judged(row):
-                yield _plan_bar(name_text(name), row, "")
+        yield _plan_bar("recorded", as_recorded(first), colour="was", heading=quota_text(first))
+        yield from (
+            _plan_bar(name_text(name), row, colour="plan") for name, row in by_plan.items() if is_judged(row)
+        )
 
 
-def _plan_bar(name: str, row: Row, prefix: str, *, heading: str | None = None) -> Bar:
-    throttle_ms, throttled = row[f"{prefix}throttle_ms"], row[f"{prefix}throttled_requests"]
-    requests = things_text(throttled, "request")
-    return Bar(
-        text=f"{name}: {range_text(row, f'{prefix}throttle_ms')}, {requests}",
-        value=float(throttle_ms),
-        colour="was" if prefix else "plan",
-        heading=heading,
-    )
+def _plan_bar(name: str, row: Row, *, colour: str, heading: str | None = None) -> Bar:
+    requests = things_text(row["throttled_requests"], "request")
+    text = f"{name}: {range_text(row, 'throttle_ms')}, {requests}"
+    return Bar(text=text, value=float(row["throttle_ms"]), colour=colour, heading=heading)
 
 
 def _plan_table(plan: Plan, rows: Sequence[Row]) -> Table:
-    ordered = sorted(
+    shown = sorted(
         rows, key=lambda row: (-row["throttle_ms"], -row["recorded_throttle_ms"], -row["requests"])
     )
-    any_refused = any(row["rejected_mutations"] or row["recorded_rejected_mutations"] for row in rows)
-    came_of_it = ["throttled", "delay", "longest", *(["refused"] if any_refused else [])]
-    numbers = ["limit", "requests", *came_of_it, *(f"recorded {number}" for number in came_of_it)]
-    shown = (
-        ""
-        if len(ordered) <= _PLAN_ROWS
-        else f", the first {_PLAN_ROWS} of {count_text(len(ordered))} entities"
-    )
-    return Table(
-        caption=f"Plan {name_text(plan.name)}{shown}",
-        columns=[Column("entity"), *(Column(number, True) for number in numbers)],
-        rows=[
-            [
-                _row_text(row),
-                _limit_of(row, plan),
-                count_text(row["requests"]),
-                *_came_of_it(row, "")[: len(came_of_it)],
-                *_came_of_it(row, "recorded_")[: len(came_of_it)],
-            ]
-            for row in ordered[:_PLAN_ROWS]
-        ],
-    )
+    cut = "" if len(rows) <= _PLAN_ROWS else f", {_PLAN_ROWS} of {count_text(len(rows))} entities"
+    measures = MEASURES[:-2]
+    recorded = [Column(f"recorded {measure.heading}", as_recorded, measure.text) for measure in measures]
+    columns = [
+        Column("entity", quota_text, is_name=True),
+        Column("limit", lambda row: _limit_and_owner(row, plan)),
+        Column("requests", "requests", count_text),
+        *(column for column in (*measures, *recorded) if any(column.text(row) != NOTHING for row in rows)),
+    ]
+    return Table(caption=f"Plan {name_text(plan.name)}{cut}", columns=columns, rows=shown[:_PLAN_ROWS])
 
 
-def _limit_of(row: Row, plan: Plan) -> str:
-    """Return what limited, as it was written, and by a quota of what kind of entity."""
+def _limit_and_owner(row: Row, plan: Plan) -> str:
+    """Return the limit as it was written, and the kind of entity that owns it."""
     limit = limit_of_row(row, plan)
     if row["bound"] is None:
         return limit
-    limit += "" if row["quota_type"] == QuotaType.REQUEST.value else "/s"
-    return limit if row["bound_of"] is None else f"{limit} ({row['bound_of']})"
+    owner = "" if row["bound_of"] is None else f" ({row['bound_of']})"
+    return f"{per_second(row['quota_type'], limit)}{owner}"
 
 
-def _came_of_it(row: Row, prefix: str) -> list[str]:
-    if not prefix and not is_judged(row):
-        return [NOT_JUDGED, "–", "–", "–"]
-    return [
-        count_text(row[f"{prefix}throttled_requests"]),
-        range_text(row, f"{prefix}throttle_ms"),
-        range_text(row, f"{prefix}longest_throttle_ms"),
-        count_text(row[f"{prefix}rejected_mutations"]),
+# --- limits, proposed quotas, client libraries ------------------------------------------------------------------------
+
+
+def _limits(rows: Sequence[Row]) -> Section | None:
+    if not any(row["never_throttled"] for row in rows):
+        return None
+    table = limits_table(rows, top=_LIMITS_ROWS, tolerated="delays 1 %\nby 1 s")
+    sentence = (
+        "For each user and client: the smallest limit that throttles nothing, and the smallest limit that delays at "
+        f"most one percent, by at most a second. At most {_LIMITS_ROWS} entities of each quota type."
+    )
+    notes = sentences(note.replace("\n", " ") for note in limits_notes(rows))
+    return Section(anchor="limits", title="Smallest limits", sentences=[sentence, *notes], tables=[table])
+
+
+def _recommendation(found: Recommendation | str | None, *, rows: int) -> Section | None:
+    """Return the section; None if no proposal was wanted. found: the quotas, or why there are none."""
+    title = "Proposed quotas"
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return Section(anchor="recommendation", title=title, sentences=[found])
+    entries = found.quotas.entries
+    notes = _joined(recommend_notes(found, Wanted(), events=rows))
+    if len(entries) > _QUOTAS_ROWS:
+        notes.append(f"{count_text(len(entries) - _QUOTAS_ROWS)} more quotas are not shown.")
+    notes.append("The command tidegate recommend prints them as a quotas.yaml, or as commands of Kafka.")
+    limits = [
+        Column(QUOTA_NAMES[quota_type.value], partial(_proposed_text, quota_type))
+        for quota_type in QUOTA_TYPES
     ]
+    table = Table(
+        caption="Proposed quotas, per second and broker",
+        columns=[
+            Column("entity", lambda entry: parts_text(entry.entity), is_name=True),
+            *limits,
+            Column("reason", lambda entry: name_text(entry.reason or "", longest=_LONGEST), is_name=True),
+        ],
+        rows=entries[:_QUOTAS_ROWS],
+    )
+    return Section(anchor="recommendation", title=title, sentences=notes, tables=[table])
+
+
+def _joined(notes: Sequence[str]) -> list[str]:
+    """Return notes as sentences; the items of a list follow the line above it."""
+    found: list[str] = []
+    for note in notes:
+        shown = name_text(note.strip(), longest=_LONGEST)
+        if note.startswith(" "):
+            found[-1] += (" " if found[-1].endswith(":") else "; ") + shown
+        else:
+            found.append(shown)
+    return found
+
+
+def _proposed_text(quota_type: QuotaType, entry: QuotaEntry) -> str | None:
+    value = entry.values.get(quota_type.key)
+    if value is None:
+        return None
+    floor = " (floor)" if value == LEAST[quota_type.value] else ""
+    return given_text(quota_type.value, value) + floor
+
+
+def _obedience(rows: Sequence[Row] | None) -> Section:
+    """Return the section on client libraries. rows: columns `OBEDIENCE_BY_SOFTWARE`; None: unknown."""
+    title = "Client libraries that ignore throttle times"
+    if rows is None:
+        return Section(anchor="obedience", title=title, sentences=[_OBEDIENCE_UNKNOWN])
+    ordered = worst_first(rows)
+    shown = [row for row in ordered if was_told_to_wait(row)][:_LIBRARIES]
+    sentence = "How often the clients of a library sent a request before their throttle time was over."
+    notes = sentences(obedience_notes(ordered, shown=len(shown)))
+    tables = [obedience_table(shown)] if shown else []
+    return Section(anchor="obedience", title=title, sentences=[sentence, *notes], tables=tables)
 
 
 def _not_exact(found: Findings) -> Section:
@@ -455,35 +335,11 @@ def _not_exact(found: Findings) -> Section:
         notes.append(
             f"{name_text(found.callback)} was set: limits over time are not shown, and usage is by client id."
         )
-    notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
+    notes += sentences(missing_notes(found.missing, with_cold_starts=True))
     if any(name != IN_FORCE for name in found.replayed):
         notes.append(_MODEL if found.is_forecast else _TIMES_AS_RECORDED)
     return Section(
         anchor="not-exact",
-        title="What is not exact",
-        sentences=notes or ["Nothing that this record tells of."],
+        title="Inexact results",
+        sentences=notes or ["Nothing, as far as the record shows."],
     )
-
-
-def _entity_text(entity: Entity) -> str:
-    return _named(entity.quota_type, entity.user, entity.client_id)
-
-
-def _row_text(row: Row) -> str:
-    return _named(row["quota_type"], row["entity_user"], row["entity_client_id"], row["entity_tags"])
-
-
-def _named(quota_type: str, user: str | None, client_id: str | None, tags: str | None = None) -> str:
-    """Return whose quota it is, in the words of the command line, and of what."""
-    parts = [f"{kind}={name_text(name)}" for kind, name in entity_parts_of(user, client_id, tags)]
-    return f"{' '.join(parts) or 'clients without an id'} ({QUOTA_NAMES[quota_type]})"
-
-
-def _client_text(row: Row) -> str:
-    return f"{name_text(row['user'])} / {name_text(row['client_id'])}"
-
-
-def _limit_text(quota_type: str, bound: float) -> str:
-    if quota_type in _BYTE_QUOTAS:
-        return f"{size_text(bound)}/s"
-    return f"{exact_text(bound)} %" if quota_type == QuotaType.REQUEST.value else f"{exact_text(bound)}/s"

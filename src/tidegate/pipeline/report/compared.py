@@ -1,4 +1,4 @@
-"""The rows of several plans put beside one another: by quota entity, or by client where an entity has one alone.
+"""The rows of several plans, compared by quota entity, or by client if an entity has only one.
 
 Rows stay columns until they are shown: of a million clients only the first become Python objects.
 """
@@ -28,6 +28,7 @@ __all__ = [
     "Compared",
     "Comparison",
     "Row",
+    "as_recorded",
     "compared",
     "delayed_amount",
     "entity_rows",
@@ -45,15 +46,17 @@ Row = Mapping[str, Any]
 _Entity = tuple[str | None, str | None, str | None]  # user, client id, other tags
 _OUTCOME = ("throttled_requests", "throttle_ms", "delayed_amount", "rejected_mutations")
 _COUNTED = ("requests", "amount", *_OUTCOME)
+_LONGEST, _FIRST = "longest_throttle_ms", "first_throttled_ts_ms"
+_RECORDED = (*_COUNTED, _LONGEST, _FIRST)
 _SUMS = (
     *_COUNTED,
     *(f"recorded_{name}" for name in _COUNTED),
     *(f"{name}_{end}" for name in ("throttled_requests", "throttle_ms") for end in ("low", "high")),
 )
+_LARGEST_OF_RANGE = (f"{_LONGEST}_low", f"{_LONGEST}_high")
+_ENDS = (*_SUMS[-4:], *_LARGEST_OF_RANGE)
+"""The ends of the ranges of a forecast."""
 _SMALLEST = ("never_throttled", "tolerable")
-_LARGEST = ("longest_throttle_ms", "recorded_longest_throttle_ms")
-_LARGEST_OF_RANGE = ("longest_throttle_ms_low", "longest_throttle_ms_high")
-_FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
 _HELD_BACK = ("throttled_requests", "rejected_mutations")
 _ENTITY = ("entity_user", "entity_client_id", "entity_tags")
 _ONLY = ("only_user", "only_client_id")
@@ -71,12 +74,11 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An entity, or the only client of several, with a row for each plan; is_named: it has a limit of its own in one.
+    """An entity, or the only client of several entities, with a row for each plan.
 
-    tags: as JSON, where a quota callback chose other ones than a user and a client id. only_client: user and client id
-    of the only client; None: there are several.
-
-    A plan that counts these clients together with others has no row.
+    is_named: it has a limit of its own in a plan. tags: as JSON, if a quota callback chose other tags than a user and a
+    client id. only_client: user and client id of the only client, or None. A plan that counts these clients together
+    with others has no row.
     """
 
     quota_type: str
@@ -89,9 +91,9 @@ class Compared:
 
     @property
     def key(self) -> str:
-        """Return a text that no other entity of the comparison has.
+        """Return a key that is unique in the comparison.
 
-        A user's quota has the same user and client id as the quota of that user's empty client id.
+        A user's quota and the quota of that user's empty client id have the same user and client id.
         """
         entities = {
             _names_text(_entity(row)[: None if row.get("entity_tags") else 2]) for row in self.rows.values()
@@ -101,12 +103,12 @@ class Compared:
 
     @property
     def record(self) -> Row:
-        """Return the row that counts most: its columns of what really happened stand for the record."""
+        """Return the row with most requests, as they were recorded."""
         return record_of(self.rows.values())
 
     @property
     def is_throttled(self) -> bool:
-        """Return whether a request was throttled or a mutation refused, or would have been."""
+        """Return whether a request was throttled or a mutation refused, in the record or by a plan."""
         names = [f"{prefix}{column}" for prefix in ("", "recorded_") for column in _HELD_BACK]
         names.append("throttled_requests_high")
         return any(row.get(name) for name in names for row in self.rows.values())
@@ -127,10 +129,10 @@ class Comparison:
         self._ranked = _ranked(rows.table, self._group, self._named)
         give_back()
         self.of_interest = int(pc.sum(self._ranked["is_of_interest"]).as_py() or 0)
-        """How many are of interest."""
+        """The number of entities of interest."""
 
     def __len__(self) -> int:
-        """Return how many are compared."""
+        """Return the number of compared entities."""
         return len(self._ranked)
 
     def first(self, top: int, *, with_all: bool) -> list[Compared]:
@@ -149,13 +151,21 @@ class Comparison:
         return [_compared(by_plan, self._named) for by_plan in by_group.values()]
 
     def of_type(self, quota_type: str) -> int:
-        """Return how many are compared of a quota type."""
+        """Return the number of compared entities of a quota type."""
         return int(pc.sum(pc.equal(self._ranked["quota_type"], quota_type)).as_py() or 0)
 
     def total(self, quota_type: str, plan: str) -> Row:
-        """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
+        """Return the sums of all entities of a plan and a quota type, in the columns that a table shows."""
         of_limits = ("bound", "bound_changed", "approximate_imported")
-        columns = ["quota_type", "plan", *_SUMS, *_LARGEST, *_LARGEST_OF_RANGE, *_FIRST, *of_limits]
+        columns = [
+            "quota_type",
+            "plan",
+            *_SUMS,
+            *_both(_LONGEST),
+            *_LARGEST_OF_RANGE,
+            *_both(_FIRST),
+            *of_limits,
+        ]
         shown = self._rows.table.select(columns)
         rows = TableRows(shown).where(quota_type=quota_type, plan=plan)
         sums = rows.sums()
@@ -163,37 +173,33 @@ class Comparison:
             "quota_type": quota_type,
             **{name: pc.max(rows.table[name]).as_py() for name in of_limits},
             **{name: None if rows.table[name].null_count else sums[name] for name in _SUMS},
-            **{name: pc.max(rows.table[name]).as_py() or 0 for name in _LARGEST},
+            **{name: pc.max(rows.table[name]).as_py() or 0 for name in _both(_LONGEST)},
             **{name: pc.max(rows.table[name]).as_py() for name in _LARGEST_OF_RANGE},
-            **{name: pc.min(rows.table[name]).as_py() for name in _FIRST},
+            **{name: pc.min(rows.table[name]).as_py() for name in _both(_FIRST)},
         }
 
 
 def compared(plans: Sequence[Plan], rows: Sequence[Row]) -> Comparison:
-    """Return what is compared of rows of `REPLAY_BY_ENTITY`."""
+    """Return the comparison of rows of `REPLAY_BY_ENTITY`."""
     return Comparison(plans, entity_rows(rows))
 
 
 def is_judged(row: Row) -> bool:
-    """Return whether a replay can tell what the quota of a row does: not of request time out of a request log.
+    """Return whether a replay shows the effect of the quota of a row: not for request time from a request log.
 
-    Such a log does not hold the time of network threads, so that a replay throttles too little, or nothing.
+    Such a log does not contain the time of network threads, so that a replay throttles too little, or nothing.
     """
     has_limit = row["bound"] is not None or row["bound_changed"]
     return row["quota_type"] != QuotaType.REQUEST.value or not (has_limit and row["approximate_imported"])
 
 
-def delayed_amount(row: Row, prefix: str = "") -> int:
-    """Return how much of an entity was in throttled requests: all of it at most.
+def delayed_amount(row: Row) -> int:
+    """Return how much of an entity was in throttled requests, at most the amount of the entity.
 
-    A fetch that is throttled again and again is in several of them, and brings its bytes once.
+    A fetch that is throttled again and again is in several of them, and its bytes count once.
     """
-    delayed: int = row[f"{prefix}delayed_amount"]
-    if row["quota_type"] != QuotaType.FETCH.value:
-        return delayed
-    recorded = row.get("recorded_amount") if prefix else None
-    amount: int = row["amount"] if recorded is None else recorded
-    return min(delayed, amount)
+    delayed: int = row["delayed_amount"]
+    return min(delayed, row["amount"]) if row["quota_type"] == QuotaType.FETCH.value else delayed
 
 
 def entity_rows(rows: Sequence[Row]) -> TableRows:
@@ -206,13 +212,24 @@ def entity_rows(rows: Sequence[Row]) -> TableRows:
     return TableRows(pa.Table.from_pylist(list(rows), schema))
 
 
+def as_recorded(row: Row) -> Row:
+    """Return a row with what was recorded in place of what a replay decided, and without a limit.
+
+    A forecast counts each attempt of a fetch, so that its requests differ from the recorded ones.
+    """
+    recorded = {name: row[f"recorded_{name}"] for name in _RECORDED}
+    if recorded["requests"] is None:  # in open loop, each request is replayed once
+        recorded |= {"requests": row["requests"], "amount": row["amount"]}
+    return {**row, **dict.fromkeys(_ENDS), **recorded, "bound": None, "bound_changed": False}
+
+
 def record_of(rows: Iterable[Row]) -> Row:
-    """Return the row of most requests, as they were recorded: forecasts count each attempt of a fetch."""
-    return max(map(_recorded, rows), key=lambda row: int(row["requests"]))
+    """Return the row of most requests, as they were recorded."""
+    return max(map(as_recorded, rows), key=lambda row: int(row["requests"]))
 
 
 def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> list[dict[str, Any]]:
-    """Return the rows with the smallest limits of their entities, as far as there are any.
+    """Return the rows with the smallest limits of their entities, which may be None.
 
     limits: rows of `LIMITS_BY_ENTITY` by plan, of its entities.
     """
@@ -226,10 +243,8 @@ def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> lis
     return with_them
 
 
-def _recorded(row: Row) -> Row:
-    if row["recorded_requests"] is None:
-        return row
-    return {**row, "requests": row["recorded_requests"], "amount": row["recorded_amount"]}
+def _both(name: str) -> tuple[str, str]:
+    return name, f"recorded_{name}"
 
 
 def _entity(row: Row) -> _Entity:
@@ -237,7 +252,7 @@ def _entity(row: Row) -> _Entity:
 
 
 def _names_text(names: Iterable[str | None]) -> str:
-    """Return names with a colon between them; `*` stands for none, which no name is written as."""
+    """Return quoted names with a colon between them. `*` stands for None: no quoted name is equal to it."""
     return ":".join("*" if name is None else quote(name, safe="", errors="surrogatepass") for name in names)
 
 
@@ -254,7 +269,7 @@ def _compared(by_plan: Mapping[str, Row], named: Collection[tuple[str, _Entity]]
 
 
 def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:
-    """Return the entities that have a limit of their own, by quota type."""
+    """Return the entities with a limit of their own, by quota type."""
     types = {key: quota_type for quota_type, key in KEY_OF_TYPE.items()}
     records = [record for plan in plans for record in plan.records or () if record.key in types]
     parts = [(types[record.key], dict(record.entity)) for record in records]
@@ -278,7 +293,7 @@ class _Names(NamedTuple):
     names: pa.Array
 
     def find(self, names: Sequence[str | None]) -> Numbers:
-        """Return the numbers of names; -1: it does not occur."""
+        """Return the numbers of names, -1 for a name that does not occur."""
         found = pc.index_in(pa.array(names, pa.string()), value_set=self.names)
         numbers: Numbers = pc.fill_null(found, -2).to_numpy().astype(np.int32) + np.int32(1)
         numbers[[name is None for name in names]] = 0
@@ -294,7 +309,7 @@ def _names(table: pa.Table, name: str) -> _Names:
 
 
 def _groups(table: pa.Table) -> Numbers:
-    """Return for each row the number of what it is a row of."""
+    """Return the number of the compared entity of each row."""
     only = [_names(table, name).numbers for name in _ONLY]
     is_alone = (only[0] > 0) & (only[1] > 0)
 
@@ -310,7 +325,7 @@ def _groups(table: pa.Table) -> Numbers:
         return group
     _, first = np.unique(of_plan, return_index=True)
     is_again = np.ones(len(group), bool)
-    is_again[first] = False  # else in force under two entities, one after the other
+    is_again[first] = False  # the others were in force under two entities, one after the other
     entity = (_names(table, name).numbers[is_again] for name in _ENTITY)
     others = key_numbers([group[is_again], *entity])
     group[is_again] = int(group.max()) + 1 + others
@@ -318,7 +333,7 @@ def _groups(table: pa.Table) -> Numbers:
 
 
 def _ranked(table: pa.Table, group: Numbers, named: Collection[tuple[str, _Entity]]) -> pa.Table:
-    """Return a row for each group: what it is put in order by, and whether it is of interest."""
+    """Return a row for each group: the columns of its rank, and whether it is of interest."""
     order = np.argsort(group, kind="stable")
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
     is_named = _is_named(table, named)
@@ -346,7 +361,7 @@ def _ranked(table: pa.Table, group: Numbers, named: Collection[tuple[str, _Entit
 
 
 def _foremost(ranked: pa.Table, top: int) -> pa.Array:
-    """Return the places of the first `top` by numbers, and of all that are equal to the last of these."""
+    """Return the places of the first `top` by numbers, and of all that are equal to the last one."""
     found: list[Int64s] = []
     equal = np.arange(len(ranked))
     for name in _NUMBERS:
@@ -361,7 +376,7 @@ def _foremost(ranked: pa.Table, top: int) -> pa.Array:
 
 
 def _with_names(ranked: pa.Table, table: pa.Table) -> pa.Table:
-    """Return some groups with whose they are: names of the entity, if there is one alone, else of the only client."""
+    """Return groups with names: of their entity or, if they have several, of their only client."""
     rows = table.select([*_ENTITY, *_ONLY]).take(ranked["row"])
     for name in ("user", "client_id", "tags"):
         of_entity = rows[f"entity_{name}"].cast(pa.string())
@@ -380,7 +395,7 @@ def _of_groups(function: np.ufunc, values: npt.NDArray[Any], begins: Int64s) -> 
 
 
 def _is_named(table: pa.Table, named: Collection[tuple[str, _Entity]]) -> Flags:
-    """Return which rows are of entities that have a limit of their own."""
+    """Return which rows are of entities with a limit of their own."""
     if not named:
         return np.zeros(len(table), bool)
     columns = [_names(table, name) for name in ("quota_type", *_ENTITY)]

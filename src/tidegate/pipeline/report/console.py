@@ -8,17 +8,18 @@ from rich.text import Text
 
 from tidegate.config.locations import Location
 from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.report.documents import json_text
-from tidegate.pipeline.report.missing_report import missing_document, missing_notes
+from tidegate.pipeline.report.documents import json_text, missing_document
+from tidegate.pipeline.report.notes import missing_notes
+from tidegate.pipeline.report.tables import Table, table_lines
 from tidegate.pipeline.report.text import things_text
 
-__all__ = ["print_document", "print_ending", "print_lines", "results_console"]
+__all__ = ["print_document", "print_ending", "print_lines", "print_table", "results_console"]
 
 _WIDTH_OF_A_FILE = 240  # columns; a table in a file or a pipe is not folded
 
 
 class _ResultsConsole(Console):
-    """Leaves it to the command what comes of a reader that has gone: it is no answer of ours."""
+    """A console that leaves a closed pipe to the command."""
 
     def on_broken_pipe(self) -> None:
         raise  # rich calls this where it has caught the error
@@ -33,9 +34,14 @@ def results_console() -> Console:
 
 
 def print_lines(console: Console, lines: Iterable[Text]) -> None:
-    """Print lines as they are: none is folded, and no digit is cut."""
+    """Print lines without folding or cutting them."""
     for line in lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table and a blank line."""
+    print_lines(console, (*table_lines(table, width=console.width), Text()))
 
 
 def print_ending(
@@ -46,7 +52,7 @@ def print_ending(
     events: int,
     out: Location | None,
 ) -> None:
-    """Print what every command ends with that writes tables: what is missing, how many events, where the tables are."""
+    """Print the last lines of a command that writes tables: missing rows, number of events, directory of the tables."""
     for note in missing_notes(missing, with_cold_starts=with_cold_starts):
         console.print(note)
     console.print(things_text(events, "event"))
@@ -55,5 +61,5 @@ def print_ending(
 
 
 def print_document(document: Mapping[str, Any], missing: Sequence[Missing]) -> None:
-    """Print what such a command prints with --json."""
+    """Print the document of such a command, with the missing rows."""
     print(json_text({**document, **missing_document(missing)}))

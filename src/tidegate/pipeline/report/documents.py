@@ -1,20 +1,38 @@
-"""Results of the jobs as one JSON document, for programs; described in docs/results.md."""
+"""Results of the jobs as JSON documents for programs, described in docs/results.md; their keys do not change."""
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tidegate.config.locations import Location
+from tidegate.pipeline.manifest import MOST_LISTED
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import Compared, Comparison, delayed_amount, is_judged
+from tidegate.pipeline.report.compared import (
+    Compared,
+    Comparison,
+    as_recorded,
+    compared,
+    delayed_amount,
+    is_judged,
+)
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
-from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["json_text", "limits_document", "obedience_document", "replay_document", "usage_document"]
+__all__ = [
+    "json_text",
+    "limits_document",
+    "missing_document",
+    "obedience_document",
+    "replay_document",
+    "usage_document",
+    "watch_document",
+]
 
 _FORMAT = 1
 _BYTES = ("bytes", "limit_bytes_per_second")
@@ -24,7 +42,7 @@ _UNITS = {
     QuotaType.REQUEST.value: ("thread_ns", "limit_percent"),
     QuotaType.CONTROLLER_MUTATION.value: ("mutations", "limit_mutations_per_second"),
 }
-"""What `amount` and `bound` are of a quota type."""
+"""The names of `amount` and `bound` by quota type, with their units."""
 _LIMITED = ("quota_type", "entity_user", "entity_client_id")
 _ENTITY = ("plan", *_LIMITED, "entity_tags")
 
@@ -32,14 +50,14 @@ Row = Mapping[str, Any]
 
 
 def json_text(document: Mapping[str, Any]) -> str:
-    """Return the document in one line of ASCII. No name can write to the terminal."""
+    """Return the document in one line of ASCII, so that no name can write to the terminal."""
     return json.dumps(document, allow_nan=False)
 
 
 def usage_document(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Location | None
 ) -> dict[str, Any]:
-    """Return what `tidegate usage` found. rows: columns `usage_schema(by)`, the first of `groups` in all."""
+    """Return the results of `tidegate usage`. rows: columns `usage_schema(by)`, the first of `groups` in all."""
     begin = _begin("usage", events, out)
     return {**begin, "by": list(by), "groups_in_all": groups, "groups": list(rows)}
 
@@ -47,9 +65,9 @@ def usage_document(
 def obedience_document(
     rows: Sequence[Row] | None, *, top: int, events: int | None, out: Location | None
 ) -> dict[str, Any]:
-    """Return what `tidegate obedience` found. rows: as `worst_first`, of which the first `top` are taken.
+    """Return the results of `tidegate obedience`. rows: as `worst_first`, of which the first `top` are taken.
 
-    rows and events are None where it cannot be known.
+    rows and events are None if they are unknown.
     """
     begin = _begin("obedience", events, out) | {"known": rows is not None}
     found = rows or []
@@ -65,16 +83,15 @@ def limits_document(
     events: int,
     out: Location | None,
 ) -> dict[str, Any]:
-    """Return what `tidegate limits` found, of each type of quota the `top` entities with the largest limits.
+    """Return the results of `tidegate limits`: for each quota type, the `top` entities with the largest limits.
 
     rows, nodes: columns `LIMITS_BY_ENTITY`, `LIMITS_BY_NODE`. tolerated: `delayed_percent` and `longest_ms`.
     """
     defaults = default_limits(rows)
     shown = [row for default in defaults for row in largest_limits(rows, str(default["quota_type"]), top=top)]
-    on_nodes: dict[tuple[Any, ...], list[dict[str, Any]]] = {_limited(row): [] for row in shown}
+    on_nodes: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for node in nodes:
-        if _limited(node) in on_nodes:
-            on_nodes[_limited(node)].append(_with_units(node, _LIMITED))
+        on_nodes[_limited(node)].append(node)
     return {
         **_begin("limits", events, out),
         "tolerated": dict(tolerated),
@@ -85,7 +102,7 @@ def limits_document(
                 "user": row["entity_user"],
                 "client_id": row["entity_client_id"],
                 **_with_units(row, _LIMITED),
-                "nodes": on_nodes[_limited(row)],
+                "nodes": [_with_units(node, _LIMITED) for node in on_nodes[_limited(row)]],
             }
             for row in shown
         ],
@@ -104,17 +121,46 @@ def replay_document(
     events: int,
     out: Location | None,
 ) -> dict[str, Any]:
-    """Return what `tidegate replay` found. found: as `compared`, of which the first `top` are taken."""
+    """Return the results of `tidegate replay`. found: as `compared`, of which the first `top` are taken."""
     return {
         **_begin("replay", events, out),
-        "plans": [
-            {"name": plan.name, "in_force": plan.is_in_force, "loop": "closed" if plan.is_closed else "open"}
-            for plan in plans
-        ],
-        "entities_in_all": len(found),
-        "entities": [_entity(entity, plans) for entity in found.first(top, with_all=True)],
-        "unmatched": [_unmatched(entry) for entry in unmatched],
+        "plans": _plans(plans),
+        **_entities(plans, found, top=top),
+        "unmatched": _unmatched(unmatched),
     }
+
+
+def watch_document(
+    plans: Sequence[Plan],
+    *,
+    parts: Mapping[str, tuple[Sequence[Row], Sequence[Row]]],
+    unmatched: Sequence[Unmatched],
+    top: int,
+    **facts: Any,
+) -> dict[str, Any]:
+    """Return one update as a document. parts: usage by client and entities, by name; facts: copied as they are."""
+    documents = {
+        name: {
+            "groups_in_all": len(clients),
+            "groups": list(clients[:top]),
+            **_entities(plans, compared(plans, entities), top=top),
+        }
+        for name, (clients, entities) in parts.items()
+    }
+    begin = {"format": _FORMAT, "command": "watch", **facts}
+    return {**begin, "plans": _plans(plans), "unmatched": _unmatched(unmatched), **documents}
+
+
+def _plans(plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    return [
+        {"name": plan.name, "in_force": plan.is_in_force, "loop": "closed" if plan.is_closed else "open"}
+        for plan in plans
+    ]
+
+
+def _entities(plans: Sequence[Plan], found: Comparison, *, top: int) -> dict[str, Any]:
+    shown = found.first(top, with_all=True)
+    return {"entities_in_all": len(found), "entities": [_entity(entity, plans) for entity in shown]}
 
 
 def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
@@ -129,23 +175,22 @@ def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
     }
 
 
-def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(row: Row) -> dict[str, Any]:
     """Return a row of `REPLAY_BY_ENTITY` with its units in its names."""
     delayed = {
-        f"{prefix}delayed_amount": delayed_amount(row, prefix)
-        for prefix in ("", "recorded_")
-        if row[f"{prefix}delayed_amount"] is not None
+        "delayed_amount": delayed_amount(row),
+        "recorded_delayed_amount": delayed_amount(as_recorded(row)),
     }
     return {"plan": row["plan"], "judged": is_judged(row), **_with_units({**row, **delayed}, _ENTITY)}
 
 
 def _limited(row: Row) -> tuple[Any, ...]:
-    """Return whose limit it is, of what."""
+    """Return the quota type and the entity of a row."""
     return tuple(row[name] for name in _LIMITED)
 
 
 def _with_units(row: Row, without: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of a row but for some, with the units of its quota type in their names."""
+    """Return the columns of a row, except `without`, with the units of its quota type in their names."""
     amount, limit = _UNITS[row["quota_type"]]
     rate = limit.removeprefix("limit_")
     names = {
@@ -162,32 +207,40 @@ def _with_units(row: Row, without: Sequence[str]) -> dict[str, Any]:
     return {names.get(name, name): _value(value) for name, value in row.items() if name not in without}
 
 
+def missing_document(missing: Sequence[Missing]) -> dict[str, Any]:
+    """Return the missing rows as a part of a document: the first places, and their number."""
+    listed = [asdict(place) for place in missing[:MOST_LISTED]]
+    return {"missing_in_all": len(missing), "missing": listed}
+
+
 def _begin(command: str, events: int | None, out: Location | None) -> dict[str, Any]:
-    """Return what all documents begin with."""
-    return {"format": _FORMAT, "command": command, "events": events, "tables": _path(out)}
+    """Return the first fields of every document."""
+    return {
+        "format": _FORMAT,
+        "command": command,
+        "events": events,
+        "tables": None if out is None else str(out),
+    }
 
 
 def _value(value: Any) -> Any:
-    """Return what JSON can hold: a limit that is no finite number as Kafka prints it."""
+    """Return a value that JSON can represent: numbers that are not finite as Kafka prints them."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _unmatched(entry: Unmatched) -> dict[str, Any]:
-    return {
-        "plan": entry.plan,
-        "entity": _parts(entry.entity),
-        "missing": entry.kind,
-        "nearest": entry.nearest,
-        "no_users": entry.no_users,
-    }
-
-
-def _parts(entity: EntityParts) -> dict[str, Any]:
-    """Return an entity as quotas.yaml has it."""
-    return {kind: {"default": True} if name is None else {"name": name} for kind, name in entity}
-
-
-def _path(out: Location | None) -> str | None:
-    return None if out is None else str(out)
+def _unmatched(unmatched: Sequence[Unmatched]) -> list[dict[str, Any]]:
+    """Return entries of plans, with entities in the form of quotas.yaml."""
+    return [
+        {
+            "plan": entry.plan,
+            "entity": {
+                kind: {"default": True} if name is None else {"name": name} for kind, name in entry.entity
+            },
+            "missing": entry.kind,
+            "nearest": entry.nearest,
+            "no_users": entry.no_users,
+        }
+        for entry in unmatched
+    ]

@@ -1,125 +1,86 @@
-"""The smallest limits, as a table for the terminal."""
+"""The smallest limits of entities: their table, and the notes below it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
-from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, name_text
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
+from tidegate.pipeline.report.notes import callback_note
+from tidegate.pipeline.report.tables import Column, Row, Table
+from tidegate.pipeline.report.text import count_text, things_text
 from tidegate.pipeline.rounding import limit_text
 
-__all__ = [
-    "ESTIMATED",
-    "callback_note",
-    "default_limits",
-    "entity_text",
-    "largest_limits",
-    "limits_notes",
-    "limits_table",
-    "was_throttled",
-]
+__all__ = ["ESTIMATED", "default_limits", "largest_limits", "limits_notes", "limits_table", "was_throttled"]
 
-Row = Mapping[str, Any]
-_LONGEST_SETTING = 70  # cells, of a line
-ESTIMATED = "request time is an estimate: Kafka's request log does not have all of it"
-"""What is to be said of a record that was imported."""
+ESTIMATED = "request time is an estimate: Kafka's request log contains only a part of it"
+"""The note on an imported record."""
 
 _LIMITS = ("never_throttled", "tolerable")
 
 
 def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
-    """Return the table of `rows` (columns `LIMITS_BY_ENTITY`), names folded where there is no room.
+    """Return the `top` entities with the largest limits of each quota type, and the default that all of them need.
 
-    Of each type of quota the `top` entities with the largest limits, and what a default would have to be.
-    tolerated: the heading of the limit that delays some.
+    rows: columns `LIMITS_BY_ENTITY`. tolerated: the heading of the limit that delays some requests.
     """
-    table = Table(
-        title="smallest limits, per second and broker",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    table.add_column("quota", no_wrap=True)
-    table.add_column("entity", overflow="fold")
-    for name in ("throttles\nnothing", tolerated, "throttled\nas recorded"):
-        table.add_column(name, justify="right", no_wrap=True)
+    shown: list[Row | str] = []
     for default in default_limits(rows):
-        for row in largest_limits(rows, default["quota_type"], top=top):
-            table.add_row(*map(Text, _cells(row, entity_text(row))))
-        entities = default["entities"]
-        everybody = (
-            "<default>, for the only one"
-            if entities == 1
-            else f"<default>, for all {count_text(entities)} of them"
-        )
-        table.add_row(*map(Text, _cells(default, everybody)), end_section=True)
-    return table
+        shown += [*largest_limits(rows, default["quota_type"], top=top), default, ""]
+    columns = [
+        Column("quota", "quota_type", QUOTA_NAMES.__getitem__, is_name=True),
+        Column("entity", _entity_or_default, is_name=True),
+        Column("throttles\nnothing", lambda row: limit_text(row["quota_type"], row["never_throttled"])),
+        Column(tolerated, lambda row: limit_text(row["quota_type"], row["tolerable"])),
+        Column("throttled\nas recorded", "recorded_throttled_requests", count_text),
+    ]
+    return Table(caption="smallest limits, per second and broker", columns=columns, rows=shown[:-1])
 
 
 def largest_limits(rows: Sequence[Row], quota_type: str, *, top: int) -> list[Row]:
-    """Return the `top` rows of a type of quota with the largest limits, those first."""
+    """Return the `top` rows of a quota type with the largest limits, those first."""
     return nsmallest(top, (row for row in rows if row["quota_type"] == quota_type), key=_largest_first)
 
 
 def default_limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return, for each type of quota, what a default would have to be to be as good as each entity's own limit."""
-    found = []
-    for quota_type in QUOTA_NAMES:
-        of_type = [row for row in rows if row["quota_type"] == quota_type]
-        if of_type:
-            largest = {name: max(row[name] for row in of_type) for name in _LIMITS}
-            throttled = sum(row["recorded_throttled_requests"] for row in of_type)
-            found.append(
-                {
-                    "quota_type": quota_type,
-                    "entities": len(of_type),
-                    **largest,
-                    "recorded_throttled_requests": throttled,
-                }
-            )
-    return found
+    """Return for each quota type the default that is as high as every entity's own limit."""
+    by_type = {name: [row for row in rows if row["quota_type"] == name] for name in QUOTA_NAMES}
+    return [
+        {
+            "quota_type": quota_type,
+            "entities": len(of_type),
+            **{name: max(row[name] for row in of_type) for name in _LIMITS},
+            "recorded_throttled_requests": sum(row["recorded_throttled_requests"] for row in of_type),
+        }
+        for quota_type, of_type in by_type.items()
+        if of_type
+    ]
 
 
 def limits_notes(rows: Sequence[Row], *, callback: str | None = None) -> list[str]:
-    """Return sentences on what the table does not say. callback: see `callback_note`."""
+    """Return sentences on what the table does not show. callback: see `callback_note`."""
     hidden = sum(was_throttled(row) for row in rows)
-    notes = ["0: any limit would do"] if any(row["never_throttled"] == 0 for row in rows) else []
+    notes = ["0: any limit is high enough"] if any(row["never_throttled"] == 0 for row in rows) else []
     if hidden:
+        entities = things_text(len(rows), "entity", "entities")
         notes.append(
-            f"{count_text(hidden)} of {count_text(len(rows))} were throttled when this was recorded:\n"
-            "what they used is what got through, not what they wanted"
+            f"{count_text(hidden)} of {entities} were throttled when this was recorded:\n"
+            "the record shows what they were allowed to use, not what they needed"
         )
     return notes if callback is None else [*notes, "\n".join(callback_note(callback))]
 
 
-def callback_note(callback: str) -> list[str]:
-    """Return the lines that say whose rules limits are of. callback: the setting of one that decided otherwise."""
-    return [
-        f"{name_text(callback, longest=_LONGEST_SETTING)} was set.",
-        "These limits are by Kafka's own rules: they do not hold for whom it puts",
-        "into a group, or counts otherwise.",
-    ]
-
-
-def entity_text(row: Row) -> str:
-    """Return whose quota it is, in the words of the command line."""
-    parts = (("user", row["entity_user"]), ("client-id", row["entity_client_id"]))
-    return " ".join(f"{kind}={name_text(name)}" for kind, name in parts if name is not None) or "–"
-
-
 def was_throttled(row: Row) -> bool:
-    """Return whether the entity of a row of `LIMITS_BY_ENTITY` waited when it was recorded."""
+    """Return whether the entity of a row of `LIMITS_BY_ENTITY` was throttled when it was recorded."""
     return bool(row["recorded_throttled_requests"] or row.get("recorded_rejected_mutations"))
+
+
+def _entity_or_default(row: Row) -> str:
+    if "entities" not in row:
+        return entity_text(row)
+    if row["entities"] == 1:
+        return "<default>, for the only entity"
+    return f"<default>, for all {count_text(row['entities'])} entities"
 
 
 def _largest_first(row: Row) -> tuple[Any, ...]:
     return -row["never_throttled"], row["entity_user"] or "", row["entity_client_id"] or ""
-
-
-def _cells(row: Row, entity: str) -> list[str]:
-    limits = [limit_text(row["quota_type"], row[name]) for name in _LIMITS]
-    return [QUOTA_NAMES[row["quota_type"]], entity, *limits, count_text(row["recorded_throttled_requests"])]

@@ -1,23 +1,20 @@
-"""Client libraries that came back too early, as a table for the terminal and as JSON."""
+"""Client libraries that sent requests before their throttle time was over: table, notes and JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
-from tidegate.pipeline.report.text import count_text, duration_text, name_text, percent_text
+from tidegate.pipeline.report.names import name_text
+from tidegate.pipeline.report.tables import Column, Row, Table
+from tidegate.pipeline.report.text import count_text, duration_text, percent_text, things_text
 from tidegate.pipeline.schemas import EARLY_BUCKETS
 
-__all__ = ["obedience_json", "obedience_notes", "obedience_table", "worst_first"]
+__all__ = ["obedience_json", "obedience_notes", "obedience_table", "was_told_to_wait", "worst_first"]
 
-Row = Mapping[str, Any]
 _LAST_MS = [*EARLY_BUCKETS.values()][-2]
 
 
 def worst_first(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows (columns `OBEDIENCE_BY_SOFTWARE`), those first who came early most often."""
+    """Return the rows (columns `OBEDIENCE_BY_SOFTWARE`), those with most early requests first."""
     return sorted(
         rows,
         key=lambda row: (
@@ -29,40 +26,46 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
     )
 
 
+def was_told_to_wait(row: Row) -> bool:
+    """Return whether clients of a library were throttled: only those can send too early."""
+    return bool(row["throttled_requests"] or row["early_requests"])
+
+
 def obedience_table(rows: Sequence[Row]) -> Table:
-    """Return the table of `rows`, names folded where there is no room."""
-    table = Table(
-        title="who came back before the throttle was over",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    table.add_column("client library", overflow="fold")
-    for name in ("clients\nearly/thr.", "throttled", "early", "", "by\nmedian", "\nlongest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, _cells(row)))
-    return table
+    """Return the table of `rows`, columns `OBEDIENCE_BY_SOFTWARE`."""
+    columns = [
+        Column("client library", _library_text, is_name=True),
+        Column("clients\nearly/thr.", _clients_text),
+        Column("throttled", "throttled_requests", count_text),
+        Column("early", "early_requests", count_text),
+        Column("early\nshare", lambda row: percent_text(row["early_requests"], row["throttled_requests"])),
+        Column("early by\nmedian", _median_early_ms, _median_text),
+        Column(
+            "early by\nlongest",
+            lambda row: row["longest_early_ms"] if row["early_requests"] else None,
+            duration_text,
+        ),
+    ]
+    return Table(caption="requests sent before the throttle time was over", columns=columns, rows=rows)
 
 
 def obedience_notes(rows: Sequence[Row], *, shown: int) -> list[str]:
-    """Return what is to be said below the table of the first `shown` throttled ones of `rows`."""
-    throttled = [row for row in rows if row["throttled_requests"] or row["early_requests"]]
+    """Return the notes below the table of the first `shown` throttled ones of `rows`."""
+    throttled = [row for row in rows if was_told_to_wait(row)]
     notes = []
     if not throttled:
-        notes.append("nobody was throttled")
+        notes.append("no client was throttled")
     elif not any(row["early_requests"] for row in throttled):
-        notes.append("everybody waited as long as it was told")
+        notes.append("every client waited for its throttle time")
     if shown < len(throttled):
-        notes.append(f"{count_text(len(throttled) - shown)} more: --top, --out")
+        notes.append(f"{count_text(len(throttled) - shown)} more: see --top")
     if never := len(rows) - len(throttled):
-        notes.append(f"never throttled: {count_text(never)} {'library' if never == 1 else 'libraries'}")
+        notes.append(f"never throttled: {things_text(never, 'library', 'libraries')}")
     return notes
 
 
 def obedience_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows with `median_early_ms`, the limit of the bucket that it lies in, in place of the buckets."""
+    """Return the rows with `median_early_ms`, the limit of the bucket of the median, in place of the buckets."""
     return [
         {name: value for name, value in row.items() if name not in EARLY_BUCKETS}
         | {"median_early_ms": _median_early_ms(row)}
@@ -70,29 +73,21 @@ def obedience_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(row: Row) -> list[str]:
+def _library_text(row: Row) -> str:
     software, version = row["client_software"], row["client_software_version"]
-    library = f"{name_text(software)}\n{name_text(version)}" if software or version else "(does not say)"
-    early = row["early_requests"]
-    return [
-        library,
-        f"{count_text(row['early_clients'])}/{count_text(row['throttled_clients'])}",
-        count_text(row["throttled_requests"]),
-        count_text(early),
-        percent_text(early, row["throttled_requests"]),
-        _median_text(_median_early_ms(row)),
-        duration_text(row["longest_early_ms"]) if early else "–",
-    ]
+    return f"{name_text(software)}\n{name_text(version)}" if software or version else "(unknown)"
 
 
-def _median_text(limit_ms: int | None) -> str:
-    if limit_ms is None:
-        return "–"
+def _clients_text(row: Row) -> str:
+    return f"{count_text(row['early_clients'])}/{count_text(row['throttled_clients'])}"
+
+
+def _median_text(limit_ms: int) -> str:
     return f"> {duration_text(_LAST_MS)}" if limit_ms > _LAST_MS else f"≤ {duration_text(limit_ms)}"
 
 
 def _median_early_ms(row: Row) -> int | None:
-    """Return the limit in ms of the bucket that the median of the early returns lies in; None where there is none."""
+    """Return the limit in ms of the bucket of the median early request; None without early requests."""
     left = (row["early_requests"] + 1) // 2
     for name, limit_ms in EARLY_BUCKETS.items():
         left -= row[name]

@@ -1,20 +1,47 @@
-"""Quotas as the file that says them, or as the commands of Apache Kafka that set them."""
+"""Proposed quotas as a file or as commands of Apache Kafka, and the notes on them.
 
+Notes are sentences; items of a list are indented by two spaces.
+"""
+
+import math
 import shlex
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile, dump_quotas_file
 from tidegate.errors import ConfigError
-from tidegate.pipeline.report.text import name_text
+from tidegate.pipeline.backlogs import STEP_MS
+from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
+from tidegate.pipeline.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
+from tidegate.pipeline.replay.limits import ENTITIES_BY
+from tidegate.pipeline.replay.plan import QUOTA_TYPES
+from tidegate.pipeline.report.limits_report import was_throttled
+from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
+from tidegate.pipeline.report.notes import callback_note, range_text
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text, things_text
+from tidegate.pipeline.rounding import given_text
 from tidegate.quota.admin.definitions import EntityParts
+from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["kafka_configs_text", "quotas_text"]
+__all__ = [
+    "hidden_notes",
+    "kafka_configs_text",
+    "quotas_text",
+    "recommend_notes",
+    "skew_notes",
+    "starved_notes",
+]
 
 _WIDTH = 80  # columns
 _LONGEST_REASON = 1000  # characters
 _ENTITY_TYPES = {"user": "users", "client-id": "clients"}
+_FEW = 3  # lines on one type of quota
+_LINES = 10  # entities that a note lists
+_BEHIND = 10  # seconds of a quota that a backlog may take
+_UNEVEN = 1.5  # times its fair share that a node needs for a note
+_TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 
 
 def quotas_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
@@ -25,7 +52,7 @@ def quotas_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
 def kafka_configs_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
     r"""Return a script for a POSIX shell that sets the quotas; BOOTSTRAP names a broker.
 
-    Raises `ConfigError` for a name that no command line can hold.
+    Raises `ConfigError` for a name that no command line can contain.
 
     >>> entry = QuotaEntry(entity=(("user", "a'b"),), values={"producer_byte_rate": 1024.0})
     >>> print(kafka_configs_text(QuotasFile(entries=(entry,)), []).splitlines()[-1])
@@ -51,7 +78,7 @@ def _entity(entity: EntityParts) -> Iterator[str]:
             yield "--entity-default"
         elif "\0" in name:
             raise ConfigError(
-                f"no command line can hold {kind}={name!r}", hint="leave out --as kafka-configs"
+                f"no command line can contain {kind}={name!r}", hint="leave out --as kafka-configs"
             )
         elif name.startswith("-"):
             yield shlex.quote(f"--entity-name={name}")
@@ -75,3 +102,189 @@ def _comments(notes: Sequence[str]) -> Iterator[str]:
             subsequent_indent=f"#   {indent}",
             break_on_hyphens=False,
         )
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int) -> list[str]:
+    """Return all notes on the quotas. wanted: the options of the proposal."""
+    budgets = "".join(
+        f", budget {key}={given_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
+    )
+    options = f"headroom {wanted.headroom:g}{budgets}"
+    notes = [
+        f"Proposed by tidegate recommend from {things_text(events, 'event')}, with {options}.",
+        *_evidence_notes(found),
+        *_outcome_notes(found.outcomes),
+    ]
+    if wanted.protect:
+        notes.append(f"Protected, and not throttled in the forecast: {parts_text(tuple(wanted.protect))}.")
+    notes += hidden_notes(found.entities)
+    notes += starved_notes(found.by, found.quotas, found.entities, found.backlogs)
+    notes += skew_notes(found.nodes)
+    if found.evidence.callback is not None:
+        notes.append(" ".join(callback_note(found.evidence.callback)))
+    return notes
+
+
+def _evidence_notes(found: Recommendation) -> list[str]:
+    """Return for which quotas the record is too short, what it cannot measure, and which clients are ignored."""
+    evidence = found.evidence
+    notes = []
+    if evidence.windows < ENOUGH_WINDOWS:
+        windows = things_text(evidence.windows, "window")
+        notes.append(
+            f"Too little data (--force was given): requests in {windows} of 10 seconds; {ENOUGH_WINDOWS} are enough."
+        )
+    notes += [
+        f"No {QUOTA_NAMES[quota_type]} quota is proposed: {things_text(requests, 'request')}; "
+        f"{ENOUGH_REQUESTS} are enough."
+        for quota_type, requests in found.withheld.items()
+    ]
+    if evidence.is_imported:
+        notes.append(
+            "No request quota is proposed: request time cannot be judged, because a request log does not contain the "
+            "time of network threads."
+        )
+    if found.left_out:
+        ignored = things_text(len(found.left_out), "entity", "entities")
+        names = ", ".join(entity_text(_named(name)) for name in found.left_out[:_FEW])
+        more = ", …" if len(found.left_out) > _FEW else ""
+        notes.append(f"Ignored: {ignored} of the brokers themselves ({names}{more}).")
+    return notes
+
+
+def _outcome_notes(outcomes: Sequence[Row]) -> list[str]:
+    """Return the forecast for the proposal in closed loop: rows of `REPLAY_BY_ENTITY`."""
+    touched = [row for row in outcomes if is_touched(row) or row.get("throttled_requests_high")]
+    if not touched:
+        return ["In a replay of the record, these quotas throttle no client."]
+    touched.sort(key=lambda row: -row["throttle_ms"])
+    notes = [
+        "In a forecast for the record (closed loop: throttled clients send later), these quotas throttle:"
+    ]
+    return notes + _listed(
+        [
+            f"{_throttled(row, 'throttled_requests')}, {range_text(row, 'throttle_ms')} in all, "
+            f"{range_text(row, 'longest_throttle_ms')} at most"
+            + (
+                f", {things_text(row['capped_fetches'], 'smaller fetch', 'smaller fetches')}"
+                if row["capped_fetches"]
+                else ""
+            )
+            + _refused(row, "rejected_mutations")
+            for row in touched[:_LINES]
+        ],
+        of=len(touched),
+    )
+
+
+def hidden_notes(entities: Sequence[Row]) -> list[str]:
+    """Return the entities whose demand is unknown because they were throttled: rows of `LIMITS_BY_ENTITY`."""
+    hidden = sorted(filter(was_throttled, entities), key=lambda row: -row["recorded_throttle_ms"])
+    if not hidden:
+        return []
+    listed = [
+        f"{_throttled(row, 'recorded_throttled_requests')}, {duration_text(row['recorded_throttle_ms'])} in all"
+        + _refused(row, "recorded_rejected_mutations")
+        for row in hidden[:_LINES]
+    ]
+    return [
+        "Throttled when recorded, so that their demand is unknown:",
+        *_listed(listed, of=len(hidden)),
+        "Raise their quotas for a while, record again, and repeat the command.",
+    ]
+
+
+def _throttled(row: Row, column: str) -> str:
+    requests = f"{count_text(row[column])} of {count_text(row['requests'])} requests"
+    return f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: {requests}"
+
+
+def _refused(row: Row, column: str) -> str:
+    return f", {things_text(row[column], 'mutation')} refused" if row[column] else ""
+
+
+def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs: Sequence[Row]) -> list[str]:
+    """Return the consumers whose quotas keep them behind: rows of `LIMITS_BY_ENTITY` and of `BACKLOGS`.
+
+    Those have a backlog of more than ten seconds of their quota: at the end of the record or, if the quota is less than
+    they needed, at their largest backlog. The time to catch up is the backlog divided by the rate that the quota leaves
+    beside new data.
+    """
+    key = QuotaType.FETCH.key
+    values = {entry.entity: entry.values[key] for entry in quotas.entries if key in entry.values}
+    needs = {
+        name_of(row): row["never_throttled"] for row in entities if row["quota_type"] == QuotaType.FETCH.value
+    }
+    behind: list[tuple[float, str]] = []
+    for row in backlogs:
+        value = values.get(entity_of(ENTITIES_BY[by], row), values.get(ENTITIES_BY[by]))
+        if value is None or row["largest_lag_bytes"] is None:
+            continue
+        is_enough = value >= needs.get(name_of(row), math.inf)
+        lag_bytes = row["last_lag_bytes"] if is_enough else row["largest_lag_bytes"]
+        if lag_bytes > _BEHIND * value:
+            behind.append((lag_bytes / value, _behind_text(row, lag_bytes, value)))
+    if not behind:
+        return []
+    shown = [text for _, text in sorted(behind, key=lambda found: (-found[0], found[1]))]
+    return [
+        f"These quotas keep consumers behind, with a backlog of more than {_BEHIND} seconds of the quota:",
+        *_listed(shown[:_LINES], of=len(shown)),
+        "Let them catch up first, or propose a larger quota.",
+    ]
+
+
+def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
+    seconds = (row["last_ms"] + STEP_MS - row["first_ms"]) / 1000
+    grown = row["fetched_bytes"] + row["last_lag_bytes"] - row["first_lag_bytes"]
+    coming = max(0.0, grown / seconds)
+    if value > coming:
+        how_long = f"takes {duration_text(round(1000 * lag_bytes / (value - coming)))}"
+    else:
+        how_long = "is never enough"
+    return (
+        f"{QUOTA_NAMES[QuotaType.FETCH.value]} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
+        f"{row['node_id']}; {given_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
+        f"{bytes_text(coming)} a second of new data"
+    )
+
+
+def skew_notes(nodes: Sequence[Row]) -> list[str]:
+    """Return on which brokers usage is uneven, of all entities or of one: rows of `LIMITS_BY_NODE`.
+
+    Each broker applies a quota by itself: a client that uses one of three brokers most is throttled only by that one.
+    """
+    node_ids = {row["node_id"] for row in nodes}
+    if len(node_ids) < 2:
+        return []
+    notes = []
+    for quota_type in (QuotaType.PRODUCE.value, QuotaType.FETCH.value, QuotaType.REQUEST.value):
+        shares: dict[Name | None, Counter[int]] = defaultdict(Counter)
+        for row in nodes:
+            for name in (None, name_of(row)) if row["quota_type"] == quota_type else ():
+                shares[name][row["node_id"]] += row["amount"]
+        largest = [(name, *by_node.most_common(1)[0], by_node.total()) for name, by_node in shares.items()]
+        uneven = [found for found in largest if found[2] * len(node_ids) >= _UNEVEN * found[3] > 0]
+        uneven.sort(key=lambda found: (found[0] is not None, -found[2]))
+        for name, node, amount, total in uneven[:_FEW]:
+            whose = "all clients" if name is None else entity_text(_named(name))
+            notes.append(
+                f"{QUOTA_NAMES[quota_type]}: {percent_text(amount, total)} of the usage of {whose} is on node {node} "
+                f"of {len(node_ids)}"
+            )
+    if notes:
+        notes.append("Each broker applies a quota by itself: with even usage, smaller quotas are enough.")
+    return notes
+
+
+def _named(name: Name) -> Row:
+    return {"entity_user": name[0], "entity_client_id": name[1]}
+
+
+def _listed(lines: Sequence[str], *, of: int) -> list[str]:
+    """Return lines as a list, with the number of those left out."""
+    more = [f"and {count_text(of - len(lines))} more"] if of > len(lines) else []
+    return [f"  {line}" for line in (*lines, *more)]

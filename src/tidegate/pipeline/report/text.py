@@ -1,40 +1,28 @@
-"""Numbers and foreign names as they are shown on a terminal."""
+"""Numbers, durations and times as people read them."""
 
-import json
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from itertools import islice
-
-from rich.cells import cell_len, set_cell_size
-
-from tidegate.quota.managers.quota_type import QuotaType
+from typing import Any
 
 __all__ = [
-    "QUOTA_NAMES",
+    "NOTHING",
     "bytes_text",
     "count_text",
     "duration_range_text",
     "duration_text",
-    "entity_parts_of",
-    "fitted",
-    "name_text",
     "nanoseconds_text",
     "percent_text",
+    "sentences",
     "size_text",
     "things_text",
+    "thread_time_text",
+    "throttled_text",
     "time_text",
 ]
 
-QUOTA_NAMES = {
-    QuotaType.PRODUCE.value: "produce",
-    QuotaType.FETCH.value: "fetch",
-    QuotaType.REQUEST.value: "request",
-    QuotaType.CONTROLLER_MUTATION.value: "mutation",
-}
-"""Short names of the types of quota, in the order in which they are shown."""
+NOTHING = "–"
+"""Shown in place of a value that does not exist."""
 
-_LONGEST_NAME = 40  # characters of a user or client id that a table shows
-_LONGEST_KIND, _MOST_TAGS = 20, 2
-_TAIL, _WHOLE = 2, 5  # the end of a name that is shortened takes two fifths of the room
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BYTES_STEP = 1024
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
@@ -56,56 +44,17 @@ _MOST_DIGITS = 10**10
 _LARGEST_SIZE = 2.0**70  # what the units of bytes are enough for
 
 
-def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
-    r"""Return a client's own name made harmless: no control characters, not too long; `–` where there is none.
+def sentences(notes: Iterable[str]) -> list[str]:
+    """Return notes as sentences: with a capital letter and a full stop.
 
-    A long name is shortened in the middle: names of pods differ at their end.
-
-    >>> name_text("payments-7f9c6d5b4-x2x4z", longest=14)
-    'payments…x2x4z'
-    >>> name_text("a\x1b[2J"), name_text(None), name_text("")
-    ('a\\x1b[2J', '–', "''")
+    >>> sentences(["0: any limit is high enough", "no client was throttled"])
+    ['0: any limit is high enough.', 'No client was throttled.']
     """
-    if name is None:
-        return "–"
-    shown = "".join(char if char.isprintable() else _escaped(char) for char in name) or "''"
-    if len(shown) <= longest:
-        return shown
-    tail = longest * _TAIL // _WHOLE
-    return f"{shown[: longest - 1 - tail]}…{shown[len(shown) - tail :]}"
-
-
-def entity_parts_of(user: str | None, client_id: str | None, tags: str | None) -> list[tuple[str, str]]:
-    """Return what a quota entity is told by, as pairs of a kind and a name. tags: of a quota callback, as JSON.
-
-    >>> entity_parts_of("alice", None, None), entity_parts_of(None, None, '{"group":"etl"}')
-    ([('user', 'alice')], [('group', 'etl')])
-    """
-    parts = [(kind, name) for kind, name in (("user", user), ("client-id", client_id)) if name is not None]
-    if tags is not None:
-        some = islice(json.loads(tags).items(), _MOST_TAGS)
-        parts += [(name_text(kind, longest=_LONGEST_KIND), name) for kind, name in some]
-    return parts
-
-
-def fitted(text: str, cells: int) -> str:
-    """Return `text` in at most so many cells of a terminal, shortened in the middle; a wide character takes two.
-
-    >>> fitted("loader", 6), fitted("bulk-loader", 6), fitted("注文サービス", 6)
-    ('loader', 'bul…er', '注…ス')
-    """
-    if cell_len(text) <= cells:
-        return text
-    tail, room = "", cells * _TAIL // _WHOLE
-    for char in reversed(text[-cells:]):
-        if cell_len(char + tail) > room:
-            break
-        tail = char + tail
-    return f"{set_cell_size(text, cells - 1 - cell_len(tail)).rstrip()}…{tail}"
+    return [f"{note[:1].upper()}{note[1:]}." for note in notes]
 
 
 def size_text(size: float) -> str:
-    """Return a size that somebody has set: exactly, in the unit in which it is shortest, as far as it has one.
+    """Return a configured size exactly, in the unit that makes it shortest if there is one.
 
     >>> size_text(1048576.0), size_text(20e6), size_text(60000.0), size_text(1234567.0), size_text(2.0**63)
     ('1 MiB', '20 MB', '60 kB', '1,234,567 B', '8388608 TiB')
@@ -148,7 +97,7 @@ def count_text(count: int) -> str:
 
 
 def things_text(count: int, one: str, many: str | None = None) -> str:
-    """Return how many there are of what: `one` of them is called so, several `many`, or `one` with an s.
+    """Return a count and its noun: `one` for 1, otherwise `many`, which is by default `one` with an s.
 
     >>> things_text(1, "request"), things_text(1234, "request"), things_text(0, "fetch", "fetches")
     ('1 request', '1,234 requests', '0 fetches')
@@ -157,19 +106,29 @@ def things_text(count: int, one: str, many: str | None = None) -> str:
 
 
 def percent_text(part: float, whole: float) -> str:
-    """Return a share in percent; `–` of nothing; never rounded to 0 or 100 what is not.
+    """Return a share in percent, `–` of a whole of 0. A share is never rounded to 0 or 100.
 
     >>> percent_text(1, 3), percent_text(0, 0), percent_text(1, 100_000), percent_text(99_999, 100_000)
     ('33.3%', '–', '<0.1%', '>99.9%')
     """
     if not whole:
-        return "–"
+        return NOTHING
     share = 100 * part / whole
     if 0 < share < 0.1:
         return "<0.1%"
     if 99.9 < share < 100:
         return ">99.9%"
     return f"{share:.1f}%"
+
+
+def throttled_text(row: Mapping[str, Any]) -> str:
+    """Return the share of a client's requests that were throttled."""
+    return percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never"
+
+
+def thread_time_text(row: Mapping[str, Any]) -> str:
+    """Return the time that a client's requests took from the broker's threads."""
+    return duration_text((row["handler_ns"] + row["network_ns"]) // _NS_PER_MS)
 
 
 def duration_text(ms: int) -> str:
@@ -243,7 +202,3 @@ def time_text(ts_ms: int) -> str:
         return datetime.fromtimestamp(ts_ms / _MS_PER_SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return str(ts_ms)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")

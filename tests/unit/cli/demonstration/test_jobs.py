@@ -1,12 +1,10 @@
 """What the demo makes of a replay's rows."""
 
-import io
 import re
-
-from rich.console import Console
 
 from tidegate.cli.demonstration.jobs import replay_checks, replay_summary
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan
+from tidegate.pipeline.report.tables import table_lines
 
 
 def row(plan, client, *, quota="Produce", requests=10, throttled=0, different=0):
@@ -65,10 +63,9 @@ def test_plans_that_do_the_same_are_noticed():
 
 def test_the_summary_has_the_clients_bytes_only():
     """Rows of other quotas and other clients are left out; clients come in the demo's order."""
-    out = io.StringIO()
     rows = [*went_well(), row(IN_FORCE, "checkout", quota="Request"), row(IN_FORCE, "tidegate-demo")]
-    Console(file=out, width=80).print(replay_summary(rows[::-1], [Plan(name="generous", records=())]))
-    lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines()]
+    table = replay_summary(rows[::-1], [Plan(name="generous", records=())])
+    lines = [re.split(r"\s{2,}", line.plain) for line in table_lines(table, width=80)]
     assert [line for line in lines if line[0] in (IN_FORCE, "generous")] == [
         [IN_FORCE, "checkout", "none", "10", "never", "–", "0.0%"],
         [IN_FORCE, "loader", "1.0 KiB/s", "10", "20.0%", "1.5 s", "20.0%"],

@@ -1,16 +1,19 @@
-"""The page: nothing from outside is more than text in it, and nothing in it asks anybody."""
+"""The page: nothing from outside is more than text in it, it loads nothing, and its file is private."""
 
 import hashlib
 import json
+import os
 import re
+import stat
 from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
 
+from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.page import html
-from tidegate.pipeline.page.html import report_html
-from tidegate.pipeline.page.parts import Chart, Column, Section, Table
+from tidegate.pipeline.page.html import Chart, Section, check_page, report_html, write_page
+from tidegate.pipeline.report.tables import Column, Table
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -46,9 +49,8 @@ class _Elements(HTMLParser):
 
 
 def _page(name="a"):
-    table = Table(
-        caption=name, columns=[Column(name), Column(name), Column("n", True)], rows=[[name, name, name]]
-    )
+    names = [Column(name, "key", is_name=True), Column(name, "key", is_name=True)]
+    table = Table(caption=name, columns=[*names, Column("n", "key")], rows=[{"key": name}])
     chart = Chart(title=name, description=name, spec={"data": {"values": [{"text": name}]}}, table=table)
     section = Section(anchor="one", title=name, sentences=[name], charts=[chart], tables=[table])
     return report_html(title=name, facts=[(name, name)], sections=[section], made_by=name)
@@ -125,3 +127,35 @@ def test_the_bundle_is_small_and_has_its_licences():
     ):
         assert holder in notices
     assert hashlib.sha256(bundle).hexdigest() == html.BUNDLE_SHA256
+
+
+def test_a_page_is_for_its_owner_alone(tmp_path):
+    """Whatever the umask, and nothing is left beside it."""
+    before = os.umask(0)
+    try:
+        write_page(tmp_path / "r.html", "x\ud800\n", overwrite=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "r.html").stat().st_mode) == 0o600
+    assert (tmp_path / "r.html").read_bytes() == b"x?\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_nothing_is_replaced_unasked(tmp_path):
+    """Not even a link that leads nowhere."""
+    (tmp_path / "r.html").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("r.html", "link"):
+        with pytest.raises(OutputError, match="already exists"):
+            write_page(tmp_path / name, "x", overwrite=False)
+    assert (tmp_path / "r.html").read_text() == "mine"
+    write_page(tmp_path / "r.html", "x", overwrite=True)
+    assert (tmp_path / "r.html").read_text() == "x"
+
+
+def test_what_cannot_be_written_is_said_before(tmp_path):
+    """A directory, or one that is not there."""
+    with pytest.raises(OutputError, match="is a directory"):
+        check_page(tmp_path, overwrite=True)
+    with pytest.raises(OutputError, match="does not exist"):
+        check_page(tmp_path / "no" / "r.html", overwrite=True)

@@ -59,26 +59,30 @@ def test_everything_has_its_section(usage):
     ]
     assert dict(facts)["broker"] == "3"
     [waited, plan] = sections["in-words"].sentences
-    assert waited.startswith("Throttled most, in all: client-id=</script>\\u202e\\x1b[2Jx…")
-    assert plan == "Plan loose would throttle nobody. 1 that waited would not."
+    assert waited.startswith("Longest total throttle times: client-id=</script>\\u202e\\x1b[2Jx…")
+    assert (
+        plan
+        == "Plan loose throttles no client. It does not throttle 1 entity that the record shows as throttled."
+    )
     [chart] = sections["over-time"].charts
     assert "Node 3, limit 100 B/s." in chart.description
     [plans] = sections["plans"].charts
-    assert "1GB/s (client-id)" in {row[1] for row in plans.table.rows}
+    assert "1GB/s (client-id)" in {row[1] for row in plans.table.cells()}
     [heat] = sections["throttles"].charts
     assert len(heat.table.rows) >= 4
     [limits] = sections["limits"].tables
-    assert [row[1] for row in limits.rows] == ["produce"]
+    assert [row[0] for row in limits.cells()] == ["produce", "produce", "request", "request"]
+    assert limits.cells()[1][1] == "<default>, for the only entity"
     [quotas] = sections["recommendation"].tables
-    assert [row[:2] for row in quotas.rows] == [["client-id=<default>", "64KiB (floor)"]]
-    assert quotas.rows[0][-1].startswith("produce: the only one is client-id=</script>\\u202e")
+    assert [row[:2] for row in quotas.cells()] == [["client-id=<default>", "64KiB (floor)"]]
+    assert quotas.cells()[0][-1].startswith("produce: the only one is client-id=</script>\\u202e")
     said = sections["recommendation"].sentences
-    assert "Replayed against what was recorded, it throttles nobody." in said
+    assert "In a replay of the record, these quotas throttle no client." in said
     assert any(
         sentence.startswith("Throttled when recorded, so that") and " of 105 requests, " in sentence
         for sentence in said
     )
-    assert [row[:1] for row in sections["obedience"].tables[0].rows] == [["(does not say)"]]
+    assert [row[:1] for row in sections["obedience"].tables[0].cells()] == [["(unknown)"]]
     json.dumps([chart.spec for section in sections.values() for chart in section.charts], allow_nan=False)
 
 
@@ -101,7 +105,7 @@ def test_a_record_of_nothing_makes_a_page(tmp_path):
     sections, _ = _sections(tmp_path)
     assert list(sections) == ["in-words", "clients", "recommendation", "obedience", "not-exact"]
     assert sections["recommendation"].sentences[0].startswith("No quotas are proposed: nothing to recommend")
-    assert sections["in-words"].sentences == ["Nobody was throttled."]
+    assert sections["in-words"].sentences == ["No client was throttled."]
 
 
 def test_a_limit_that_is_no_number_is_shown(tmp_path):
@@ -128,7 +132,9 @@ def test_the_limit_of_a_group_is_shown(tmp_path):
     assert "group=etl (produce)" in page
     assert "1 KiB/s" in page
     [clients] = sections["clients"].charts
-    assert {(row[2], row[-1]) for row in clients.table.rows} == {("never", "–")}
+    headings = [column.heading for column in clients.table.columns]
+    rows = [dict(zip(headings, cells, strict=True)) for cells in clients.table.cells()]
+    assert {(row["throttled"], row["delay"]) for row in rows} == {("never", "–")}
     assert "(None)" not in page
 
 
@@ -143,5 +149,5 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     sections, _ = _sections(tmp_path)
     said = " ".join(sections["not-exact"].sentences)
     assert "client.quota.callback.class=a:Groups was set" in said
-    assert "Events of node 1 were lost before" in said
-    assert sections["in-words"].sentences == ["Nobody was throttled."]
+    assert "Node 1 lost 1 event before" in said
+    assert sections["in-words"].sentences == ["No client was throttled."]

@@ -6,10 +6,18 @@ import math
 import pytest
 from tests.unit.pipeline.report.rows import HOSTILE, outcome
 
+from tidegate.pipeline.manifest import MOST_LISTED
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import compared
-from tidegate.pipeline.report.documents import json_text, limits_document, replay_document, usage_document
+from tidegate.pipeline.report.documents import (
+    json_text,
+    limits_document,
+    missing_document,
+    replay_document,
+    usage_document,
+)
 
 
 def _document(rows, *, top=100, unmatched=()):
@@ -101,3 +109,14 @@ def test_limits_without_end_are_strings():
     (found,) = json.loads(json_text(document))["entities"]
     assert (found["never_throttled_percent"], found["tolerable_percent"]) == ("Infinity", 1.5)
     assert found["nodes"] == [{"node_id": 1, "peak_percent": "NaN", "largest_thread_ns": 7.0}]
+
+
+def test_a_document_of_many_holes_has_an_end():
+    """The first of them, and their number."""
+    many = [
+        Missing(node_id=1, seq=seq, ts_ms=0, reason="missing rows", lost_events=None)
+        for seq in range(2 * MOST_LISTED)
+    ]
+    document = missing_document(many)
+    assert document["missing_in_all"] == 2 * MOST_LISTED
+    assert [place["seq"] for place in document["missing"]] == list(range(MOST_LISTED))

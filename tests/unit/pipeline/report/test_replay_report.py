@@ -5,9 +5,8 @@ from rich.cells import cell_len
 from tests.unit.pipeline.report.rows import HOSTILE, outcome
 
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan
-from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import compared
-from tidegate.pipeline.report.replay_report import limit_of_row, replay_lines, replay_notes, unmatched_notes
+from tidegate.pipeline.report.replay_report import limit_of_row, replay_lines
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _FIRST_MS = 1_700_000_000_000
@@ -53,7 +52,7 @@ def test_plans_stand_beside_one_another_and_what_really_happened():
     assert _cells(lines, "longest") == ["0", "ms", "–", "1.5", "s"]
     assert _cells(lines, "delayed") == ["–", "–", "25.0%"]
     assert _cells(lines, "since") == ["–", "–", "22:13:20"]
-    assert "throttle, UTC on 2023-11-14" in lines
+    assert "since: time of the first throttle, UTC on 2023-11-14" in lines
 
 
 def test_the_head_says_in_which_loop_each_plan_was_replayed():
@@ -117,7 +116,7 @@ def test_only_who_has_something_to_say_is_shown():
     assert "client-id=was" in text
     assert "client-id=named" in text
     assert "client-id=silent" not in text
-    assert "1 never throttled and without a limit of their own, see --all" in text
+    assert "not shown: 1 entity with no throttling and no individual limit; see --all" in text
     assert "client-id=silent" in "\n".join(_lines([_plan(records=[record])], rows, show_all=True))
 
 
@@ -126,7 +125,7 @@ def test_tables_are_cut_after_the_longest_delays():
     rows = [_throttled("p", user=f"u{number}", throttle_ms=number) for number in range(5)]
     lines = _lines([_plan()], rows, top=2)
     assert [line.partition(" ")[0] for line in lines if line.startswith("user=")] == ["user=u4", "user=u3"]
-    assert "3 more, see --top" in lines
+    assert "3 more: see --top" in lines
     assert _cells(lines, "delay") == ["–", "10", "ms"]  # all five together
 
 
@@ -155,7 +154,7 @@ def test_a_plan_that_counts_these_clients_with_others_is_blank():
     """Nothing is invented, and the blank is explained."""
     lines = _lines([_plan("a"), _plan("b")], [_throttled("a", client_id="x"), _throttled("b", user="y")])
     assert _cells(lines[9:], "throttled") == ["never", "25.0%"]
-    assert "nothing below a plan: it counts these clients together with others" in lines
+    assert "blank: the plan counts these clients together with others" in lines
 
 
 @pytest.mark.parametrize("plans", [1, 2, 3, 5, 12])
@@ -205,43 +204,6 @@ def test_a_limit_that_nobody_wrote_has_all_its_digits(quota_type, bound, text):
     assert limit_of_row(row, Plan(name="p", records=())) == text
 
 
-def test_notes_tell_what_the_tables_do_not():
-    """How many decisions were checked, and capped."""
-    columns = {"approximate_requests": 4, "approximate_after_gap": 3, "approximate_cold_start": 1}
-    row = outcome(requests=10, different_decisions=1, capped_fetches=2, **columns)
-    assert replay_notes(IN_FORCE, [row], in_force=True) == [
-        "in force: 5 of 6 decisions as recorded",
-        "in force: 2 fetches were larger than this plan allows and replayed at its cap",
-        "in force: 3 decisions are approximate: events were lost before (gap)",
-        "in force: 1 decision is approximate: what was before the record is not known (cold start)",
-    ]
-    row = outcome(requests=1, approximate_requests=1)
-    assert replay_notes(IN_FORCE, [row], in_force=True) == [
-        "in force: no decision could be compared with what was recorded"
-    ]
-    assert replay_notes("p", [outcome(requests=10, different_decisions=1)], in_force=False) == []
-
-
-def test_entries_for_nobody_are_named_with_what_to_do():
-    """A misspelt name, a user where nobody has logged in, a pair that never is; the first ten."""
-    entity = (("client-id", None), ("user", "alice\x1b[2J"))
-    entries = [
-        Unmatched(plan="p", entity=(("client-id", "loadr"),), kind="client-id", nearest="loader"),
-        Unmatched(plan="p", entity=entity, kind="user", no_users=True),
-        Unmatched(plan="p", entity=(("client-id", "c"), ("user", "u"))),
-        Unmatched(plan="q", entity=(("client-id", "c"), ("user", "u"))),
-        *[Unmatched(plan="p", entity=(("user", f"u{number}"),), kind="user") for number in range(20)],
-    ]
-    notes = unmatched_notes(entries)
-    assert notes[:3] == [
-        "p: client-id=loadr matches nobody in the record; did you mean loader?",
-        r"p: user=alice\x1b[2J client-id=<default> matches nobody in the record: its only user is ANONYMOUS, "
-        "nobody has logged in; set quotas by client-id, or let the clients authenticate",
-        "p, q: user=u client-id=c matches nobody in the record: both names are there, but never together",
-    ]
-    assert notes[-1] == "13 more entities match nobody"
-
-
 def test_a_limit_that_changed_and_one_of_a_default_are_said():
     """Whose limit it is where the heading does not tell."""
     rows = [
@@ -266,7 +228,7 @@ def test_a_forecast_that_depends_on_the_client_is_a_range():
     assert delays == [["21–50", "s"], ["10–25", "s"], ["10–25", "s"]]
     assert _cells(lines, "longest")[-2:] == ["1.5", "s"]
     assert lines[-2:] == [
-        "1–2 s: between these, as the record does not tell how the client sends, see",
+        "1–2 s: a range, because the record does not show how the client sends; see",
         "docs/closed-loop.md",
     ]
 

@@ -73,4 +73,4 @@ def test_hostile_names_and_huge_numbers_fit_into_80_columns(by):
 def test_a_cut_table_says_so():
     """In its title."""
     lines = _lines([_row()], groups=1234)
-    assert lines[0] == "usage by user and client-id (the 1 with most bytes of 1,234)"
+    assert lines[0] == "usage by user and client-id (1 of 1,234, most bytes first)"

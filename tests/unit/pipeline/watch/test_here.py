@@ -19,7 +19,7 @@ from tidegate.pipeline.jobs.local import local_replay, local_usage
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
-from tidegate.pipeline.report.watch_report import late_notes
+from tidegate.pipeline.report.notes import late_notes
 from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
 from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
@@ -245,7 +245,7 @@ def test_what_comes_too_late_is_counted_and_named(tmp_path, is_resumed):
     assert (watch.totals.events, watch.totals.late_events) == (len(node.events) - late_rows, late_rows)
     assert [PurePath(path).name for path in watch.totals.late_files] == [path.name for path in late]
     (note,) = late_notes(watch.totals.late_events, watch.totals.late_files)
-    assert note.startswith(f"left out {late_rows} events that arrived after later ones")
+    assert note.startswith(f"skipped {late_rows} events that arrived after later events")
     assert files[0].name in note
 
 
