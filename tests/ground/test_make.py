@@ -163,7 +163,7 @@ def _dependency_tables():
 def small(tmp_path):
     """Return the directory of a small project with the tests' own configuration."""
     (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "room.py"):
+    for name in ("conftest.py", "open_stores.py", "room.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = alone\n")
     return tmp_path
