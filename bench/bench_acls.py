@@ -21,8 +21,8 @@ def main() -> None:
     print(f"{'ACLs':>8}{'kept':>12}{'decided':>12}{'one topic':>12}{'any topic':>12}")
     for count in COUNTS:
         spread, crowded = Authorizer(), Authorizer()
-        spread.add(_spread(count))
-        crowded.add(
+        spread.add_acls(_spread(count))
+        crowded.add_acls(
             Acl(codes.TOPIC, "topic", codes.LITERAL, f"User:{number}", "*", codes.READ, codes.ALLOW)
             for number in range(count)
         )

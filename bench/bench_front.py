@@ -151,21 +151,21 @@ async def _run(node: Node, frame: bytes, turns: int, transport: type[Endless] = 
     """Return the microseconds of processor time for each request."""
     channels = [_channel(node, transport(frame), number) for number in range(CONNECTIONS)]
     front = node._front
-    front.begin(time.monotonic_ns())
+    front.begin_turn(time.monotonic_ns())
     for _ in range(1 if transport is Endless else 2):  # the second of a session is the first that is known
         for channel in channels[:1] if transport is Endless else channels:
             channel._on_readable()  # a first request may be served in slices: it is known then
-        front.end(1 << 62)
+        front.finish_turn(1 << 62)
         while any(channel.held for channel in channels):
             await asyncio.sleep(0.001)
-        front.begin(time.monotonic_ns())
-    front.end(1 << 62)
+        front.begin_turn(time.monotonic_ns())
+    front.finish_turn(1 << 62)
     begun = time.process_time_ns()
     for _ in range(turns):
-        front.begin(time.monotonic_ns())
+        front.begin_turn(time.monotonic_ns())
         for channel in channels:
             channel._on_readable()
-        front.end(1 << 62)
+        front.finish_turn(1 << 62)
     took = time.process_time_ns() - begun
     for channel in channels:
         channel.close()

@@ -177,7 +177,7 @@ class ThresholdBound:
         """Return whether `size` more fits at all: the rule for principals whose use is not divided."""
         return self.used + size <= self.capacity
 
-    def add(self, owner: str, size: int = 1) -> None:
+    def count_use(self, owner: str, size: int = 1) -> None:
         """Count `size` more for a principal, or less if negative. The caller has asked `may_add` for what it adds."""
         self.used += size
         used = self._used_by.get(owner, 0) + size
@@ -188,7 +188,7 @@ class ThresholdBound:
 
     def remove(self, owner: str, size: int = 1) -> None:
         """Count `size` less for a principal."""
-        self.add(owner, -size)
+        self.count_use(owner, -size)
 
 
 class ReclaimableBound(Generic[Entry]):
@@ -230,7 +230,7 @@ class ReclaimableBound(Generic[Entry]):
         """Return whether `size` more fits without an eviction."""
         return self.used + size <= self.capacity
 
-    def add(self, entry: Entry, owner: str, size: int = 1) -> None:
+    def add_entry(self, entry: Entry, owner: str, size: int = 1) -> None:
         """Count a new entry as the newest one of its principal."""
         assert entry not in self._owner_of
         self._owner_of[entry] = owner

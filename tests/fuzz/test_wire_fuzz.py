@@ -139,9 +139,9 @@ def fuzz_batches(source, material):
     try:
         for batch in batches(records):
             assert batch.at == end
-            assert batch.end <= len(records)
+            assert batch.end_index <= len(records)
             crc_matches(records, batch)
-            end = batch.end
+            end = batch.end_index
     except ProtocolError:
         pass
     try:

@@ -56,7 +56,7 @@ def test_every_answer_is_that_of_the_rules(
     there: dict[Acl, None] = {}
     for create, some in changes:
         if create:
-            authorizer.add(some)
+            authorizer.add_acls(some)
             there |= dict.fromkeys(some)
         else:
             authorizer.remove(some)

@@ -49,7 +49,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def end_turn(self) -> None:
         """Write what the turn has gathered."""
-        assert self.turn.end()
+        assert self.turn.finish()
         self.kept = len(self.model)
 
     @rule(room=st.integers(0, 300))
@@ -59,7 +59,7 @@ class LogMachine(RuleBasedStateMachine):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes + room, limits[1]))
         try:
-            done = self.turn.end()
+            done = self.turn.finish()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert not self.log.failed

@@ -85,7 +85,7 @@ class Pair:
         self.poller = make_poller(loop)
         self.muting = Muting(loop=loop, monotonic_ns=time.monotonic_ns)
         self.owner.forget = self.muting.forget
-        later = Slices(loop).add
+        later = Slices(loop).schedule
         self.memory = RequestMemory(most_bytes, monotonic_ns=time.monotonic_ns, later=later)
         self.answers = AnswerMemory(most_bytes, later=later, on_excess=Channel.close)
         self.channel = Channel(

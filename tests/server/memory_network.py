@@ -298,7 +298,7 @@ class MemoryPoller:
         self._woken = False
         if self._closed:
             return
-        self._turns.begin(self._monotonic_ns())
+        self._turns.begin_turn(self._monotonic_ns())
         calls, self._calls = self._calls, []
         try:
             for callback in calls:
@@ -311,7 +311,7 @@ class MemoryPoller:
                 if self._turns.at_ns == since_ns:
                     self._turns.at_ns = self._monotonic_ns()
         finally:
-            more = self._turns.end(self._monotonic_ns() + SERVE_NS)
+            more = self._turns.finish_turn(self._monotonic_ns() + SERVE_NS)
         if more or any(connection.callback() for connection in self.connections):
             self.wake()
 

@@ -92,13 +92,13 @@ def test_a_turn_that_fails_leaves_nobody_waiting(tmp_path, caplog) -> None:
             all_in_one_turn(node)
             clients = [await node.connect(name) for name in "abcd"]
             await all_accepted(node)
-            end = turn.end
+            end = turn.finish
 
             def broken_end() -> bool:
-                turn.end = end  # type: ignore[method-assign]
+                turn.finish = end  # type: ignore[method-assign]
                 raise RuntimeError("as asked")
 
-            turn.end = broken_end  # type: ignore[method-assign]
+            turn.finish = broken_end  # type: ignore[method-assign]
             for client in clients:
                 ask(client)
             assert await clients[0].closed()

@@ -34,7 +34,7 @@ class Muted:
         self.loop = asyncio.get_running_loop()
         self.muting = Muting(loop=self.loop, monotonic_ns=time.monotonic_ns)
         self.poller = make_poller(self.loop)
-        self.buffers = FrameBuffers(Slices(self.loop).add)
+        self.buffers = FrameBuffers(Slices(self.loop).schedule)
         self.clients: list[socket.socket] = []
         self.channels: list[Channel] = []
         self.released: dict[Channel, float] = {}
@@ -76,8 +76,8 @@ class Muted:
             handlers={},
             owner=self,
             buffers=self.buffers,
-            memory=RequestMemory(NO_BOUND, monotonic_ns=time.monotonic_ns, later=Slices(self.loop).add),
-            answers=AnswerMemory(NO_BOUND, later=Slices(self.loop).add, on_excess=Channel.close),
+            memory=RequestMemory(NO_BOUND, monotonic_ns=time.monotonic_ns, later=Slices(self.loop).schedule),
+            answers=AnswerMemory(NO_BOUND, later=Slices(self.loop).schedule, on_excess=Channel.close),
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=1000,
         )

@@ -26,12 +26,12 @@ class Sockets:
         for number, (server, _) in enumerate(self.pairs):
             self.poller.add_reader(server.fileno(), self.reader(number))
 
-    def begin(self, since_ns: int) -> None:
+    def begin_turn(self, since_ns: int) -> None:
         """Note that a turn begins."""
         self.notes.append("begin")
         self.shared_ns.append(self.now_ns - since_ns)
 
-    def end(self, until_ns: int) -> bool:
+    def finish_turn(self, until_ns: int) -> bool:
         """Note that a turn ends; return whether somebody waits."""
         self.notes.append("end")
         self.now_ns += 1

@@ -144,7 +144,7 @@ def test_time_of_another_thread_is_charged(tmp_path):
     def handle(request: Request) -> Work:
         wait = Wait()
         wait.charged_ns = asked_ns
-        asyncio.get_running_loop().call_later(waited_s, wait.end)
+        asyncio.get_running_loop().call_later(waited_s, wait.resume)
         yield wait
         return metadata_handler(request)
 
@@ -239,8 +239,8 @@ def test_slices_take_turns():
 
             return run_slice
 
-        slices.add(work("a", 3))
-        slices.add(work("b", 2))
+        slices.schedule(work("a", 3))
+        slices.schedule(work("b", 2))
         while len(slices):
             await asyncio.sleep(0)
 
@@ -278,11 +278,11 @@ class Crowd:
 
     def locked(self, request: Request) -> Work:
         """Work while no other client that is called so does."""
-        yield from self.lock.begin()
+        yield from self.lock.acquire()
         try:
             return (yield from self.work(request))
         finally:
-            self.lock.end()
+            self.lock.release()
 
 
 CROWDED = {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"}

@@ -42,7 +42,7 @@ class NotedTurn:
         self.fails = False
         self.notes: list[str] = []
 
-    def end(self) -> bool:
+    def finish(self) -> bool:
         """Note the end."""
         self.notes.append("end")
         return not self.fails
@@ -181,8 +181,8 @@ def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn, monkeypatch) 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         front = node.node._front
         assert front is not None
-        end = front.end
-        front.end = lambda until_ns: end(0)  # type: ignore[method-assign]
+        end = front.finish_turn
+        front.finish_turn = lambda until_ns: end(0)  # type: ignore[method-assign]
         clients = [await node.connect("c") for _ in range(20)]
         await all_accepted(node)
         for client in clients:
@@ -205,8 +205,8 @@ def test_many_that_wait_leave_another_principal_its_turn(with_turn, monkeypatch)
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         front = node.node._front
         assert front is not None
-        end = front.end
-        monkeypatch.setattr(front, "end", lambda until_ns: end(0))  # no time is left for those that wait
+        end = front.finish_turn
+        monkeypatch.setattr(front, "finish_turn", lambda until_ns: end(0))  # no time is left for those that wait
         many, other = [await node.connect("a") for _ in range(20)], await node.connect("b")
         await all_accepted(node)
         list(front.channels)[-1].connection.set_user("other")
@@ -283,9 +283,9 @@ def test_a_turn_that_an_error_escapes_from_is_over(with_node) -> None:
             raise RuntimeError("as asked")
 
         front._end_turn = fail
-        front.begin(0)
+        front.begin_turn(0)
         with pytest.raises(RuntimeError, match="as asked"):
-            front.end(0)
+            front.finish_turn(0)
         assert not front._in_turn
         await client.metadata()
 
@@ -394,13 +394,13 @@ def test_time_of_the_turn_is_charged_to_those_who_have_a_part_in_it(with_turn) -
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         clients = [await node.connect(name) for name in "abc"]
         await all_accepted(node)
-        end = turn.end
+        end = turn.finish
 
         def slow_end() -> bool:
             time.sleep(0.1)
             return end()
 
-        turn.end = slow_end  # type: ignore[method-assign]
+        turn.finish = slow_end  # type: ignore[method-assign]
         for client in clients:
             ask(client)
         for client in clients:
@@ -424,13 +424,13 @@ def test_a_client_that_goes_before_its_answer_harms_nobody(with_turn) -> None:
         front = node.node._front
         assert front is not None
         gone = min(front.channels, key=lambda channel: channel.connection.id)
-        end = turn.end
+        end = turn.finish
 
         def close_one() -> bool:
             gone.close()
             return end()
 
-        turn.end = close_one  # type: ignore[method-assign]
+        turn.finish = close_one  # type: ignore[method-assign]
         for client in clients:
             ask(client)
         assert await clients[0].closed()

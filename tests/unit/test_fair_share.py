@@ -14,7 +14,7 @@ def test_each_principal_gets_half_of_what_the_others_left():
     shares = []
     for owner in "abcde":
         while bound.may_add(owner):
-            bound.add(owner)
+            bound.count_use(owner)
         shares.append(bound.used_by(owner))
     assert shares == [512, 256, 128, 64, 32]
 
@@ -22,8 +22,8 @@ def test_each_principal_gets_half_of_what_the_others_left():
 def test_a_principal_may_add_again_when_others_leave():
     """The threshold follows what is free now."""
     bound = ThresholdBound(100)
-    bound.add("a", 50)
-    bound.add("b", 25)
+    bound.count_use("a", 50)
+    bound.count_use("b", 25)
     bound.remove("a", 50)
     assert (bound.used, bound.may_add("b", 25), bound.may_add("b", 26)) == (25, True, False)
 
@@ -32,9 +32,9 @@ def test_an_owner_without_use_takes_no_memory():
     """A flood of principals that come and go leaves nothing behind."""
     threshold, reclaimable = ThresholdBound(10), ReclaimableBound(10)
     for n in range(10_000):
-        threshold.add(f"u{n}")
+        threshold.count_use(f"u{n}")
         threshold.remove(f"u{n}")
-        reclaimable.add(n, f"u{n}")
+        reclaimable.add_entry(n, f"u{n}")
         reclaimable.remove(n)
     assert not threshold._used_by
     assert not reclaimable._used_by
@@ -45,7 +45,7 @@ def test_the_largest_holder_loses_its_oldest():
     """A newcomer takes the place of the largest holder's oldest entry, never that of a small one."""
     bound = ReclaimableBound(5)
     for entry, owner in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a"), ("b2", "b")):
-        bound.add(entry, owner)
+        bound.add_entry(entry, owner)
     assert not bound.fits()
     bound.touch("a1")
     assert bound.victim("c") == "a2"
@@ -56,15 +56,15 @@ def test_a_principal_at_the_top_loses_its_own():
     """Of two equal holders the one that adds gives way itself."""
     bound = ReclaimableBound(4)
     for entry, owner in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")):
-        bound.add(entry, owner)
+        bound.add_entry(entry, owner)
     assert bound.victim("b") == "b1"
 
 
 def test_one_that_asks_for_more_than_all_others_hold_evicts_nobody():
     """An entry larger than what any other principal holds has no victim."""
     bound = ReclaimableBound(100)
-    bound.add("a1", "a", 60)
-    bound.add("b1", "b", 40)
+    bound.add_entry("a1", "a", 60)
+    bound.add_entry("b1", "b", 40)
     assert bound.victim("c", 61) is None
     assert bound.victim("c", 60) == "a1"
 
@@ -73,7 +73,7 @@ def test_equal_holders_make_room_for_a_newcomer():
     """Where each holds one, a newcomer with none takes a place."""
     bound = ReclaimableBound(3)
     for owner in "abc":
-        bound.add(owner, owner)
+        bound.add_entry(owner, owner)
     assert bound.victim("d") in set("abc")
 
 
@@ -96,7 +96,7 @@ def test_victims_are_those_of_a_model(steps):
     for what, entry, owner, size in steps:
         row = next((row for row in model if row[0] == entry), None)
         if what == "add" and row is None:
-            bound.add(entry, owner, size)
+            bound.add_entry(entry, owner, size)
             model.append([entry, owner, size])
         elif what == "remove":
             bound.remove(entry)
@@ -121,7 +121,7 @@ def test_many_steps_keep_the_heap_small():
     bound = ReclaimableBound(10**9)
     chance = random.Random(1)
     for n in range(20):
-        bound.add(n, f"u{n}", 1)
+        bound.add_entry(n, f"u{n}", 1)
     for _ in range(20_000):
         bound.resize(chance.randrange(20), chance.randrange(1000))
     assert len(bound._heap) <= 64 + 4 * 20 + 1

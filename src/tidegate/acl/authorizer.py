@@ -76,7 +76,7 @@ class _Patterns(Generic[T]):
                 found.append(prefixed[prefix])
         return found
 
-    def put(self, pattern_type: int, name: str, value: T) -> None:
+    def set_value(self, pattern_type: int, name: str, value: T) -> None:
         """Keep a value in place of the one before."""
         values = self.by_pattern[pattern_type]
         if pattern_type == codes.PREFIXED and name not in values:
@@ -248,7 +248,7 @@ class Authorizer:
         """Return the memory left for more ACLs, in bytes (`Acl.memory_bytes`)."""
         return self._most_bytes - self._acl_bytes
 
-    def add(self, acls: Iterable[Acl]) -> None:
+    def add_acls(self, acls: Iterable[Acl]) -> None:
         """Add ACLs; ignore those that are already in force."""
         for acl in acls:
             if acl not in self._acls:
@@ -276,12 +276,12 @@ class Authorizer:
         by_host = patterns.by_pattern[pattern_type].get(name)
         if by_host is None:
             by_host = {}
-            patterns.put(pattern_type, name, by_host)
+            patterns.set_value(pattern_type, name, by_host)
         host, bit = acl.host, 1 << acl.operation
         allowed, denied = by_host.get(host, (0, 0))
         by_host[host] = (allowed | bit, denied) if acl.permission == codes.ALLOW else (allowed, denied | bit)
         anybody = self._of_anybody.setdefault(acl.resource_type, _Patterns())
-        anybody.put(pattern_type, name, anybody.by_pattern[pattern_type].get(name, 0) + 1)
+        anybody.set_value(pattern_type, name, anybody.by_pattern[pattern_type].get(name, 0) + 1)
 
     def _unindex(self, acl: Acl) -> None:
         pattern_type, name = acl.pattern_type, acl.resource_name
@@ -304,7 +304,7 @@ class Authorizer:
         anybody = self._of_anybody[acl.resource_type]
         count = anybody.by_pattern[pattern_type][name] - 1
         if count:
-            anybody.put(pattern_type, name, count)
+            anybody.set_value(pattern_type, name, count)
         else:
             anybody.remove(pattern_type, name)
 

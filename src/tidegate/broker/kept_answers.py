@@ -69,7 +69,7 @@ class KeptAnswers:
             return None
         return request.header.api_version, bytes(body), more
 
-    def keep(self, key: Key | None, answer: Encoded) -> None:
+    def store_answer(self, key: Key | None, answer: Encoded) -> None:
         """Keep a copy of an answer, unless it is a large one."""
         size = answer.size + _MAX_KEPT_REQUEST_BYTES
         if key is None or size > MAX_KEPT_ANSWER_BYTES:

@@ -52,7 +52,7 @@ class KnownRequests(dict[int, tuple[Find[Kept], dict[bytes, Kept]]]):
         found = self[version] = split_reader(api_key, version, last, values).find, {}
         return found
 
-    def keep(self, request: Request, value: Kept) -> None:
+    def store_value(self, request: Request, value: Kept) -> None:
         """Keep `value` for requests that begin as this one, which has one topic and one partition."""
         api_key, last, values = self._reader
         header = request.header

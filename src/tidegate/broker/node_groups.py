@@ -137,11 +137,11 @@ class NodeGroups:
             on_over(is_kept, self.now_ms())
             self.wake()
 
-        self.storage.group_writes.add(GroupChange(group=group), written)
+        self.storage.group_writes.add_change(GroupChange(group=group), written)
 
     def forget(self, group_id: str) -> None:
         """Keep a group no longer."""
-        self.storage.group_writes.add(GroupChange(removed=group_id), _nothing)
+        self.storage.group_writes.add_change(GroupChange(removed=group_id), _nothing)
 
     # --- groups with and without members
 
@@ -173,9 +173,11 @@ class NodeGroups:
             return error_codes.GROUP_ID_NOT_FOUND
         if problem is not None:
             self.coordinator.delete(group_id)
-            writes.add(GroupChange(removed=group_id))
+            writes.add_change(GroupChange(removed=group_id))
         for page in self.storage.offsets.pages(group_id):
-            writes.add(GroupChange(forgotten=[at._replace(metadata="") for at in page]))  # it may be long
+            writes.add_change(
+                GroupChange(forgotten=[at._replace(metadata="") for at in page])
+            )  # it may be long
             yield
         return error_codes.NONE
 
@@ -224,7 +226,7 @@ class NodeGroups:
             expired = [at for at in page if _is_expired(group, subscription, at, now_ms, retention_ms)]
             is_left = is_left or len(expired) < len(page)
             if expired:
-                self.storage.group_writes.add(GroupChange(forgotten=expired), _nothing)
+                self.storage.group_writes.add_change(GroupChange(forgotten=expired), _nothing)
             yield
         return is_left
 
@@ -246,10 +248,10 @@ class Writes:
         """Return whether all changes that were added are over."""
         return not self._open
 
-    def add(self, change: GroupChange) -> None:
+    def add_change(self, change: GroupChange) -> None:
         """Keep a change."""
         self._open += 1
-        self._storage.group_writes.add(change, partial(self._over, change))
+        self._storage.group_writes.add_change(change, partial(self._over, change))
 
     def answer(self, make: Callable[[list[GroupChange]], Work], late: LateAnswers) -> Deferred:
         """Return what `make`, in slices, makes of the changes that failed, when all are over. No more may be added.

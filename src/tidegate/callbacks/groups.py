@@ -59,7 +59,7 @@ class QuotaGroups(OwnRules):
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
         """Return the tag `group` of who is in one."""
-        group = self._groups.find(user, client_id)
+        group = self._groups.group_of(user, client_id)
         return super().quota_metric_tags(quota_type, user, client_id) if group is None else {GROUP_TAG: group}
 
     def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:

@@ -89,7 +89,7 @@ class Fields:
             )
         return scalar.text
 
-    def number(self, node: Node, *, label: str) -> int | float:
+    def decimal(self, node: Node, *, label: str) -> int | float:
         """Return a number in plain decimal digits; infinities and NaN are for the caller to refuse."""
         scalar = self.scalar(node, label=label)
         if is_number(scalar):

@@ -239,7 +239,7 @@ class _Parser:
         return {setting: self._window(setting, value) for setting, value in table.items.items()}
 
     def _window(self, setting: str, node: Node) -> int:
-        number = self._fields.number(node, label=setting)
+        number = self._fields.decimal(node, label=setting)
         return self._fields.checked(node, lambda: checked_window_setting(setting, number))
 
     def _settings(self, node: Node | None) -> dict[str, str | int]:
@@ -253,7 +253,7 @@ class _Parser:
         return settings
 
     def _setting(self, setting: str, node: Node) -> str | int:
-        read = self._fields.text if setting == SMOOTH else self._fields.number
+        read = self._fields.text if setting == SMOOTH else self._fields.decimal
         given = read(node, label=setting)
         return self._fields.checked(node, lambda: checked_smooth_setting(setting, given))
 
@@ -366,13 +366,13 @@ class _Parser:
                 )
 
     def _value(self, key: str, node: Node, entity: EntityParts) -> float:
-        number = self._size(key, node) if key in SIZE_KEYS else self._fields.number(node, label=key)
+        number = self._size(key, node) if key in SIZE_KEYS else self._fields.decimal(node, label=key)
         return self._fields.checked(node, lambda: checked_value(key, number, entity))
 
     def _size(self, key: str, node: Node) -> int | float:
         scalar = self._fields.scalar(node, label=key)
         if is_number(scalar) or is_disputed_number(scalar) or not_finite(scalar):
-            return self._fields.number(node, label=key)
+            return self._fields.decimal(node, label=key)
         return self._fields.checked(node, lambda: parse_size_bytes(scalar.text), label=key)
 
     def _note(self, key: str, node: Node | None) -> str | None:

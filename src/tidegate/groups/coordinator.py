@@ -57,11 +57,11 @@ class GroupCoordinator:
     def restore(self, stored: StoredGroup, now_ms: int) -> None:
         """Add a stored group and start the sessions of its members."""
         group = Group.of(stored)
-        self._table.put(group)
+        self._table.add_group(group)
         for member in group.members.values():
             self._table.begin_session(member, member.session_timeout_ms, now_ms)
         if len(group.members) > self._table.max_size:
-            self._rebalances.begin(group, "more members than group.max.size", now_ms)
+            self._rebalances.start_rebalance(group, "more members than group.max.size", now_ms)
 
     # --- time
 
@@ -72,7 +72,7 @@ class GroupCoordinator:
     def run(self, now_ms: int, limit: int = 1 << 30) -> bool:
         """Process sessions and rebalances that are due, at most `limit`. Return whether more may be due."""
         for _ in range(limit):
-            deadline = self._table.deadlines.take(now_ms)
+            deadline = self._table.deadlines.pop_expired(now_ms)
             if deadline is None:
                 return False
             self._rebalances.on_over(deadline, now_ms)

@@ -65,7 +65,7 @@ class Deadlines:
         """Return when `take` may have something, None: never."""
         return self._heap[0][_TIME] if self._heap else None
 
-    def take(self, now_ms: int) -> Deadline | None:
+    def pop_expired(self, now_ms: int) -> Deadline | None:
         """Return one that is over, the first of all, and stop it; None where there is none."""
         while self._heap and self._heap[0][_TIME] <= now_ms:
             found: Deadline | None = heapq.heappop(self._heap)[_DEADLINE]

@@ -93,7 +93,7 @@ class Group:
 
     # --- members
 
-    def add(self, member: Member, protocol_type: str, join: Respond) -> None:
+    def add_member(self, member: Member, protocol_type: str, join: Respond) -> None:
         """Add a new member with a waiting JoinGroup. The first member sets the protocol type of the group."""
         assert member.member_id not in self.members
         if not self.members:

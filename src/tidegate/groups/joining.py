@@ -78,7 +78,7 @@ class Joining:
             self._join_group(group, request, respond, now_ms)
             return
         group = Group(request.group_id, now_ms, self._store.owner(request.group_id) or request.owner)
-        self._table.put(group)
+        self._table.add_group(group)
         self._store.save(group.stored(), unheard)
         self._join_group(group, request, respond, now_ms)
 
@@ -196,8 +196,8 @@ class Joining:
         member.is_new = True
         if group.state is _PREPARING and group.previous_state is _EMPTY:
             group.has_new_member = True
-        group.add(member, request.protocol_type, respond)
-        self._table.add(group, member)
+        group.add_member(member, request.protocol_type, respond)
+        self._table.count_member(group, member)
         self._table.hear(member, request.source)
         self._table.begin_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
         self._rebalances.begin_or_complete(group, f"member {member_id!r} joined{why(request.reason)}", now_ms)

@@ -47,18 +47,18 @@ class Rebalances:
     def begin_or_complete(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance, or end one that waits for nobody."""
         if group.state in (_EMPTY, _COMPLETING, _STABLE):
-            self.begin(group, reason, now_ms)
+            self.start_rebalance(group, reason, now_ms)
         else:
             self.complete_if_all_joined(group, now_ms)
 
     def go_on_without(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance after members have left, or complete the current one if all others have joined."""
         if group.state in (_STABLE, _COMPLETING):
-            self.begin(group, reason, now_ms)
+            self.start_rebalance(group, reason, now_ms)
         else:
             self.complete_if_all_joined(group, now_ms)
 
-    def begin(self, group: Group, reason: str, now_ms: int) -> None:
+    def start_rebalance(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance. The first of a group waits for a while for more members."""
         _log.info(
             "rebalancing group %r (state %s, generation %d): %s",
@@ -192,7 +192,7 @@ class Rebalances:
             return
         for member in missing:
             self._table.remove(group, member)
-        self.begin(group, f"{len(missing)} members did not request their assignment", now_ms)
+        self.start_rebalance(group, f"{len(missing)} members did not request their assignment", now_ms)
 
     def _is_put_off(
         self, group: Group, deadline: JoinDeadline | SyncDeadline, missing: Collection[Member], now_ms: int

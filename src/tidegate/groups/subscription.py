@@ -60,7 +60,7 @@ class _Reader:
         self._metadata = metadata
         self._at = 0
 
-    def number(self, packed: struct.Struct) -> int:
+    def read_number(self, packed: struct.Struct) -> int:
         (value,) = packed.unpack_from(self._metadata, self._at)
         self._at += packed.size
         return int(value)
@@ -73,21 +73,21 @@ class _Reader:
         return self._metadata[at : at + length]
 
     def count(self) -> int:
-        value = self.number(_INT)
+        value = self.read_number(_INT)
         if value < 0:
             raise ValueError(value)
         return value
 
 
 def _read(reader: _Reader, among: Container[str]) -> Generator[None, None, set[str]]:
-    reader.number(_SHORT)  # the version, of which nothing depends here
+    reader.read_number(_SHORT)  # the version, of which nothing depends here
     topics = set()
     for number in range(reader.count()):
-        topic = reader.content(reader.number(_SHORT)).decode("utf-8", "replace")
+        topic = reader.content(reader.read_number(_SHORT)).decode("utf-8", "replace")
         if topic in among:
             topics.add(topic)
         if number % _AT_ONCE == 0:
             yield
-    user_data = reader.number(_INT)
+    user_data = reader.read_number(_INT)
     reader.content(max(user_data, 0))
     return topics

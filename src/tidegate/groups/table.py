@@ -60,14 +60,14 @@ class GroupTable:
 
     # --- groups
 
-    def put(self, group: Group) -> None:
+    def add_group(self, group: Group) -> None:
         """Add a new group with the members that it has."""
         self.groups[group.group_id] = group
         group.held_bytes = group.size
-        self.empty.add(group, group.owner, group.size)
+        self.empty.add_entry(group, group.owner, group.size)
         for member in group.members.values():
             self._count_first(group, member)
-            self.members.add(member.owner)
+            self.members.count_use(member.owner)
             self.count_bytes(group, member.owner, member.size)
 
     def forget(self, group: Group) -> None:
@@ -86,7 +86,7 @@ class GroupTable:
     def count_bytes(self, group: Group, owner: str, size: int) -> None:
         """Count bytes more for a principal's members of a group."""
         group.held_bytes += size
-        self.metadata.add(owner, size)
+        self.metadata.count_use(owner, size)
 
     def has_room(self, request: JoinRequest, group: Group | None) -> bool:
         """Return whether there is room for what a request would leave in memory.
@@ -135,7 +135,7 @@ class GroupTable:
         if grown > 0 and not self.metadata.may_add(owner, grown):
             return False
         self._saving += size
-        self.metadata.add(owner, size)
+        self.metadata.count_use(owner, size)
         return True
 
     def release(self, owner: str, size: int) -> None:
@@ -145,10 +145,10 @@ class GroupTable:
 
     # --- members and their sessions
 
-    def add(self, group: Group, member: Member) -> None:
+    def count_member(self, group: Group, member: Member) -> None:
         """Count a member that has been added to its group."""
         self._count_first(group, member)
-        self.members.add(member.owner)
+        self.members.count_use(member.owner)
         self.count_bytes(group, member.owner, member.size)
 
     def _count_first(self, group: Group, member: Member) -> None:
@@ -156,7 +156,7 @@ class GroupTable:
         if group in self.empty:
             self.empty.remove(group)
             group.payer = member.owner
-            self.metadata.add(group.payer, group.size)
+            self.metadata.count_use(group.payer, group.size)
 
     def remove(self, group: Group, member: Member) -> None:
         """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID."""
@@ -170,7 +170,7 @@ class GroupTable:
         self.count_bytes(group, member.owner, -member.size)
         if not group.members:
             self.metadata.remove(group.payer, group.size)
-            self.empty.add(group, group.owner, group.size)
+            self.empty.add_entry(group, group.owner, group.size)
 
     def set_owner(self, member: Member, owner: str) -> None:
         """Count a member for the principal that speaks for it now."""
@@ -179,13 +179,13 @@ class GroupTable:
             self.members.remove(member.owner)
             self.metadata.remove(member.owner, size)
             member.owner = owner
-            self.members.add(owner)
-            self.metadata.add(owner, size)
+            self.members.count_use(owner)
+            self.metadata.count_use(owner, size)
 
     def add_pending(self, group: Group, member_id: str, owner: str, until_ms: int) -> None:
         """Wait for the member that was given an id, until then."""
         pending = group.pending[member_id] = PendingMember(group.group_id, member_id)
-        self.pending.add(pending, owner, pending.size)
+        self.pending.add_entry(pending, owner, pending.size)
         group.held_bytes += pending.size
         self.deadlines.start(pending, until_ms)
 

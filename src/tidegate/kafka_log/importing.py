@@ -289,7 +289,7 @@ class _Import:
         """Return what was taken of a file already, with the digest of that; the file stands behind it."""
         head = log.read(HEAD_BYTES)
         head_digest = blake2b(head, digest_size=16).hexdigest()
-        for known in self._manifest.known(source.node_id, head_digest):
+        for known in self._manifest.files_that_begin_like(source.node_id, head_digest):
             log.rewind()
             digest = blake2b(digest_size=16)
             left = known.size
@@ -468,7 +468,7 @@ def _take(zone: str, block: bytes) -> _Taken:
     columns = RequestColumns(ZoneInfo(zone))
     lines = block.split(b"\n")
     for number, line in enumerate(lines, 1):
-        columns.add(number, line)
+        columns.add_line(number, line)
     return _Taken(
         columns.table(),
         columns.told,

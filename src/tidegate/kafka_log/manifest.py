@@ -65,7 +65,7 @@ class Manifest:
         """Write the manifest, in place of the existing one."""
         write_private_file(directory / IMPORT_MANIFEST, json.dumps(asdict(self), indent=1).encode())
 
-    def known(self, node_id: int, head: str) -> list[ImportedFile]:
+    def files_that_begin_like(self, node_id: int, head: str) -> list[ImportedFile]:
         """Return the files of a node that may begin like one with `head`, the longest first."""
         found = [file for file in self.files
                  if file.node_id == node_id and (file.head == head or file.size < HEAD_BYTES)]  # fmt: skip

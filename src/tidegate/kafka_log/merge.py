@@ -35,7 +35,7 @@ class PlacedEvent(NamedTuple):
     behind: bool
     columns: dict[str, Any]
 
-    def whole(self, node_id: int) -> Event:
+    def all_columns(self, node_id: int) -> Event:
         """Return all columns of the event, but for its `seq`. Raises `EventError` where a value has no room in them."""
         placed = {"node_id": node_id, "seq": 0, "ts_ms": self.decided_us // 1000}
         return whole_event({**placed, **self.columns})
@@ -66,7 +66,7 @@ def hour_table(
         decided.append(_ints(requests, "decided_us"))
         places.append(_ints(requests, "line") * 3 + 1)
     if events:
-        tables += [_plain(table) for table in event_tables(event.whole(node_id) for event in events)]
+        tables += [_plain(table) for table in event_tables(event.all_columns(node_id) for event in events)]
         decided.append(np.array([event.decided_us for event in events], np.int64))
         places.append(np.array([event.line * 3 + 2 * event.behind for event in events], np.int64))
     if there is not None:

@@ -142,7 +142,7 @@ class RequestColumns:
         self._topics: dict[str, int] = {}
         self.has_zookeeper = False
 
-    def add(self, number: int, line: bytes) -> None:
+    def add_line(self, number: int, line: bytes) -> None:
         """Add the request of a line. Count lines without a client request as skipped, and reject unreadable lines."""
         try:
             found = self._read(line)

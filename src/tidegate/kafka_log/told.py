@@ -173,7 +173,7 @@ def told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
     for columns in _quota_events(told):
         found.append(PlacedEvent(told.decided_us, told.line, True, {**columns, "kind": "quota"}))
     for event in found:
-        event.whole(node_id=0)
+        event.all_columns(node_id=0)
     return found
 
 

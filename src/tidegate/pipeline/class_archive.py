@@ -62,7 +62,7 @@ class ClassArchive:
         options = f"{settings.get(_SETTING, '')} {_NEVER_FATAL} {option}".strip()
         return {**settings, _SETTING: options}
 
-    def keep(self) -> None:
+    def install(self) -> None:
         """Move the archive that Java has written to its place, and remove unused archives. Java must have ended."""
         with suppress(OSError):
             if self.is_made and self._being_made.stat().st_size:

@@ -87,7 +87,7 @@ class Results(Protocol):
     def parts(self, name: str, schema: pa.Schema) -> DatedParts:
         """Return where Spark's tasks write the rows of a table with files for each date."""
 
-    def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
+    def keep_files(self, parts: DatedParts, files: Sequence[str]) -> None:
         """Add `files` to the table, and no other files of `parts`: those are of tasks that were repeated."""
 
     def finish(self, made_of: Mapping[str, Any]) -> None:
@@ -292,7 +292,7 @@ class _LocalResults(_RunResults):
             directory.mkdir(mode=0o700)
         return DatedParts(name=name, directory=str(directory.absolute()), schema=schema)
 
-    def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
+    def keep_files(self, parts: DatedParts, files: Sequence[str]) -> None:
         tried, kept = self._made / f".{parts.name}", self._made / f"{parts.name}.parquet"
         with self._errors():
             for file in files:
@@ -398,7 +398,7 @@ class _ElsewhereResults(_RunResults):
     def parts(self, name: str, schema: pa.Schema) -> DatedParts:
         return DatedParts(name=name, directory=str(self._made / f"{name}.parquet"), schema=schema)
 
-    def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
+    def keep_files(self, parts: DatedParts, files: Sequence[str]) -> None:
         self._count(parts.name, parts.schema, files)
 
     def finish(self, made_of: Mapping[str, Any]) -> None:

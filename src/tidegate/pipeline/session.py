@@ -183,7 +183,7 @@ def _end(gateway: Any, archive: ClassArchive | None) -> None:
     with Console(stderr=True).status(_KEEPING) if archive.is_made else nullcontext():
         try:
             gateway.proc.wait(_KEEPING_SECONDS if archive.is_made else None)
-            archive.keep()
+            archive.install()
         except subprocess.TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()

@@ -39,7 +39,7 @@ class AclAdministration:
         """Load the stored ACLs into the authorizer."""
         self.authorizer = authorizer
         self._store = store
-        authorizer.add(store.load_acls())
+        authorizer.add_acls(store.load_acls())
 
     @classmethod
     def of(cls, config: ServerConfig, store: AclStore) -> "AclAdministration | None":
@@ -70,7 +70,7 @@ class AclAdministration:
                         added[acl] = None
                 problems.append(problem)
             if added and self._stored(self._store.create_acls, list(added)):
-                self.authorizer.add(added)
+                self.authorizer.add_acls(added)
                 _log_changes("created", added, connection)
             elif added:
                 problems[-len(some) :] = [

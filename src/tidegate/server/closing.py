@@ -63,7 +63,7 @@ class Closing:
         """
         if self._excess() > 0 and not self._closes_excess:
             self._closes_excess = True
-            self._slices.add(self._close_excess)
+            self._slices.schedule(self._close_excess)
 
     def _excess(self) -> int:
         most: int = self._settings()["max.connections"]

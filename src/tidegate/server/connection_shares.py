@@ -27,15 +27,15 @@ class ConnectionShares:
         self._all: ReclaimableBound[Channel] = ReclaimableBound(_NO_CAPACITY)
         self._by_listener: dict[str, ReclaimableBound[Channel]] = {}
 
-    def add(self, channel: Channel) -> None:
+    def count_connection(self, channel: Channel) -> None:
         """Count a connection."""
         connection = channel.connection
         of_listener = self._by_listener.get(connection.listener)
         if of_listener is None:
             of_listener = self._by_listener[connection.listener] = ReclaimableBound(_NO_CAPACITY)
-        of_listener.add(channel, connection.owner)
+        of_listener.add_entry(channel, connection.owner)
         if not self._quotas.is_protected(connection.listener):
-            self._all.add(channel, connection.owner)
+            self._all.add_entry(channel, connection.owner)
 
     def remove(self, channel: Channel) -> None:
         """Count a connection no longer. Harmless where it is not counted."""
@@ -48,7 +48,7 @@ class ConnectionShares:
         """Count a connection for the principal that has logged in. Does nothing where it has closed."""
         if not channel.closed:
             self.remove(channel)
-            self.add(channel)
+            self.count_connection(channel)
 
     def least_used(self, host: str, listener: str | None = None) -> Channel | None:
         """Return the connection to close so that a client at `host` can connect.

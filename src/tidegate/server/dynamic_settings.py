@@ -245,13 +245,13 @@ class DynamicSettings:
 
         What `check_changes` looks at is taken to be right.
         """
-        yield from self._changes.begin()
+        yield from self._changes.acquire()
         try:
             wanted = self._decide(node, changes)
             yield None
             yield from self._change_in_slices(node, wanted, validate_only=validate_only)
         finally:
-            self._changes.end()
+            self._changes.release()
 
     def _decide(self, node: str, changes: Sequence[SettingChange]) -> dict[str, str | None]:
         """Return the new text of each setting that changes, None where it goes."""

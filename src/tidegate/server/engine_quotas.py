@@ -51,7 +51,7 @@ class EngineQuotas:
         self._now_ms = now_ms
         self.mutation: MutationQuota | None = None
 
-    def begin(self, connection: Connection, header: RequestHeader) -> None:
+    def start_request(self, connection: Connection, header: RequestHeader) -> None:
         """Turn to the next request."""
         self._connection = connection
         self._header = header

@@ -129,13 +129,13 @@ class Front:
             return
         exchange = Exchange(channel, header, len(frame), started_ns)
         quotas = self._quotas
-        quotas.begin(channel.connection, header)
+        quotas.start_request(channel.connection, header)
         turn = self._turn if self._in_turn else None
         request = Request(header, frame, channel.connection, quotas, self._wall_ms(), turn)
         try:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
-                result = self._later.begin(exchange, request, quotas, result)
+                result = self._later.start_work(exchange, request, quotas, result)
             if isinstance(result, Deferred) and result.is_complete:
                 result = result.answer()
                 if result.error is not None:
@@ -207,14 +207,14 @@ class Front:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def begin(self, since_ns: int) -> None:
+    def begin_turn(self, since_ns: int) -> None:
         """Begin a turn, which has taken time since `since_ns`: answers wait until its end."""
         self._in_turn = True
         self.turns += 1
         self.at_ns = now_ns = self._monotonic_ns()
         self._shared_ns = now_ns - since_ns
 
-    def end(self, until_ns: int) -> bool:
+    def finish_turn(self, until_ns: int) -> bool:
         """Serve who waits for this turn, end it, and decide and send what was handled, in the order of the requests.
 
         What handlers put off is handler time of the requests that have a part in it, each in proportion to its bytes.
@@ -260,7 +260,7 @@ class Front:
         """Run the work that handlers put off, add its time to the requests that take part; return the outcome."""
         begun_ns = self._monotonic_ns()
         try:
-            turn_end = _DONE if self._turn.end() else TurnEnd.FAILED
+            turn_end = _DONE if self._turn.finish() else TurnEnd.FAILED
         except Exception:
             _log.exception(
                 "closed the connections of a turn: internal error at its end",

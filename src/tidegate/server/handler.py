@@ -374,7 +374,7 @@ class Wait:
         self._ended = False
         self._go_on: Callable[[], None] | None = None
 
-    def end(self) -> None:
+    def resume(self) -> None:
         """Resume the work."""
         if not self._ended:
             self._ended = True
@@ -391,7 +391,7 @@ class Wait:
 class Turn(Protocol):
     """Work that handlers put off to the end of a turn, done for all requests of the turn together."""
 
-    def end(self) -> bool:
+    def finish(self) -> bool:
         """Run the work; return False if it failed: `Answer.if_turn_fails` then supplies the answers to send."""
         ...
 
@@ -399,7 +399,7 @@ class Turn(Protocol):
 class NothingToDo:
     """The `Turn` of handlers that put nothing off."""
 
-    def end(self) -> bool:
+    def finish(self) -> bool:
         """Return that it is done."""
         return True
 

@@ -56,12 +56,12 @@ class _Lookup:
             self._missing.discard(name)
             self._on_found(name, addresses)
             if not self._missing:
-                self.end()
+                self.resume()
 
-    def end(self) -> None:
+    def resume(self) -> None:
         """Wait no longer."""
         self.over = True
-        self.wait.end()
+        self.wait.resume()
 
 
 class HostNames:
@@ -85,7 +85,7 @@ class HostNames:
                 yield None
         if hosts:
             lookup = self._begin(hosts, found.__setitem__)
-            timer = self._loop.call_later(LOOK_UP_S, lookup.end)
+            timer = self._loop.call_later(LOOK_UP_S, lookup.resume)
             yield lookup.wait
             timer.cancel()
         return found

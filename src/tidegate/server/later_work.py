@@ -75,7 +75,7 @@ class LaterWork:
 
     # --- work in slices -------------------------------------------------------------------------------------------
 
-    def begin(self, exchange: Exchange, request: Request, quotas: EngineQuotas, work: Work) -> Any:
+    def start_work(self, exchange: Exchange, request: Request, quotas: EngineQuotas, work: Work) -> Any:
         """Run the first slice; return its answer, or `UNFINISHED`, and then go on with it later.
 
         Unfinished work has `quotas` to itself from here on.
@@ -135,7 +135,7 @@ class LaterWork:
         owner = exchange.channel.connection.owner
         self._active += 1
         self._active_by[owner] += 1
-        self._slices.add(lambda: self._go_on(exchange, owner), owner)
+        self._slices.schedule(lambda: self._go_on(exchange, owner), owner)
 
     def _take_off(self, owner: str) -> None:
         self._active -= 1
@@ -230,7 +230,7 @@ class LaterWork:
         self._resumed.append(resume)
         if not self._resuming:
             self._resuming = True
-            self._slices.add(self._resume_some)
+            self._slices.schedule(self._resume_some)
 
     def _resume_some(self) -> bool:
         until_ns = self._monotonic_ns() + SLICE_NS

@@ -133,9 +133,9 @@ class Node:
         self._acceptors: dict[str, Acceptor] = {}
         self._listen(network)
         self._slices = Slices(loop)
-        self._buffers = FrameBuffers(self._slices.add)
+        self._buffers = FrameBuffers(self._slices.schedule)
         self._memory = RequestMemory(
-            request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.add
+            request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.schedule
         )
         self._poller = network.poller
         self._sweep: Iterator[None] | None = None
@@ -256,7 +256,7 @@ class Node:
             monotonic_ns=self._clock.monotonic_ns,
         )
         self._answers = AnswerMemory(
-            request_memory_bytes(self.config), later=self._slices.add, on_excess=self.closing.unread
+            request_memory_bytes(self.config), later=self._slices.schedule, on_excess=self.closing.unread
         )
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
@@ -372,12 +372,12 @@ class Node:
             self.closing.excess()
             self._on_slots()
         if callback is not UNCHANGED:
-            yield from self._quotas.changes.begin()
+            yield from self._quotas.changes.acquire()
             try:
                 records = chain(self._static_quotas.values(), self._quotas.definitions.records())
                 yield from self.callback.exchange_in_slices(callback, config, records)
             finally:
-                self._quotas.changes.end()
+                self._quotas.changes.release()
 
     # --- metrics --------------------------------------------------------------------------------------------------
 
@@ -449,18 +449,18 @@ class Node:
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
         self._front.channels[channel] = None
-        self._shares.add(channel)
+        self._shares.count_connection(channel)
         self._front.requests.listeners[listener].created += 1
         if handshake is not None:
             handshake.begin(channel)
         elif sasl is not None:
-            self._logins.begin(channel)
+            self._logins.start_login(channel)
         self.closing.excess()
 
     def _on_closed(self, channel: Channel) -> None:
         assert self._front is not None
         assert self._logins is not None
-        self._logins.end(channel)
+        self._logins.end_login(channel)
         self._shares.remove(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1
         self.connections.release(channel.connection.listener, channel.connection.client_host)
@@ -513,7 +513,7 @@ class Node:
         self._sweep = chain(self.managers.expire_in_slices(now_ms), self.connections.expire_in_slices(now_ms))
         next(self._sweep, None)
         self._usage.expire(now_ms)
-        self._slices.add(self._sweep_on)
+        self._slices.schedule(self._sweep_on)
 
     def _sweep_on(self) -> bool:
         assert self._sweep is not None

@@ -15,16 +15,16 @@ class OneAtATime:
         self._busy = False
         self._waiting: deque[Wait] = deque()
 
-    def begin(self) -> Generator[Wait | None, None, None]:
+    def acquire(self) -> Generator[Wait | None, None, None]:
         """Wait until all that came before has ended."""
         if self._busy:
             self._waiting.append(Wait())
             yield self._waiting[-1]
         self._busy = True
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Resume the next work that waits, if any."""
         if self._waiting:
-            self._waiting.popleft().end()
+            self._waiting.popleft().resume()
         else:
             self._busy = False

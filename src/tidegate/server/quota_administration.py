@@ -101,7 +101,7 @@ class QuotaAdministration:
     ) -> Generator[Wait | None, None, Iterable[AlterResult]]:
         """Apply the alterations, or only validate them, and return a result for each entity."""
         addresses = yield from self._look_up_hosts(alterations)
-        yield from self.changes.begin()
+        yield from self.changes.acquire()
         try:
             outcome = yield from self.definitions.alter_in_slices(
                 alterations, validate_only=validate_only, is_known_host=lambda name: bool(addresses.get(name))
@@ -110,7 +110,7 @@ class QuotaAdministration:
                 return (yield from self._publish_in_slices(outcome, addresses))
             return outcome.results
         finally:
-            self.changes.end()
+            self.changes.release()
 
     def _look_up_hosts(
         self, alterations: Sequence[Alteration]

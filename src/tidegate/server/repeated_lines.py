@@ -77,7 +77,7 @@ class RepeatedLines(logging.Filter):
         if kind is not None:
             self._forget(name)
         self._kinds[name] = _Kind(now_s + PERIOD_S, owner)
-        self._shares.add(owner)
+        self._shares.count_use(owner)
         return True
 
     def sums(self, now_s: float) -> list[str]:

@@ -6,7 +6,7 @@ about a millisecond of work, and returns its answer. The front runs the first sl
 do, and with other long work in rounds.
 
     slices = Slices(loop)
-    slices.add(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
+    slices.schedule(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
 """
 
 from collections.abc import Callable, Generator
@@ -57,7 +57,7 @@ class Slices:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, run_slice: RunSlice, owner: str = "") -> None:
+    def schedule(self, run_slice: RunSlice, owner: str = "") -> None:
         """Call `run_slice` from the next turn on, until it returns True. It must not raise.
 
         owner: the principal that it is done for; by default the node.
@@ -74,7 +74,7 @@ class Slices:
             return advance(work, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
 
         if not run_slice():
-            self.add(run_slice)
+            self.schedule(run_slice)
 
     def close(self) -> None:
         """Drop all that is under way."""

@@ -86,7 +86,7 @@ class _Group:
 class OffsetTable:
     """The positions of all groups of a node, counted by the principals that own the groups.
 
-    bound: the bytes of all positions. A caller reserves what it will add (`ThresholdBound.add`) before it is written,
+    bound: the bytes of all positions. A caller reserves what it will add (`ThresholdBound.count_use`) before it is written,
     and gives that back when it is counted here.
     """
 
@@ -165,7 +165,7 @@ class OffsetTable:
             return _group_size(group_id) + _TOPIC_BYTES
         return 0 if topic in group.topics else _TOPIC_BYTES
 
-    def put(
+    def set_positions(
         self, group_id: str, topic: str, positions: Mapping[int, bytes], owner: str = UNKNOWN_OWNER
     ) -> None:
         """Set packed positions of one group in one topic. owner: the principal that a new group counts for."""
@@ -199,13 +199,13 @@ class OffsetTable:
         for of_group, of_topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms in rows:
             if of_topic != topic or of_group != group_id:
                 if group_id is not None and topic is not None:
-                    self.put(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
+                    self.set_positions(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
                 group_id, topic, positions = of_group, names.setdefault(of_topic, of_topic), {}
             expire = _NO_EXPIRY if expire_ms is None else expire_ms
             packed = _VALUES.pack(offset, leader_epoch, commit_ms, expire)
             positions[partition] = packed + metadata.encode() if metadata else packed
         if group_id is not None and topic is not None:
-            self.put(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
+            self.set_positions(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
 
     def forget(self, positions: Iterable[CommittedOffset]) -> None:
         """Forget positions that were not committed again since."""
@@ -246,7 +246,7 @@ class OffsetTable:
     def _count(self, group: _Group, size: int) -> None:
         if size:
             group.size += size
-            self.bound.add(group.owner, size)
+            self.bound.count_use(group.owner, size)
 
 
 def growth(before: Mapping[int, bytes], positions: Mapping[int, bytes]) -> int:

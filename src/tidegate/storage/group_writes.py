@@ -100,7 +100,7 @@ class _Batch:
         self.number = self.rows = 0
         self.is_open = True
 
-    def add(self, change: GroupChange, number: int, record_bytes: int) -> None:
+    def add_change(self, change: GroupChange, number: int, record_bytes: int) -> None:
         """Add a change with record `number`, which replaces earlier ones of the same positions or group."""
         self.number = number
         self.rows += record_bytes // ROW_BYTES
@@ -192,7 +192,7 @@ class GroupWrites:
         self._scheduler = scheduler
         self._plan()
 
-    def add(self, change: GroupChange, on_over: _OnOver) -> None:
+    def add_change(self, change: GroupChange, on_over: _OnOver) -> None:
         """Keep a change. `on_over` is called once, on the loop, with whether it is kept: at once, or later."""
         if self._closed:
             on_over(False)
@@ -265,7 +265,7 @@ class GroupWrites:
         if not batch.is_open:
             batch = self._batch = _Batch()
             self._gathered.append(batch)
-        batch.add(change, number, len(record))
+        batch.add_change(change, number, len(record))
         if self._timer is None or batch.rows >= ROWS_AT_ONCE:
             self._plan()
         return True
@@ -370,7 +370,7 @@ class GroupWrites:
             self._offsets.bound.remove(change.owner, change.reserved)
         for topic, positions in change.positions.items():
             if topic not in dropped:
-                self._offsets.put(change.group_id, topic, positions, change.owner)
+                self._offsets.set_positions(change.group_id, topic, positions, change.owner)
         if change.forgotten:
             self._offsets.forget(change.forgotten)
 

@@ -50,9 +50,9 @@ class PartitionBound:
             " has no more than are free."
         )
 
-    def take(self, owner: str, partitions: int) -> None:
+    def count_partitions(self, owner: str, partitions: int) -> None:
         """Count partitions that an owner adds; the caller has asked `problem`."""
-        self._bound.add(owner, partitions)
+        self._bound.count_use(owner, partitions)
 
     def give_back(self, owners: Mapping[str, int]) -> None:
         """Count partitions that are gone no longer. owners: how many of each owner's."""

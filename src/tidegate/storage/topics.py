@@ -159,7 +159,7 @@ class Topics:
         """Count the partitions of a stored topic for their owners."""
         unknown = stored.partitions - sum(stored.owners.values())
         for owner, partitions in (*stored.owners.items(), (UNKNOWN_OWNER, unknown)):
-            self._bound.take(owner, partitions)
+            self._bound.count_partitions(owner, partitions)
 
     def room(self) -> int:
         """Return how many partitions the node may still hold."""
@@ -338,7 +338,7 @@ class Topics:
     @contextmanager
     def _taken(self, owner: str, partitions: int) -> Iterator[None]:
         """Count partitions that are created inside; not those of a creation that fails."""
-        self._bound.take(owner, partitions)
+        self._bound.count_partitions(owner, partitions)
         try:
             yield
         except BaseException:

@@ -188,7 +188,7 @@ class Appender:
         while self._at != self._end or self._find_room_or_drop(now_ms):
             assert self._segment is not None
             try:
-                number = self._segment.number(names)
+                number = self._segment.name_index(names)
             except OSError as error:
                 self._fail(error)
                 self._close_segment()
@@ -273,7 +273,7 @@ class Appender:
         segment = self._segment
         if segment is None:
             return
-        segment.end(self._offset + self._at)
+        segment.close_files(self._offset + self._at)
         self._fd = -1
         self._segment_seq = self._next_seq()
         self._segment, self._closing = None, segment

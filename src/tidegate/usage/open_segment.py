@@ -55,7 +55,7 @@ class OpenSegment:
         try:
             self.write(encode_header(header), 0)
         except OSError:
-            self.end(0)
+            self.close_files(0)
             self._unlink()
             raise
 
@@ -65,7 +65,7 @@ class OpenSegment:
         if written != len(data):
             raise OSError(f"{self._path}: wrote only {written} of {len(data)} bytes")
 
-    def number(self, names: Names) -> int:
+    def name_index(self, names: Names) -> int:
         """Return the number of `names`, written to the names file before; `NAMES_FULL` when it is full.
 
         The table holds as many bytes as the file, `NAMES_BYTES_MAX` at most.
@@ -104,7 +104,7 @@ class OpenSegment:
                 return f"{path} was truncated to {mine.st_size} of {size_bytes} bytes"
         return None
 
-    def end(self, used_bytes: int) -> None:
+    def close_files(self, used_bytes: int) -> None:
         """Close the files and accept no more rows. used_bytes: where the last row ended."""
         self._used_bytes = used_bytes
         with contextlib.suppress(OSError):  # if the file was cut: what came after that can be read

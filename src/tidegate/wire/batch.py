@@ -141,7 +141,7 @@ class BatchHeader(NamedTuple):
         return self.length + OVERHEAD_BYTES
 
     @property
-    def end(self) -> int:
+    def end_index(self) -> int:
         """Return where the next batch begins in the buffer."""
         return self.at + self.length + OVERHEAD_BYTES
 
@@ -203,14 +203,14 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
             return
         batch = read_header(records, at)
         yield batch
-        at = batch.end
+        at = batch.end_index
     if end - at >= OVERHEAD_BYTES:
         _check_size(_LENGTH.unpack_from(records, at + LENGTH_AT)[0], at, max_bytes=max_bytes)
 
 
 def crc_matches(records: Buffer, batch: BatchHeader) -> bool:
     """Return whether the batch's CRC-32C is right. Nothing is copied."""
-    covered = memoryview(records)[batch.at + ATTRIBUTES_AT : batch.end]
+    covered = memoryview(records)[batch.at + ATTRIBUTES_AT : batch.end_index]
     return checksum.crc32c(covered) == batch.crc
 
 
@@ -268,14 +268,16 @@ def assign_offsets(records: bytearray | memoryview, at: int, *, base_offset: int
 def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
     """Make the CRC of the batch at `at` right again after a change behind it."""
     batch = read_header(records, at)
-    _CRC.pack_into(records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end]))
+    _CRC.pack_into(
+        records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end_index])
+    )
 
 
 def _only_batch(records: Buffer, api_version: int) -> BatchHeader:
     """Return the header of the one batch in `records`; mostly it fills them."""
     if len(records) >= HEADER_BYTES:
         batch = read_header(records)
-        if batch.magic == MAGIC and batch.end == len(records):
+        if batch.magic == MAGIC and batch.end_index == len(records):
             return batch
     found = batches(records)
     first, second = next(found, None), next(found, None)

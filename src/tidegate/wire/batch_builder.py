@@ -83,11 +83,11 @@ def read_records(batch: Buffer, at: int = 0) -> Iterator[Record]:
     header = read_header(batch, at)
     if header.compression:
         raise CorruptRecordsError(f"only uncompressed batches can be read, got codec {header.compression!r}")
-    view = memoryview(batch)[: header.end]
+    view = memoryview(batch)[: header.end_index]
     at += HEADER_BYTES
     for _ in range(header.record_count):
         size, at = _varlong(view, at)
-        end = _bounded(size, at, header.end)
+        end = _bounded(size, at, header.end_index)
         timestamp_delta, at = _varlong(view, at + 1)
         offset_delta, at = _varlong(view, at)
         key, at = _bytes(view, at, end)

@@ -162,18 +162,18 @@ class _ReaderSource:
         if not field.nullable:
             out.line(f"{stop} = at + {plain_size}")
             out.line(f"if not at <= {stop} <= end: raise cut_off({field.type!r}, {plain_size}, end - at)")
-            self.take(field, value, stop)
+            self.read_value(field, value, stop)
             return value
         with out.indented(f"if {size} {'>' if is_string else '>='} {self.extra}:"):
             out.line(f"{stop} = at + {plain_size}")
             out.line(f"if {stop} > end: raise cut_off({field.type!r}, {plain_size}, end - at)")
-            self.take(field, value, stop)
+            self.read_value(field, value, stop)
         if is_string:  # mostly it is empty or null
             out.line(f"elif {size} == {self.extra}: {value} = ''")
         out.line(f"else: {value} = None")
         return value
 
-    def take(self, field: Field, value: str, stop: str) -> None:
+    def read_value(self, field: Field, value: str, stop: str) -> None:
         """Read the bytes up to `stop` as the value. `string_size` has checked long strings of flexible versions."""
         source = f"buf[at:{stop}]"
         if field.type == "string" and not self.flexible:

@@ -24,7 +24,7 @@ def decoys_of(*credentials: ScramCredential, key: bytes = b"key") -> Decoys:
     """Return the decoys of a cluster whose users have these credentials for SHA-512."""
     made = Decoys(key)
     for each in credentials:
-        made.add(SHA_512.name, each)
+        made.count_credential(SHA_512.name, each)
     return made
 
 
@@ -84,9 +84,9 @@ def test_few_decoys_change_when_users_come_and_go() -> None:
     users = [credential(4096 + 4096 * (number % 3 == 0)) for number in range(100)]
     decoys = decoys_of(*users)
     before = [decoys.of(SHA_512, name) for name in NAMES]
-    decoys.add(SHA_512.name, credential(4096))
+    decoys.count_credential(SHA_512.name, credential(4096))
     assert [decoys.of(SHA_512, name) for name in NAMES] == before
-    decoys.add(SHA_512.name, credential(16384))
+    decoys.count_credential(SHA_512.name, credential(16384))
     after = [decoys.of(SHA_512, name) for name in NAMES]
     changed = [new.iterations for new, old in zip(after, before, strict=True) if new != old]
     assert 0 < len(changed) < len(NAMES) / 20
@@ -102,7 +102,7 @@ def test_both_mechanisms_ask_a_user_alike() -> None:
     """As most users have one form for both, so have decoys, and users that have one mechanism only."""
     decoys = decoys_of(credential(4096), credential(8192))
     for iterations in (4096, 8192):
-        decoys.add(SHA_256.name, credential(iterations))
+        decoys.count_credential(SHA_256.name, credential(iterations))
     forms = [{Form.of(decoys.of(each, name)) for each in (SHA_256, SHA_512)} for name in NAMES]
     assert {len(each) for each in forms} == {1}
     assert {decoys.of(SHA_512, name, credential(8192)).iterations for name in NAMES} == {8192}

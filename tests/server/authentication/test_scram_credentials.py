@@ -58,19 +58,19 @@ def described(credentials: ScramCredentials, *names: str) -> list[Described]:
 def test_a_credential_is_kept_found_and_removed(store: MetadataStore) -> None:
     """It holds when it is answered, survives, and what is kept is no password."""
     credentials = ScramCredentials(store, exact=True)
-    assert credentials.find(SHA_256, "alice") is None
+    assert credentials.credential_of(SHA_256, "alice") is None
     assert altered(credentials, [], [upsertion("alice"), upsertion("bob", 2, 8192)]) == {
         ("alice", 0, None), ("bob", 0, None),
     }  # fmt: skip
     expected = SHA_256.credential_of_salted(SALTED, salt=b"salt", iterations=4096)
-    assert credentials.find(SHA_256, "alice") == expected
-    assert credentials.find(SHA_256, "bob") is None
+    assert credentials.credential_of(SHA_256, "alice") == expected
+    assert credentials.credential_of(SHA_256, "bob") is None
     again = ScramCredentials(store, exact=True)
-    assert again.find(SHA_256, "alice") == expected
+    assert again.credential_of(SHA_256, "alice") == expected
     assert described(again, "bob") == [("bob", 0, "", [(2, 8192)])]
     assert sorted(described(again)) == [("alice", 0, "", [(1, 4096)]), ("bob", 0, "", [(2, 8192)])]
     assert altered(again, [Deletion("alice", 1)]) == {("alice", 0, None)}
-    assert ScramCredentials(store, exact=True).find(SHA_256, "alice") is None
+    assert ScramCredentials(store, exact=True).credential_of(SHA_256, "alice") is None
     for path in (Path(store._path), store.recent_path):
         assert SALTED not in path.read_bytes()
 
@@ -80,12 +80,12 @@ def test_unknown_users_look_like_those_that_exist(store: MetadataStore) -> None:
     credentials = ScramCredentials(store)
     salt = bytes(range(200, 264 - 8)) + b"12345678"
     altered(credentials, [], [upsertion("alice", 1, 8192, salt), upsertion("bob", 2, 8192, salt)])
-    unknown = credentials.find(SHA_256, "mallory"), credentials.find(SHA_256, "bob")
+    unknown = credentials.credential_of(SHA_256, "mallory"), credentials.credential_of(SHA_256, "bob")
     assert [(each.iterations, len(each.salt)) for each in unknown if each] == [(8192, len(salt))] * 2
     again = ScramCredentials(store)
-    assert unknown == (again.find(SHA_256, "mallory"), again.find(SHA_256, "bob"))
+    assert unknown == (again.credential_of(SHA_256, "mallory"), again.credential_of(SHA_256, "bob"))
     altered(again, [Deletion("alice", 1)], [])
-    gone = again.find(SHA_256, "alice")
+    gone = again.credential_of(SHA_256, "alice")
     assert gone is not None
     assert gone.iterations == 4096  # no user has the mechanism now
 
@@ -148,12 +148,12 @@ def test_what_cannot_be_stored_is_not_in_force(
     def fail(changes: Sequence[CredentialChange]) -> None:
         raise StorageError("the disk is full")
 
-    before = credentials.find(SHA_256, "a")
+    before = credentials.credential_of(SHA_256, "a")
     credentials._store = type("Full", (), {"change_credentials": staticmethod(fail)})()
     ((user, code, text),) = altered(credentials, [], [upsertion("a", iterations=5000)])
     assert (user, code) == ("a", 56)
     assert "nothing was changed" in str(text)
-    assert credentials.find(SHA_256, "a") == before
+    assert credentials.credential_of(SHA_256, "a") == before
     assert "the disk is full" in caplog.text
     assert all(hasattr(record, "repeats") for record in caplog.records), (
         "a client can write it by the thousand"

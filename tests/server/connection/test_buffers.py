@@ -21,10 +21,10 @@ def with_later() -> tuple[FrameBuffers, list[Callable[[], bool]]]:
 def test_usual_frames_are_used_again() -> None:
     """A few of them."""
     buffers, later = with_later()
-    frames = [buffers.take(1) for _ in range(KEPT_FRAMES + 1)]
+    frames = [buffers.acquire(1) for _ in range(KEPT_FRAMES + 1)]
     for frame in frames:
         buffers.give_back(frame)
-    again = [buffers.take(FIRST_FRAME_BYTES) for _ in frames]
+    again = [buffers.acquire(FIRST_FRAME_BYTES) for _ in frames]
     assert sum(frame in frames for frame in again) == KEPT_FRAMES
     assert not later
 
@@ -32,7 +32,7 @@ def test_usual_frames_are_used_again() -> None:
 def test_long_frames_are_freed_a_part_at_a_time() -> None:
     """One after the other; what nobody filled is nothing to be freed."""
     buffers, later = with_later()
-    first, second, empty = (buffers.take(LONG_BYTES) for _ in range(3))
+    first, second, empty = (buffers.acquire(LONG_BYTES) for _ in range(3))
     buffers.give_back(first)
     buffers.let_go(second, LONG_BYTES)
     buffers.let_go(empty, FREED_AT_ONCE_BYTES)
@@ -42,14 +42,14 @@ def test_long_frames_are_freed_a_part_at_a_time() -> None:
         sizes.append(len(first) + len(second))
     assert sizes == [size * FREED_AT_ONCE_BYTES for size in (9, 8, 7, 6, 5, 4, 3)]
     assert len(empty) == LONG_BYTES
-    buffers.give_back(buffers.take(LONG_BYTES))
+    buffers.give_back(buffers.acquire(LONG_BYTES))
     assert len(later) == 2
 
 
 def test_what_is_looked_into_stays() -> None:
     """It goes with the last view of it; the next one is freed."""
     buffers, later = with_later()
-    seen, free = buffers.take(LONG_BYTES), buffers.take(LONG_BYTES)
+    seen, free = buffers.acquire(LONG_BYTES), buffers.acquire(LONG_BYTES)
     seen[:4] = b"here"
     view = memoryview(seen)[:4]
     buffers.let_go(seen, LONG_BYTES)

@@ -30,7 +30,7 @@ def acl(text: str) -> Acl:
 def authorizer_of(*lines: str, **options: bool) -> Authorizer:
     """Return an authorizer with these ACLs."""
     authorizer = Authorizer(super_users=frozenset(("User:root",)), allow_if_no_acl=options.get("open", False))
-    authorizer.add(map(acl, lines))
+    authorizer.add_acls(map(acl, lines))
     return authorizer
 
 
@@ -139,7 +139,7 @@ def test_a_change_holds_at_once() -> None:
     authorizer = authorizer_of()
     read = acl("allow alice read topic literal t")
     assert allowed(authorizer, "alice", "t") == ""
-    authorizer.add([read])
+    authorizer.add_acls([read])
     assert allowed(authorizer, "alice", "t") == "read describe"
     authorizer.remove([read])
     assert allowed(authorizer, "alice", "t") == ""
@@ -151,8 +151,8 @@ def test_what_is_deleted_leaves_nothing_behind() -> None:
     lines = [lines for lines, *_ in CASES.values()] + [lines for lines, _ in OPEN.values()]
     acls = [acl(line) for some in lines for line in some]
     authorizer = authorizer_of(open=True)
-    authorizer.add(acls)
-    authorizer.add(acls)
+    authorizer.add_acls(acls)
+    authorizer.add_acls(acls)
     assert len(authorizer) == len(set(acls))
     authorizer.remove(acls)
     authorizer.remove(acls)
@@ -220,7 +220,7 @@ def test_acls_are_counted_as_no_less_than_they_take() -> None:
     authorizer = Authorizer()
     tracemalloc.start()
     try:
-        authorizer.add(
+        authorizer.add_acls(
             [
                 Acl(*(part.encode().decode() if isinstance(part, str) else part for part in line))
                 for line in lines
@@ -241,7 +241,7 @@ def test_filters_find_what_they_say() -> None:
         acl("deny bob write group literal t-1 10.0.0.1"),
     ]
     authorizer = Authorizer()
-    authorizer.add(acls)
+    authorizer.add_acls(acls)
 
     def found(*wanted: object) -> list[int]:
         return [acls.index(each) for each in run_at_once(authorizer.matching_in_slices(AclFilter(*wanted)))]  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def asked(body):
 def test_answers_are_kept_by_all_that_they_depend_on():
     """The same bytes asked by another address are another question."""
     kept, answer = KeptAnswers(), encode_response(12, 1, 5, {"error_code": 0})
-    kept.keep(kept.key(asked(b"who"), ("here", 1)), answer)
+    kept.store_answer(kept.key(asked(b"who"), ("here", 1)), answer)
     found = kept.get(kept.key(asked(b"who"), ("here", 1)))
     assert found.with_correlation_id(5).buffers == answer.buffers
     assert kept.get(kept.key(asked(b"who"), ("there", 1))) is None
@@ -105,15 +105,15 @@ def test_kept_answers_are_bounded_in_number_and_bytes():
     kept = KeptAnswers()
     small = encode_response(12, 1, 5, {"error_code": 0})
     for number in range(MAX_KEPT_ANSWERS * 2):
-        kept.keep(kept.key(asked(bytes([number]))), small)
+        kept.store_answer(kept.key(asked(bytes([number]))), small)
         assert len(kept._answers) <= MAX_KEPT_ANSWERS
     for megabytes, number in ((1, 3), (2, 1), (5, 0)):
         kept.clear()
         large = Encoded([bytearray(megabytes * 2**20)], megabytes * 2**20 - 4, 0, -1)
         for at in range(10):
-            kept.keep(kept.key(asked(bytes([at]))), large)
+            kept.store_answer(kept.key(asked(bytes([at]))), large)
             assert sum(found.size for found in kept._answers.values()) <= MAX_KEPT_ANSWER_BYTES
             assert len(kept._answers) <= number
     assert kept.key(asked(bytes(2000))) is None
-    kept.keep(None, small)
+    kept.store_answer(None, small)
     assert not kept._answers

@@ -103,7 +103,7 @@ def test_all_versions_share_one_bound(node: Node, monkeypatch: pytest.MonkeyPatc
     """A client that asks in every version has no more kept than one that asks in a single one."""
     monkeypatch.setattr(known_requests, "MAX_KEPT", 20)
     known: list[KnownRequests[Any]] = []
-    keep = KnownRequests.keep
+    keep = KnownRequests.store_value
 
     def noted(self: KnownRequests[Any], *args: Any) -> None:
         known.append(self)

@@ -19,7 +19,7 @@ def _refused(read: Callable[[Node], object], text: str) -> tuple[str, str | None
 
 
 def _number(node: Node) -> int | float:
-    return FIELDS.number(node, label="rate")
+    return FIELDS.decimal(node, label="rate")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_documented_example_beyond_kafka_is_read() -> None:
     assert [extensions.apply(record) for record in quotas.records()] == [False, True, True, True, True]
     assert extensions.smooth_mode("etl", "") == SmoothMode(burst_s=2, debt_max_s=60, observed=False)
     groups = quotas.members_and_limits()
-    assert groups.find("carol", "export") == "nightly"
+    assert groups.group_of("carol", "export") == "nightly"
     assert groups.limit("nightly", "producer_byte_rate") == 1e7
 
 
@@ -97,7 +97,7 @@ def test_the_documented_settings_make_the_same_groups() -> None:
         for quota_type in QuotaType:
             tags, group = (
                 callback.quota_metric_tags(quota_type, user, client_id),
-                groups.find(user, client_id),
+                groups.group_of(user, client_id),
             )
             assert tags.get("group") == group
             if group is not None:

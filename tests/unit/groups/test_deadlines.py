@@ -9,7 +9,7 @@ from tidegate.groups.deadlines import Deadline, Deadlines
 def taken(deadlines: Deadlines, now_ms: int) -> list[Deadline]:
     """Return all that are over."""
     found = []
-    while (deadline := deadlines.take(now_ms)) is not None:
+    while (deadline := deadlines.pop_expired(now_ms)) is not None:
         found.append(deadline)
     return found
 

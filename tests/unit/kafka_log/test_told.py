@@ -17,7 +17,7 @@ SIZES = {"a": 5, "b": 1, "c": 3, "d": 2}
 def told(time: str, api_key: int, api_version: int, request: Any, response: Any, **others: Any) -> Told:
     """Return what a request told, as the importer reads it from its line."""
     columns = RequestColumns(ZoneInfo("UTC"))
-    columns.add(
+    columns.add_line(
         1,
         line(f"2026-11-21 09:42:{time}", api_key=api_key, api_version=api_version, request=request,
              response=response, **{"remoteTimeMs": 10.0, "localTimeMs": 4.0, **others}),

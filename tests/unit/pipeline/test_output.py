@@ -103,7 +103,7 @@ def test_a_table_without_rows_is_there(tmp_path):
     with _opened(tmp_path) as results:
         with results.dated("b", DATED):
             pass
-        results.keep(results.parts("c", DATED), [])
+        results.keep_files(results.parts("c", DATED), [])
         results.finish({})
     assert saved_table(tmp_path, "b").schema == saved_table(tmp_path, "c").schema == DATED
 
@@ -117,7 +117,7 @@ def test_of_what_tasks_wrote_only_what_is_kept_counts(tmp_path):
             path = tmp_path.joinpath(parts.directory, file)
             path.parent.mkdir(exist_ok=True)
             pq.write_table(pa.table({"ts_ms": [1]}, schema=DATED), path)
-        results.keep(parts, ["date=1970-01-01/part-0-1.parquet"])
+        results.keep_files(parts, ["date=1970-01-01/part-0-1.parquet"])
         results.finish({})
     assert pq.read_table(tmp_path / "b.parquet")["ts_ms"].to_pylist() == [1]
     assert saved_table(tmp_path, "b")["ts_ms"].to_pylist() == [1]

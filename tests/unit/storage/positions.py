@@ -36,4 +36,4 @@ def commit(*offsets: CommittedOffset, **fields: Any) -> GroupChange:
 def put(table: OffsetTable, offsets: Iterable[CommittedOffset], owner: str = UNKNOWN_OWNER) -> None:
     """Set positions one by one."""
     for at in offsets:
-        table.put(at.group_id, at.topic, {at.partition: packed(at)}, owner)
+        table.set_positions(at.group_id, at.topic, {at.partition: packed(at)}, owner)

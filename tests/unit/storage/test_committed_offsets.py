@@ -117,7 +117,7 @@ def test_positions_that_are_set_together(table: OffsetTable) -> None:
         ]
         change = commit(*some)
         for topic, positions in change.positions.items():
-            table.put(group_id, topic, positions, "User:a")
+            table.set_positions(group_id, topic, positions, "User:a")
         put(one_by_one, some, "User:a")
         assert table.bound.used == one_by_one.bound.used
     for group_id in "gh":

@@ -66,7 +66,7 @@ class Disk:
     def commit(self, *offsets: CommittedOffset, **fields: Any) -> None:
         """Commit positions of one group in the topics that there are."""
         ids = {at.topic: self.topics[at.topic].topic_id for at in offsets}
-        self.writes.add(commit(*offsets, topic_ids=ids, **fields), self.over.append)
+        self.writes.add_change(commit(*offsets, topic_ids=ids, **fields), self.over.append)
 
     def thread(self) -> None:
         """Do what is to be done on the thread."""
@@ -108,7 +108,7 @@ def test_without_a_sync(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     writes = GroupWrites(disk.store, disk.offsets, disk.worker)
     writes.start(disk.scheduler)
-    writes.add(commit(OFFSET), disk.over.append)
+    writes.add_change(commit(OFFSET), disk.over.append)
     disk.round()
     assert (disk.over, disk.syncs, writes.written) == ([True], 0, 1)
     with closing(sqlite3.connect(tmp_path / "db")) as other:
@@ -151,7 +151,7 @@ def groups_gathered(disk: Disk) -> list[int]:
 def save(disk: Disk, generation: int) -> None:
     """Keep a generation of group g."""
     group = dataclasses.replace(GROUP, generation=generation)
-    disk.writes.add(GroupChange(group=group), disk.over.append)
+    disk.writes.add_change(GroupChange(group=group), disk.over.append)
 
 
 def test_of_a_group_the_last_counts(disk: Disk) -> None:
@@ -176,7 +176,7 @@ def test_a_group_is_not_written_before_what_was_said_of_it(disk: Disk, between: 
     """Neither before a commit that was accepted earlier, nor before its own removal."""
     save(disk, 1)
     save(disk, 2)
-    disk.writes.add(between, disk.over.append)
+    disk.writes.add_change(between, disk.over.append)
     save(disk, 3)
     save(disk, 4)
     changes = [entry.change for entry in disk.writes._gathered]
@@ -250,7 +250,7 @@ class Journaled(Disk):
 def save_small(disk: Disk, generation: int) -> None:
     """Keep a generation of group g, of one member."""
     group = dataclasses.replace(GROUP, generation=generation, members=(MEMBER,))
-    disk.writes.add(GroupChange(group=group), disk.over.append)
+    disk.writes.add_change(GroupChange(group=group), disk.over.append)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_change_is_not_written_before_those_before_it(journaled: Journaled) ->
     """A deletion waits for the database; it deletes what was committed before, not what is committed behind it."""
     journaled.add(1, 2)
     (page,) = journaled.offsets.pages("g")
-    journaled.writes.add(GroupChange(forgotten=page), journaled.over.append)
+    journaled.writes.add_change(GroupChange(forgotten=page), journaled.over.append)
     journaled.commit(OFFSET._replace(partition=2, commit_ms=8))
     assert journaled.over == [True]
     for _ in range(3):
@@ -306,7 +306,7 @@ def test_large_groups_wait_for_the_database(journaled: Journaled) -> None:
     members = (MEMBER,) * 1000
     for generation in (1, 2, 3):
         group = dataclasses.replace(GROUP, generation=generation, members=members)
-        journaled.writes.add(GroupChange(group=group), journaled.over.append)
+        journaled.writes.add_change(GroupChange(group=group), journaled.over.append)
     save_small(journaled, 4)
     journaled.add(1)
     assert journaled.over == []
@@ -441,9 +441,9 @@ def test_what_the_database_does_not_take(journaled: Journaled, caplog: pytest.Lo
     journaled.add(1)
     journaled.scheduler.advance(WRITE_AFTER_S)
     journaled.round()
-    journaled.writes.add(GroupChange(removed="h"), journaled.over.append)
+    journaled.writes.add_change(GroupChange(removed="h"), journaled.over.append)
     journaled.add(2)
-    journaled.writes.add(GroupChange(removed="i"), journaled.over.append)
+    journaled.writes.add_change(GroupChange(removed="i"), journaled.over.append)
     for _ in range(3):
         journaled.round()
     assert sorted(journaled.over) == [False, False, True, True]
@@ -479,7 +479,7 @@ def test_what_is_written_at_the_end(tmp_path: Path) -> None:
     disk.add(1)
     disk.scheduler.advance(WRITE_AFTER_S)
     disk.add(2)
-    disk.writes.add(GroupChange(removed="h"), disk.over.append)
+    disk.writes.add_change(GroupChange(removed="h"), disk.over.append)
     assert disk.writes.close()
     assert (disk.kept(), disk.store.groups.journaled()) == ([1, 2], 2)
     disk.worker.close()

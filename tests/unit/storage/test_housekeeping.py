@@ -212,7 +212,7 @@ def test_most_producers_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log, batch())
     for at in range(MAX_PRODUCERS * REMEMBERED_BATCHES):
-        log.producers.note(10**12 + at % MAX_PRODUCERS, 0, at, 0, at, NOW_MS)
+        log.producers.record_batch(10**12 + at % MAX_PRODUCERS, 0, at, 0, at, NOW_MS)
     taken_ms = []
     for _ in range(5):
         log.producers.changed = True

@@ -48,7 +48,7 @@ def test_header_fields():
     batch = read_header(b"xx" + BATCH, 2)
     assert batch[:6] == (2, 5, len(BATCH) - 12, -1, 2, crc32c(BATCH[21:]))
     assert batch[6:] == (0, 1, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 2)
-    assert (batch.size, batch.end, batch.last_offset) == (len(BATCH), len(BATCH) + 2, 6)
+    assert (batch.size, batch.end_index, batch.last_offset) == (len(BATCH), len(BATCH) + 2, 6)
 
 
 @pytest.mark.parametrize(

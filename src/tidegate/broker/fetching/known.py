@@ -222,7 +222,7 @@ class KnownFetches:
         if len(frame) <= at:
             return None
         session_id, epoch = _SESSION.unpack_from(frame, session_at)
-        session = self._sessions.find(session_id)
+        session = self._sessions.session_of(session_id)
         if session is None or session.epoch != epoch or session.known is None:
             return None
         version, head, prefixes, partition, source = session.known
@@ -297,7 +297,7 @@ class KnownFetches:
         """Keep what a consumer's request with one partition says for those that begin as it does."""
         source = self._source_of(request, body, wanted)
         if source is not None and body.get("session_id", NO_SESSION) == NO_SESSION:
-            self._known.keep(request, source)
+            self._known.store_value(request, source)
 
     def remember_in_session(self, request: Request, body: Message, session: FetchSession) -> None:
         """Keep what a consumer's request says for the next ones of its session, where that has one partition."""

@@ -187,7 +187,7 @@ class FetchSession:
         """Note that the last answer is given to the client."""
         self.delivered = True
 
-    def begin(self) -> Iterator[None]:
+    def confirm_answer(self) -> Iterator[None]:
         """Record a delivered last answer as known to the client, and move partitions with records in it to the end.
 
         Yields after each partition. The move gives every partition its turn, however small an answer is.
@@ -217,7 +217,7 @@ class _Ranks:
         self.by_all: list[_Rank] = []
         self.by_brokers: list[_Rank] = []
 
-    def put(self, rank: _Rank, *, is_old: bool) -> None:
+    def add_session(self, rank: _Rank, *, is_old: bool) -> None:
         """Add a session: any other may evict it once it is old, brokers those of consumers at once."""
         if is_old:
             insort(self.by_all, rank)
@@ -255,7 +255,7 @@ class FetchSessions:
         """Return the memory of all sessions in bytes, as `session_bytes` counts it."""
         return self._bytes.used
 
-    def find(self, session_id: int) -> FetchSession | None:
+    def session_of(self, session_id: int) -> FetchSession | None:
         """Return the session of an id."""
         return self._by_id.get(session_id)
 
@@ -295,8 +295,8 @@ class FetchSessions:
             session_id, partitions, by_ids=by_ids, privileged=privileged, now_ms=now_ms, owner=owner
         )
         self._by_id[session_id] = session
-        self._slots.add(session_id, owner)
-        self._bytes.add(session_id, owner, size)
+        self._slots.add_entry(session_id, owner)
+        self._bytes.add_entry(session_id, owner, size)
         self._rank(session, now_ms)
         return session_id
 
@@ -382,7 +382,7 @@ class FetchSessions:
         session.is_old = now_ms - session.created_ms > EVICTED_AFTER_MS
         if session.owner not in self._ranks:
             self._ranks[session.owner] = _Ranks()
-        self._ranks[session.owner].put(rank, is_old=session.is_old)
+        self._ranks[session.owner].add_session(rank, is_old=session.is_old)
 
     def _unrank(self, session: FetchSession) -> None:
         rank, session.rank = session.rank, None

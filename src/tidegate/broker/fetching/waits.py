@@ -44,7 +44,7 @@ class FetchWaits:
     def __len__(self) -> int:
         return len({wait for waits in self._by_log.values() for wait in waits})
 
-    def add(self, wait: Wait, max_wait_ms: int) -> None:
+    def add_wait(self, wait: Wait, max_wait_ms: int) -> None:
         """Add a waiting fetch. `on_ready` is called once, in a later turn, unless the fetch is removed before."""
         for log in wait.logs:
             waits = self._by_log.get(log)

@@ -82,7 +82,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
             lambda: late.complete(deferred, fetch.read_and_answer()),
         )
         deferred.on_cancel = lambda: waits.remove(waiting)
-        waits.add(waiting, max_wait_ms)
+        waits.add_wait(waiting, max_wait_ms)
         return deferred
 
     most_bytes, now_ms = config.fetch_max_bytes, storage.clock.now_ms
@@ -125,7 +125,7 @@ class _WholeFetches:
         if epoch in (NEW_EPOCH, NO_EPOCH):
             self._sessions.close(session_id)
             return (yield from self._fetch_all(request, body, follower=follower))
-        session = self._sessions.find(session_id)
+        session = self._sessions.session_of(session_id)
         error_code = error_codes.FETCH_SESSION_ID_NOT_FOUND
         if session is not None:
             error_code = error_codes.NONE
@@ -174,7 +174,7 @@ class _WholeFetches:
         session.epoch = next_epoch(session.epoch)
         self._sessions.touch(session, self._now_ms())
         fetch = self._begun(request, body, session)
-        yield from session.begin()
+        yield from session.confirm_answer()
         before = len(session.partitions)
         named: Partitions = {}
         forgotten = body["forgotten_topics_data"]

@@ -227,7 +227,7 @@ def _wait_for(future: Future[Outcome], scheduler: Scheduler) -> Generator[Wait, 
             wait.charged_ns = done.result().took_ns
         is_charged = True
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            scheduler.call_soon_threadsafe(wait.end)
+            scheduler.call_soon_threadsafe(wait.resume)
 
     future.add_done_callback(end)
     yield wait

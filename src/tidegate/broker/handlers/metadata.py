@@ -71,7 +71,7 @@ def metadata_handler(storage: Storage, cluster: ClusterView) -> Handler:
         answer = yield from answer_and_release(request, message, topics)
         unchanged = storage.topics.version == topics_version and version == kept_version
         if lasting and unchanged and answer.response is not None:
-            kept.keep(key, answer.response)
+            kept.store_answer(key, answer.response)
         return answer
 
     return handle

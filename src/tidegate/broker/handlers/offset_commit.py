@@ -234,7 +234,7 @@ class _Commit:
 
     def _reserve(self, size: int) -> None:
         """Count what was accepted: others may commit before the next slice."""
-        self._offsets.bound.add(self._owner, size)
+        self._offsets.bound.count_use(self._owner, size)
         self._reserved += size
 
     def store(self) -> Generator[None, None, bool]:
@@ -257,7 +257,7 @@ class _Commit:
                     self._reserved -= reserved
                     ids = {topic: found.topic_id}
                     change = GroupChange(self._group_id, {topic: some}, ids, self._owner, is_new, reserved)
-                    self.writes.add(change)
+                    self.writes.add_change(change)
                     is_new = False
                 yield
         if self._reserved:

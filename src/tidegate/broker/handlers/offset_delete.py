@@ -47,7 +47,7 @@ def offset_delete_handler(groups: NodeGroups) -> Handler:
 
         if deletion.forgotten and not deletion.problem:
             for some in batched_positions(deletion.forgotten):
-                deletion.writes.add(GroupChange(forgotten=some))
+                deletion.writes.add_change(GroupChange(forgotten=some))
                 yield
             return deletion.writes.answer(make, groups.late)
         return (yield from make([]))

@@ -249,7 +249,7 @@ def _remember(
     if topic.name in INTERNAL_TOPICS:  # which of them is answered depends on the client id
         return
     if not log.settings.flushes and acks in ACKS:
-        known.keep(request, _Target(version, acks, {_field(version): name}, index, log, topic.name))
+        known.store_value(request, _Target(version, acks, {_field(version): name}, index, log, topic.name))
 
 
 def _text_for_client(error: CorruptRecordsError) -> str | None:

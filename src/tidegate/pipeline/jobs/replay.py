@@ -108,7 +108,7 @@ def replay_job(
             results.write(by_entity(by_client), "replay_by_entity")
             if parts is not None:
                 written = found.where("file is not null").select("file").toArrow()
-                results.keep(parts, written["file"].to_pylist())
+                results.keep_files(parts, written["file"].to_pylist())
             if leaves_state:
                 left = found.where("state is not null").select(REPLAY_STATE.names).toArrow()
                 rows = list(states_left(layout, left.to_pylist()))

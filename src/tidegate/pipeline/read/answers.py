@@ -72,7 +72,7 @@ class Answers:
         self._limits: dict[tuple[str, str], float | None] = {}
         self._certain: set[tuple[str, ...]] = set()
 
-    def take(self, answer: Answer) -> bool:
+    def store_answer(self, answer: Answer) -> bool:
         """Store an answer; return whether it states anything that was not known."""
         client, sensor = answer[:3], (answer.quota_key, answer.name)
         before = self._clients.get(client)
@@ -88,7 +88,7 @@ class Answers:
         self._certain |= {client, sensor}
         return not is_known
 
-    def find(self, quota_key: str, user: str, client_id: str) -> Answer | None:
+    def last_answer(self, quota_key: str, user: str, client_id: str) -> Answer | None:
         """Return the last answer to a client, with the limit that its tags have by now; None: there was none."""
         answer = self._clients.get((quota_key, user, client_id))
         return None if answer is None else answer._replace(limit=self._limits[quota_key, answer.name])

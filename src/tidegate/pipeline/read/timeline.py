@@ -231,6 +231,6 @@ def _without_repeats(steps: Steps) -> Steps:
             answers.forget()
         elif step.reason != EXACT:
             answers.lose()
-        if step.answer is not None and not answers.take(step.answer):
+        if step.answer is not None and not answers.store_answer(step.answer):
             repeated.append(place)
     return steps.replaced(repeated, ())

@@ -204,14 +204,14 @@ class Definitions:
             is_one |= pc.is_in(names, value_set=known).to_numpy(zero_copy_only=False)
         places = np.flatnonzero(is_one)
         of_members = (names.take(pa.array(places)).to_pylist() for names in (users, client_ids))
-        found = map(self._groups.find, *of_members)
+        found = map(self._groups.group_of, *of_members)
         return {
             place: group for place, group in zip(places.tolist(), found, strict=True) if group is not None
         }
 
     def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
         """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
-        group = self._groups.find(user, client_id)
+        group = self._groups.group_of(user, client_id)
         if group is not None:
             return self._of_group(index, group, windows)
         return self._of_own_rules(index, user, client_id, windows)

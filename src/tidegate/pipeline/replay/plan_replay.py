@@ -319,7 +319,7 @@ class PlanReplay:
             self._asks_callback = True
             self._quotas_reason = self._quotas_reason or MISSING_ROWS
             self._look_up_again()
-        if self._answers.take(step.answer):
+        if self._answers.store_answer(step.answer):
             self._versions[INDEX_BY_KEY[step.answer.quota_key]] += 1
 
     def _forget_answers(self) -> None:
@@ -513,7 +513,7 @@ class PlanReplay:
                 self._uncertain.discard((index, client))
             else:
                 self._uncertain.add((index, client))
-            yield resolved_answer(self._answers.find(*of_client), *names)
+            yield resolved_answer(self._answers.last_answer(*of_client), *names)
 
     def state(self) -> State:
         """Return what the kernel works on as it is now; it changes with every row."""

@@ -38,7 +38,7 @@ class Parts:
         self._rows = 0
         self._most = _ROWS_HELD
 
-    def add(self, part: pa.Table) -> None:
+    def add_part(self, part: pa.Table) -> None:
         """Add some."""
         self._tables.append(compact(part))
         self._rows += len(part)

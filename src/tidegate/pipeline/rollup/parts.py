@@ -91,7 +91,7 @@ def usage_parts(
         for place, table in enumerate(_in_order(node_id, chunks, by)):
             done[place], part = node.parts(table, done.get(place))
             if part is not None:
-                parts.add(part)
+                parts.add_part(part)
                 if len(part) >= _MANY_CELLS:
                     give_back()
             del table, part  # else its chunk is held while the next is read

@@ -66,7 +66,7 @@ class WatchHere:
             done += advances(node, pieces, after_seq=after_seq, end_seq=end_seq)
         if ends != state.offsets:
             state.offsets = ends
-            state.totals.add(done)
+            state.totals.add_advances(done)
         elif not late:
             return done
         if self._checkpoint is not None:

@@ -131,7 +131,7 @@ def _add_batch(
     done = [_advance(bytes(row["advance"])) for row in rows]
     done.sort(key=lambda advance: (advance.node_id, advance.last_seq))
     state.totals.add_late(arrivals.late(state.totals.missing))
-    state.totals.add(done)
+    state.totals.add_advances(done)
     state.last_batch = batch_id
     checkpoint.write(state)
     show(state.totals, done)

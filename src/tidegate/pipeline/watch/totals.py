@@ -79,7 +79,7 @@ class Totals:
     late_events: int = 0
     late_files: dict[str, int] = field(default_factory=dict)
 
-    def add(self, advances: Sequence[Advance]) -> None:
+    def add_advances(self, advances: Sequence[Advance]) -> None:
         """Add what came of the next rows."""
         self.updates += 1
         self.waiting |= {advance.node_id: advance.waiting for advance in advances}

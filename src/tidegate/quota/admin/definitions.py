@@ -112,7 +112,7 @@ class _Definition:
         self.values = values
         self.hash = -1  # not asked for yet
 
-    def place(self, capacity: int) -> int:
+    def table_index(self, capacity: int) -> int:
         """Return where Kafka's hash map has the entity in a table of `capacity` places."""
         if self.hash < 0:
             self.hash = entity_hash(self.entity)
@@ -216,7 +216,7 @@ class QuotaDefinitions:
             last_first = reversed(
                 changes.definitions.values()
             )  # as Kafka's controller, so it was seen, writes them
-            new = sorted(last_first, key=lambda definition: definition.place(capacity))
+            new = sorted(last_first, key=lambda definition: definition.table_index(capacity))
             changes.definitions = {definition.entity: definition for definition in new}
             yield
         return changes
@@ -230,7 +230,9 @@ class QuotaDefinitions:
             del self._definitions[entity]
         if len(self._definitions) <= MAX_IN_KAFKAS_ORDER:
             capacity = self._table_size()
-            places = sorted(self._definitions.values(), key=lambda definition: definition.place(capacity))
+            places = sorted(
+                self._definitions.values(), key=lambda definition: definition.table_index(capacity)
+            )
             self._definitions = {definition.entity: definition for definition in places}
 
     # --- altering
@@ -400,8 +402,12 @@ def _in_hash_order(found: list[_Definition], capacity: int) -> Generator[None, N
     for first in range(0, len(found), _SORTED_AT_A_TIME):
         part = found[first : first + _SORTED_AT_A_TIME]
         for number, definition in enumerate(part):
-            definition.place(capacity)
+            definition.table_index(capacity)
             if number % _HASHED_AT_A_TIME == 0:
                 yield
-        parts.append(sorted(part, key=lambda definition: definition.place(capacity)))
-    return parts[0] if len(parts) == 1 else merge(*parts, key=lambda definition: definition.place(capacity))
+        parts.append(sorted(part, key=lambda definition: definition.table_index(capacity)))
+    return (
+        parts[0]
+        if len(parts) == 1
+        else merge(*parts, key=lambda definition: definition.table_index(capacity))
+    )

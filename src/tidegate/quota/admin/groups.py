@@ -40,7 +40,7 @@ class Groups:
     members: Mapping[tuple[str, str], str] = field(default_factory=dict)
     limits: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
-    def find(self, user: str, client_id: str) -> str | None:
+    def group_of(self, user: str, client_id: str) -> str | None:
         """Return the group of a client, None if it is in none; `user` is raw."""
         return self.members.get(("user", user)) or self.members.get(("client-id", client_id))
 

@@ -342,7 +342,7 @@ class SensorManager(ABC, Generic[S]):
             if shared != tags:
                 self._note_folded()
                 return self._find(shared, user, now_ms)
-            self.sensors.add(sensor, now_ms, user)
+            self.sensors.add_sensor(sensor, now_ms, user)
         self._throttle_sensor(sensor, now_ms)
         return sensor
 

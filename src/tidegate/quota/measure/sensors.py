@@ -258,13 +258,13 @@ class SensorTable(Generic[S]):
             self._reclaim(owner, now_ms, more_bytes)
         return self._bytes + more_bytes <= self._max_bytes
 
-    def add(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
+    def add_sensor(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
         """Add a quota sensor of an owner, room or not; return whether others had to go for it."""
         self._sensors[sensor.name] = sensor
         self._left_over.pop(sensor.name, None)
         size = sensor_bytes(sensor, self._window)
         self._bytes += size
-        self._shares.add(sensor.name, owner, size)
+        self._shares.add_entry(sensor.name, owner, size)
         return self._make_room(sensor.name, now_ms)
 
     def add_throttle(self, name: str, throttle: ThrottleSensor, now_ms: int) -> bool:

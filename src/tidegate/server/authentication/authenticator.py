@@ -124,13 +124,13 @@ class Logins:
         self._delayed: deque[tuple[int, Channel, Sequence[Any]]] = deque()
         self._timer: Timer | None = None
 
-    def begin(self, channel: Channel) -> None:
+    def start_login(self, channel: Channel) -> None:
         """Start a login. Until it ends, the channel's requests must be short, and other channels are served first."""
         channel.max_frame_bytes = self.max_token_bytes
         channel.be_patient(self._poller.call_late_in_turn)
         self._begun[channel] = self.monotonic_ns()
 
-    def end(self, channel: Channel) -> None:
+    def end_login(self, channel: Channel) -> None:
         """Note that a login has ended, or its channel."""
         if self._begun.pop(channel, None) is not None:
             channel.be_patient(None)
@@ -161,7 +161,7 @@ class Logins:
 
     def end_later(self, channel: Channel, buffers: Sequence[Any]) -> None:
         """Send what is left to say to a client whose login failed, and close, after the delay."""
-        self.end(channel)
+        self.end_login(channel)
         channel.serve_no_more()
         if len(self._delayed) == MAX_DELAYED:
             self._end_first()
@@ -282,7 +282,7 @@ class Authenticator:
 
     def on_closed(self, channel: Channel) -> None:
         """Forget the login."""
-        self._logins.end(channel)
+        self._logins.end_login(channel)
         self._front.on_closed(channel)
 
     # --- sessions -------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Authenticator:
             self._reauthenticates = True
             self._has_headers = False
             self._state = _State.HANDSHAKE
-            self._logins.begin(channel)
+            self._logins.start_login(channel)
         elif now_ns > self._expires_ns:
             self._logins.counts(channel).expired += 1
             _log.info(
@@ -321,7 +321,7 @@ class Authenticator:
             logins.on_user(channel)
         self._server = None
         self._state = _State.COMPLETE
-        logins.end(channel)
+        logins.end_login(channel)
         channel.max_frame_bytes = logins.max_frame_bytes
         lifetime_ms = self._sasl.max_reauth_ms[self._mechanism]
         if lifetime_ms:
@@ -402,7 +402,9 @@ class Authenticator:
         if name == PLAIN:
             return PlainServer(self._sasl.plain_users)
         mechanism, credentials = SCRAM_MECHANISMS[name], self._logins.credentials
-        return ScramServer(mechanism, lambda user: credentials.find(mechanism, user) if credentials else None)
+        return ScramServer(
+            mechanism, lambda user: credentials.credential_of(mechanism, user) if credentials else None
+        )
 
     def _on_token(self, channel: Channel, frame: memoryview) -> Sequence[Any]:
         if not self._has_headers:

@@ -78,7 +78,7 @@ class Decoys:
         self._counts: dict[str, dict[Form, int]] = {}
         self._shares: dict[str, dict[Form, int]] = {}
 
-    def add(self, mechanism: str, credential: ScramCredential) -> None:
+    def count_credential(self, mechanism: str, credential: ScramCredential) -> None:
         """Count a credential of a mechanism, given by its name."""
         self._count(mechanism, Form.of(credential), 1)
 

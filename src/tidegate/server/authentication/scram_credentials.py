@@ -122,7 +122,7 @@ class ScramCredentials:
         """Return whether there are no credentials: no client can log in by SCRAM."""
         return not self._users
 
-    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+    def credential_of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """Return the credential that a login is checked against; for an unknown user a decoy, or None if `exact`.
 
         Both take the same time: the decoy is always made.
@@ -167,7 +167,7 @@ class ScramCredentials:
         self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
     ) -> Generator[Wait | None, None, list[UserResult]]:
         """Change credentials, and return a result for each user that is named."""
-        yield from self._changes.begin()
+        yield from self._changes.acquire()
         try:
             accepted, refused = yield from self._decide_in_slices(deletions, upsertions)
             results = yield from self._store_in_slices(accepted.values())
@@ -175,7 +175,7 @@ class ScramCredentials:
             yield from release(accepted, refused)
             return results
         finally:
-            self._changes.end()
+            self._changes.release()
 
     def _decide_in_slices(
         self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
@@ -264,7 +264,7 @@ class ScramCredentials:
             self._decoys.remove(mechanism, old)
         if credential is not None:
             credentials[mechanism] = credential
-            self._decoys.add(mechanism, credential)
+            self._decoys.count_credential(mechanism, credential)
         if not credentials:
             del self._users[user]
         self._bytes += _cost(change)

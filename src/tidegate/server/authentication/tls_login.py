@@ -37,7 +37,7 @@ class TlsLogin:
     def begin(self, channel: Channel) -> None:
         """Start the login of this channel."""
         self._channel = channel
-        self._logins.begin(channel)
+        self._logins.start_login(channel)
 
     def on_established(self, certificate: bytes | None) -> None:
         """Set the user that the certificate names and end the login, unless SASL follows.
@@ -57,7 +57,7 @@ class TlsLogin:
         counts.logins_without_relogin += 1
         channel.connection.set_user(user)
         logins.on_user(channel)
-        logins.end(channel)
+        logins.end_login(channel)
         channel.max_frame_bytes = logins.max_frame_bytes
 
     def on_handshake_failed(self, reason: str) -> None:

@@ -51,7 +51,7 @@ class _LastGood(Generic[A]):
     def get(self, quota_type: QuotaType, names: tuple[str, ...], otherwise: A) -> A:
         return self._answers.get((quota_type, names), otherwise)
 
-    def note(self, quota_type: QuotaType, names: tuple[str, ...], answer: A) -> None:
+    def store_answer(self, quota_type: QuotaType, names: tuple[str, ...], answer: A) -> None:
         key = quota_type, names
         if self._answers.get(key, _FAILED) == answer or sum(map(len, names)) > _MAX_REMEMBERED_CHARS:
             return
@@ -84,7 +84,7 @@ class GuardedCallback:
         if tags is not _FAILED:
             if _is_tags(tags):
                 tags = dict(tags)
-                self._tags.note(quota_type, (user, client_id), tags)
+                self._tags.store_answer(quota_type, (user, client_id), tags)
                 return tags
             self._nonsense("quota_metric_tags", tags, "a map of strings")
         return self._tags.get(quota_type, (user, client_id), NO_TAGS)
@@ -98,7 +98,7 @@ class GuardedCallback:
         if answer is not _FAILED:
             if _is_limit(answer):
                 limit = None if answer is None or answer == math.inf else float(answer)
-                self._limits.note(quota_type, names, limit)
+                self._limits.store_answer(quota_type, names, limit)
                 return limit
             self._nonsense("quota_limit", answer, "None or a number, at least 0")
         return self._limits.get(quota_type, names, None)

@@ -153,10 +153,10 @@ class NodeCallback:
         def loaded() -> None:
             if given_up and isinstance(results[0], GuardedCallback):
                 results[0].close()
-            wait.end()
+            wait.resume()
 
         threading.Thread(target=load, name="tidegate-callback", daemon=True).start()
-        timer = self._loop.call_later(LOAD_S, wait.end)
+        timer = self._loop.call_later(LOAD_S, wait.resume)
         yield wait
         timer.cancel()
         if not results:

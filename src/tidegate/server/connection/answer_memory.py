@@ -53,7 +53,7 @@ class AnswerMemory:
     def hold(self, holder: Hashable, size: int, owner: str) -> None:
         """Count `size` bytes for a holder, a connection of the principal `owner`, instead of what it had."""
         self._held.remove(holder)
-        self._held.add(holder, owner, size)
+        self._held.add_entry(holder, owner, size)
         if self._is_too_much() and not self._closing:
             self._closing = True
             self._later(self._close_one)

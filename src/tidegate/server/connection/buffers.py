@@ -46,7 +46,7 @@ class FrameBuffers:
         """Leave the scratch buffer to who uses it, and go on with another."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
-    def take(self, size: int) -> FrameBuffer:
+    def acquire(self, size: int) -> FrameBuffer:
         """Return a buffer for a frame of `size` bytes; it may be longer. Raises `OSError` where there is no memory."""
         if size > FIRST_FRAME_BYTES:
             return _fresh(size)

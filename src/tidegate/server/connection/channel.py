@@ -347,7 +347,7 @@ class Channel:
 
     def _collect(self, data: memoryview, size: int) -> None:
         try:
-            self._frame = self._buffers.take(size)
+            self._frame = self._buffers.acquire(size)
         except OSError as error:
             self.owner.on_bad_frame(self, f"no memory for a request of {size} bytes: {error.strerror}")
             self.close()

@@ -30,7 +30,7 @@ class MuteWatch:
         self._epoll = select.epoll()
         loop.add_reader(self._epoll.fileno(), self._on_events)
 
-    def add(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+    def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
         """Watch a socket that is left unread."""
         self._watched[fd] = on_early, on_gone
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)

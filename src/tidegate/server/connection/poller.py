@@ -64,10 +64,10 @@ class Turns(Protocol):
 
     at_ns: int
 
-    def begin(self, since_ns: int) -> None:
+    def begin_turn(self, since_ns: int) -> None:
         """A turn begins: it has been asked since `since_ns` who is ready for it."""
 
-    def end(self, until_ns: int) -> bool:
+    def finish_turn(self, until_ns: int) -> bool:
         """End the turn. True: somebody waits for the next one. Nothing that can be put off begins after `until_ns`."""
         ...
 
@@ -153,7 +153,7 @@ class CallsInTurn:
         self._late: Rounds[Callable[[], None]] = Rounds()
         self._closed = self._scheduled = False
 
-    def add(self, callback: Callable[[], None], owner: str) -> None:
+    def schedule(self, callback: Callable[[], None], owner: str) -> None:
         """Call `callback` in the loop's next turn, or a later one where there is no time."""
         self._callbacks.append(callback, owner)
         self._serve_soon()
@@ -178,14 +178,14 @@ class CallsInTurn:
             return
         now_ns = self._monotonic_ns()
         until_ns = now_ns + SERVE_NS
-        self.turns.begin(now_ns)
+        self.turns.begin_turn(now_ns)
         try:
             now_ns = self._call(self._callbacks, now_ns, until_ns)
             self._call(self._late, now_ns, now_ns + LATE_NS)
         finally:
             if self._callbacks or self._late:
                 self._serve_soon()
-            if self.turns.end(until_ns):
+            if self.turns.finish_turn(until_ns):
                 self._poller.wake()
 
     def _call(self, callbacks: Rounds[Callable[[], None]], now_ns: int, until_ns: int) -> int:
@@ -220,9 +220,9 @@ class EpollPoller:
         self._turns: Turns = NoTurns()
         self._woken = False
         self._calls = CallsInTurn(self, loop, monotonic_ns)
-        self.call_in_turn, self.call_late_in_turn = self._calls.add, self._calls.add_late
+        self.call_in_turn, self.call_late_in_turn = self._calls.schedule, self._calls.add_late
         self._mute_watch = MuteWatch(loop)
-        self.watch, self.unwatch = self._mute_watch.add, self._mute_watch.remove
+        self.watch, self.unwatch = self._mute_watch.watch, self._mute_watch.remove
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
 
     def serve_in(self, turns: Turns) -> None:
@@ -307,11 +307,11 @@ class EpollPoller:
             if self._scans.ended_ns > now_ns:
                 until_ns += self._scans.ended_ns - now_ns
                 now_ns = self._scans.ended_ns
-            turns.begin(now_ns)
+            turns.begin_turn(now_ns)
             try:
                 is_over = self._call_back(ready, until_ns)
             finally:
-                more = turns.end(until_ns)
+                more = turns.finish_turn(until_ns)
             now_ns = self._monotonic_ns()
             if is_over or now_ns >= until_ns:
                 if more:
@@ -378,7 +378,7 @@ class LoopPoller:
         self._turns: Turns = NoTurns()
         self._woken = False
         self._calls = CallsInTurn(self, loop, monotonic_ns)
-        self.call_in_turn, self.call_late_in_turn = self._calls.add, self._calls.add_late
+        self.call_in_turn, self.call_late_in_turn = self._calls.schedule, self._calls.add_late
         self.add_reader = loop.add_reader
         self.add_writer = loop.add_writer
         self.remove_writer = loop.remove_writer
@@ -419,8 +419,8 @@ class LoopPoller:
     def _serve(self) -> None:
         self._woken = False
         now_ns = self._monotonic_ns()
-        self._turns.begin(now_ns)
-        if self._turns.end(now_ns + SERVE_NS):
+        self._turns.begin_turn(now_ns)
+        if self._turns.finish_turn(now_ns + SERVE_NS):
             self.wake()
 
 
@@ -429,10 +429,10 @@ class NoTurns:
 
     at_ns = 0
 
-    def begin(self, since_ns: int) -> None:
+    def begin_turn(self, since_ns: int) -> None:
         """Ignore the turn."""
 
-    def end(self, until_ns: int) -> bool:
+    def finish_turn(self, until_ns: int) -> bool:
         """Return that nobody waits."""
         return False
 

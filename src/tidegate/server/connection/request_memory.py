@@ -317,7 +317,7 @@ class RequestMemory:
 
     def _grant(self, holder: GrantHolder, size: int, owner: str) -> None:
         self._granted[holder] = _Asked(size, self._monotonic_ns())
-        self._held.add(holder, owner, size)
+        self._held.add_entry(holder, owner, size)
         if owner in self._waiting:
             self._put_in_order(owner)
 

@@ -206,7 +206,7 @@ class TlsSession:
         out, self._out = self._out, b""
         return out
 
-    def end(self) -> bytes:
+    def close_notify(self) -> bytes:
         """Return what says that nothing more follows (close_notify)."""
         if self.established and not self._failure:
             try:

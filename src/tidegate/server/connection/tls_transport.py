@@ -306,7 +306,7 @@ class TlsTransport:
             self._closed = True
             with contextlib.suppress(OSError):
                 if not self._unsent:
-                    end = self._session.end()
+                    end = self._session.close_notify()
                     if end:
                         self._inner.send(end)
         self._inner.close()

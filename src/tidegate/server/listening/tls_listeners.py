@@ -140,7 +140,7 @@ def _on_thread(loop: Scheduler, work: Callable[[], _Result]) -> Generator[Wait |
         except BaseException as error:
             errors.append(error)
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(wait.end)
+            loop.call_soon_threadsafe(wait.resume)
 
     threading.Thread(target=run, name="tidegate-stores", daemon=True).start()
     yield wait

@@ -37,7 +37,7 @@ class SparseIndex:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add(self, key: int, value: int) -> None:
+    def add_entry(self, key: int, value: int) -> None:
         """Add an entry; `key` must not be smaller than the last one."""
         self._keys.append(key)
         self._values.append(value)
@@ -130,13 +130,13 @@ class SparseIndex:
         for key, value in self._entry.iter_unpack(data[: len(data) // self._entry.size * self._entry.size]):
             if key <= last_key or value < last_value:
                 break
-            self.add(key, value)
+            self.add_entry(key, value)
             last_key, last_value = key, value
         self._on_disk = len(self._keys)
         self._shorter = self._on_disk * self._entry.size < len(data)
         return not self._shorter
 
-    def keep(self, count: int) -> None:
+    def truncate(self, count: int) -> None:
         """Forget all but the first `count` entries."""
         del self._keys[count:]
         del self._values[count:]
@@ -154,7 +154,7 @@ class SparseIndex:
 
     def clear(self) -> None:
         """Forget every entry in memory; the file is overwritten by the next `flush`."""
-        self.keep(0)
+        self.truncate(0)
 
     def forget_memory(self) -> None:
         """Write what is missing and keep nothing in memory: the segment is closed."""

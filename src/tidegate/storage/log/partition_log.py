@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 class Turn(Protocol):
     """Interface that `append` needs of the writer of batches at the end of a turn: `turn_writes.TurnWrites`."""
 
-    def add(self, log: "PartitionLog") -> None:
+    def add_log(self, log: "PartitionLog") -> None:
         """Call `log.write_gathered` before any answer leaves."""
 
 
@@ -106,7 +106,7 @@ class PartitionLog:
         self._last_read: Segment | None = None
         self._active: Segment
 
-    def begin(self, segments: list[Segment], *, start_offset: int, end_offset: int) -> None:
+    def set_segments(self, segments: list[Segment], *, start_offset: int, end_offset: int) -> None:
         """Set the recovered segments; batches are appended to the last."""
         self.segments = segments
         self._active = segments[-1]
@@ -165,7 +165,9 @@ class PartitionLog:
             append_time_ms = max_time_ms = now_ms
         base_offset = self._write(batch, size, last_delta, max_time_ms, now_ms, turn)
         if producer_id > NO_PRODUCER_ID:
-            self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms, owner)
+            self.producers.record_batch(
+                producer_id, epoch, sequence, last_delta, base_offset, max_time_ms, owner
+            )
         if self.end_offset >= self.sync_due_offset and self.on_sync_due is not None:
             self.on_sync_due(self)
         if self.on_append is not None:
@@ -203,7 +205,7 @@ class PartitionLog:
             if turn is None or size > GATHERED_BYTES:
                 active.append(batch, size, base_offset, last_offset, max_time_ms, interval)
             elif active.gather(batch, size, base_offset, last_offset, max_time_ms, interval):
-                turn.add(self)
+                turn.add_log(self)
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 self.mark_damaged(f"{error.filename or active.path} was deleted while in use")

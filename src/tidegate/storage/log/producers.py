@@ -98,15 +98,15 @@ class ProducerMemory:
         state.period = self.period
         self._bound.touch(state)
 
-    def add(self, state: ProducerState) -> None:
+    def add_producer(self, state: ProducerState) -> None:
         """Add a new producer."""
-        self._bound.add(state, state.owner, _STATE_BYTES)
+        self._bound.add_entry(state, state.owner, _STATE_BYTES)
 
     def hand_over(self, state: ProducerState, owner: str) -> None:
         """Count a producer for another principal from now on."""
         self._bound.remove(state)
         state.owner = owner
-        self._bound.add(state, owner, _STATE_BYTES + len(state.batches) * _BATCH_BYTES)
+        self._bound.add_entry(state, owner, _STATE_BYTES + len(state.batches) * _BATCH_BYTES)
 
     def resize(self, state: ProducerState) -> None:
         """Count how many batches of a producer are remembered; past the bound, forget others."""
@@ -179,7 +179,7 @@ class Producers:
             log_start_known=True,
         )
 
-    def note(
+    def record_batch(
         self,
         producer_id: int,
         epoch: int,
@@ -200,7 +200,7 @@ class Producers:
                 self._make_room()
             state = ProducerState(self, producer_id, epoch, memory.period, owner)
             self._states[producer_id] = state
-            memory.add(state)
+            memory.add_producer(state)
         else:
             if state.epoch != epoch:
                 state.epoch = epoch
@@ -281,6 +281,6 @@ class Producers:
         ):
             return False
         for producer_id, epoch, last, last_offset, delta, time_ms, _, _ in _SNAPSHOT_ROW.iter_unpack(rows):
-            self.note(producer_id, epoch, (last - delta) % 2**31, delta, last_offset - delta, time_ms)
+            self.record_batch(producer_id, epoch, (last - delta) % 2**31, delta, last_offset - delta, time_ms)
         self.changed = False
         return True

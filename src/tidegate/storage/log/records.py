@@ -99,7 +99,7 @@ def only_batch(records: memoryview | None, produce_version: int) -> memoryview:
     except InvalidRecordsError as error:
         raise AppendError(error.error_code, str(error)) from error
     assert records is not None
-    return records[: header.end]
+    return records[: header.end_index]
 
 
 def accepted(batch: memoryview, settings: TopicSettings, now_ms: int, produce_version: int) -> memoryview:

@@ -54,7 +54,7 @@ class Progress:
         self._monotonic = monotonic
         self._due = monotonic() + _PROGRESS_EVERY_S
 
-    def note(self, segment: Segment, position: int, end: int) -> None:
+    def report(self, segment: Segment, position: int, end: int) -> None:
         """Note that a segment has been walked up to `position`."""
         now = self._monotonic()
         if now >= self._due:
@@ -97,7 +97,7 @@ def open_log(
     sound_to = segments[-1].base_offset if trust_writes else recovery_point
     segments = _recover_segments(segments, walk, sound_to=sound_to, rebuild=not trust_writes)
     start_offset = min(max(base_offset, start_offset), walk.end_offset)
-    log.begin(segments, start_offset=start_offset, end_offset=walk.end_offset)
+    log.set_segments(segments, start_offset=start_offset, end_offset=walk.end_offset)
     if recovery_point > log.end_offset:
         lost = f"synced records from {log.end_offset} to {recovery_point - 1} are missing"
         _logger.error("%s: %s at the end of the log", directory.name, lost)
@@ -128,7 +128,7 @@ def reopen_log(log: PartitionLog) -> None:
     )
     log.producers = again.producers
     log.snapshots = again.snapshots
-    log.begin(again.segments, start_offset=again.start_offset, end_offset=again.end_offset)
+    log.set_segments(again.segments, start_offset=again.start_offset, end_offset=again.end_offset)
 
 
 def _base_offsets(directory: Path) -> list[int]:
@@ -172,7 +172,7 @@ def _note_producers(segment: Segment, walk: _Walk) -> None:
     """Note the producers of a segment that is whole."""
     for _, batch in segment.batches(segment.position_of(walk.producers_from)):
         if batch.producer_id > NO_PRODUCER_ID and batch.base_offset >= walk.producers_from:
-            walk.producers.note(
+            walk.producers.record_batch(
                 batch.producer_id,
                 batch.producer_epoch,
                 batch.base_sequence,
@@ -279,8 +279,8 @@ def _start_of_walk(segment: Segment, producers_from: int) -> int:
         return 0
     start = entry[1]
     header = segment.header_at(start)
-    segment.offsets.keep(segment.offsets.values_below(start))
-    segment.times.keep(segment.times.values_below(header.base_offset - segment.base_offset))
+    segment.offsets.truncate(segment.offsets.values_below(start))
+    segment.times.truncate(segment.times.values_below(header.base_offset - segment.base_offset))
     segment.first_time_ms = segment.header_at(0).max_timestamp
     return start if take_largest_time(segment, segment.times.last(), before=start) else 0
 
@@ -305,11 +305,11 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
         if checksum.crc32c(view[position + ATTRIBUTES_AT : position + size]) != crc:
             return
         last_offset = offset + last_delta
-        segment.note(position, size, offset, last_offset, max_time_ms, walk.interval)
+        segment.record_batch(position, size, offset, last_offset, max_time_ms, walk.interval)
         if producer_id > NO_PRODUCER_ID and offset >= walk.producers_from:
-            producers.note(producer_id, epoch, sequence, last_delta, offset, max_time_ms)
+            producers.record_batch(producer_id, epoch, sequence, last_delta, offset, max_time_ms)
         position += size
         expected = walk.end_offset = last_offset + 1
         if position >= noted:
             noted = position + _NOTED_EVERY_BYTES
-            walk.progress.note(segment, position, end)
+            walk.progress.report(segment, position, end)

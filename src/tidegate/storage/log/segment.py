@@ -108,7 +108,7 @@ class Segment:
         position = self.size
         if os.pwrite(fd, batch, position) != size:
             self._write_rest(fd, batch)
-        self.note(position, size, base_offset, last_offset, max_time_ms, interval)
+        self.record_batch(position, size, base_offset, last_offset, max_time_ms, interval)
 
     def gather(
         self,
@@ -124,7 +124,7 @@ class Segment:
         if first:
             self._unwritten_at = self.size
         self._unwritten.append(bytes(batch))
-        self.note(self.size, size, base_offset, last_offset, max_time_ms, interval)
+        self.record_batch(self.size, size, base_offset, last_offset, max_time_ms, interval)
         return first
 
     def write_gathered(self) -> None:
@@ -159,7 +159,7 @@ class Segment:
                 raise OSError(f"wrote {written} of {len(data)} bytes to {self.path.name}")
             written += count
 
-    def note(
+    def record_batch(
         self, position: int, size: int, base_offset: int, last_offset: int, max_time_ms: int, interval: int
     ) -> None:
         """Update size, times and indexes for a batch at `position`."""
@@ -167,7 +167,7 @@ class Segment:
             self.max_time_ms = max_time_ms
             self.max_time_offset = last_offset
         if self._since_entry_bytes > interval:
-            self.offsets.add(last_offset - self.base_offset, position)
+            self.offsets.add_entry(last_offset - self.base_offset, position)
             self.add_time_entry()
             self._since_entry_bytes = 0
         self._since_entry_bytes += size
@@ -185,7 +185,7 @@ class Segment:
         """Add the largest time so far to the time index if it has grown; called also when the segment is closed."""
         last = self.times.last()
         if self.max_time_ms >= 0 and (last is None or self.max_time_ms > last[0]):
-            self.times.add(self.max_time_ms, self.max_time_offset - self.base_offset)
+            self.times.add_entry(self.max_time_ms, self.max_time_offset - self.base_offset)
 
     def position_of(self, offset: int) -> int:
         """Return where the batch with `offset` begins; `size` when every batch lies before it."""

@@ -28,11 +28,11 @@ class TurnWrites:
         self.failed: set[PartitionLog] = set()
         self._logs: list[PartitionLog] = []
 
-    def add(self, log: PartitionLog) -> None:
+    def add_log(self, log: PartitionLog) -> None:
         """Write the batches that `log` has gathered at the end of the turn."""
         self._logs.append(log)
 
-    def end(self) -> bool:
+    def finish(self) -> bool:
         """Write everything; False where something could not be, and the answers that said so must be made anew."""
         if self.failed:
             self.failed = set()

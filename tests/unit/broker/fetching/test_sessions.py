@@ -44,7 +44,7 @@ def create(
 
 def use(sessions: FetchSessions, session_id: int, now_ms: int) -> None:
     """Use a session."""
-    session = sessions.find(session_id)
+    session = sessions.session_of(session_id)
     assert session is not None
     sessions.touch(session, now_ms)
 
@@ -64,7 +64,7 @@ def test_the_one_unused_longest_goes_first() -> None:
     first, second = create(sessions, 50), create(sessions, 50)
     use(sessions, first, NOW_MS + 1)
     assert create(sessions, 1, NOW_MS + LATER_MS)
-    assert (sessions.find(first) is None, sessions.find(second) is None) == (False, True)
+    assert (sessions.session_of(first) is None, sessions.session_of(second) is None) == (False, True)
 
 
 def test_larger_sessions_take_the_place_of_smaller_old_ones() -> None:
@@ -75,7 +75,7 @@ def test_larger_sessions_take_the_place_of_smaller_old_ones() -> None:
         use(sessions, session_id, NOW_MS + LATER_MS)
     assert create(sessions, 2, NOW_MS + LATER_MS) == NO_SESSION
     assert create(sessions, 3, NOW_MS + LATER_MS)
-    assert [sessions.find(each) is None for each in ids] == [False, True, False]
+    assert [sessions.session_of(each) is None for each in ids] == [False, True, False]
 
 
 def test_brokers_come_before_consumers() -> None:
@@ -83,7 +83,7 @@ def test_brokers_come_before_consumers() -> None:
     sessions = FetchSessions(2)
     consumer, broker = create(sessions, 9), create(sessions, 1, privileged=True)
     assert create(sessions, 1, privileged=True)
-    assert sessions.find(consumer) is None
+    assert sessions.session_of(consumer) is None
     use(sessions, broker, NOW_MS + LATER_MS)
     assert create(sessions, 1, NOW_MS + LATER_MS + 1, privileged=True)  # the other one was not used
     use(sessions, broker, NOW_MS + LATER_MS + 2)
@@ -96,7 +96,7 @@ def test_closed_sessions_leave_room() -> None:
     session_id = create(sessions, 1)
     sessions.close(session_id)
     sessions.close(session_id)
-    assert (len(sessions), sessions.used_bytes, sessions.find(session_id)) == (0, 0, None)
+    assert (len(sessions), sessions.used_bytes, sessions.session_of(session_id)) == (0, 0, None)
     assert create(sessions, 1)
     assert FetchSessions(0).create(of(1), by_ids=False, privileged=False, now_ms=0) == NO_SESSION
 
@@ -111,7 +111,7 @@ def test_sessions_have_a_bound_in_bytes() -> None:
     for session_id in (first, second):
         use(sessions, session_id, NOW_MS + LATER_MS)
     assert create(sessions, 25, NOW_MS + LATER_MS)
-    assert (len(sessions), sessions.find(first), sessions.find(second)) == (1, None, None)
+    assert (len(sessions), sessions.session_of(first), sessions.session_of(second)) == (1, None, None)
     assert create(FetchSessions(10), MAX_PARTITIONS + 1) == NO_SESSION
 
 
@@ -131,7 +131,7 @@ def test_a_part_goes_where_very_much_would_have_to() -> None:
 def test_what_grows_past_the_bound_is_closed_uncounted() -> None:
     """Its names are not added up, however many there are."""
     sessions = FetchSessions(10)
-    session = sessions.find(create(sessions, 1))
+    session = sessions.session_of(create(sessions, 1))
     assert session is not None
     session.partitions.update(of(MAX_PARTITIONS + 1))
     assert not sessions.has_room(session)
@@ -141,7 +141,7 @@ def test_what_grows_past_the_bound_is_closed_uncounted() -> None:
 def test_what_was_closed_meanwhile_is_not_counted() -> None:
     """Another connection may close a session, or take its place, while a long request of it is read."""
     sessions = FetchSessions(10)
-    session = sessions.find(create(sessions, 1))
+    session = sessions.session_of(create(sessions, 1))
     assert session is not None
     sessions.close(session.id)
     session.partitions.update(of(2))
@@ -152,7 +152,7 @@ def test_what_was_closed_meanwhile_is_not_counted() -> None:
 def test_a_session_that_grows_is_counted() -> None:
     """And is closed where it does not fit any more."""
     sessions = FetchSessions(10, 9 * _BYTES + SESSION_BYTES)
-    session = sessions.find(create(sessions, 1))
+    session = sessions.session_of(create(sessions, 1))
     assert session is not None
     session.partitions.update(of(5))
     assert sessions.has_room(session)
@@ -169,7 +169,7 @@ def test_the_largest_holder_makes_room_for_others() -> None:
     assert create(sessions, 9, owner="User:mallory") == NO_SESSION
     alices = [create(sessions, 1, owner="User:alice") for _ in range(4)]
     assert all(alices)
-    assert [sessions.find(each) is None for each in mallorys] == [True] * 4 + [False] * 4
+    assert [sessions.session_of(each) is None for each in mallorys] == [True] * 4 + [False] * 4
     assert create(sessions, 1, owner="User:alice") == NO_SESSION
     assert create(sessions, 1, owner="User:mallory") == NO_SESSION
     bobs = [create(sessions, 1, owner="User:bob") for _ in range(3)]
@@ -193,16 +193,16 @@ def test_bytes_are_divided_too() -> None:
     """Few large sessions of one principal make room for another's, when that is created and when it grows."""
     sessions = FetchSessions(1000, 20 * _BYTES + 4 * SESSION_BYTES)
     large = [create(sessions, 9, owner="User:mallory") for _ in range(2)]
-    session = sessions.find(create(sessions, 3, owner="User:alice"))
+    session = sessions.session_of(create(sessions, 3, owner="User:alice"))
     assert session is not None
     session.partitions.update(of(9))
     assert sessions.has_room(session)
-    assert [sessions.find(each) is None for each in large] == [True, False]
+    assert [sessions.session_of(each) is None for each in large] == [True, False]
     session.partitions.update(of(25))
     assert not sessions.has_room(session)
     large.append(create(sessions, 9, owner="User:mallory"))
     assert create(sessions, 9, owner="User:alice")
-    assert [sessions.find(each) is None for each in large] == [True, True, False]
+    assert [sessions.session_of(each) is None for each in large] == [True, True, False]
 
 
 def test_nothing_is_kept_of_principals_without_sessions() -> None:

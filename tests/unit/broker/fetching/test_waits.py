@@ -27,7 +27,7 @@ def waiting(
     scheduler, happened = ManualScheduler(), []
     waits = FetchWaits(scheduler)
     wait = Wait(logs, missing_bytes, lambda: happened.append("ready"))
-    waits.add(wait, 500)
+    waits.add_wait(wait, 500)
     return scheduler, waits, wait, happened
 
 
@@ -76,7 +76,7 @@ def test_several_wait_for_one_log(logs: list[PartitionLog]) -> None:
     waits = FetchWaits(scheduler)
     happened: list[int] = []
     for number in (1, 2, 3):
-        waits.add(Wait([logs[0]], number * SIZE, lambda number=number: happened.append(number)), 500)
+        waits.add_wait(Wait([logs[0]], number * SIZE, lambda number=number: happened.append(number)), 500)
     for expected in ([1], [1, 2], [1, 2, 3]):
         append(logs[0], batch())
         scheduler.turn()
@@ -90,7 +90,7 @@ def test_thousands_are_answered_over_many_turns(logs: list[PartitionLog]) -> Non
     waits = FetchWaits(scheduler)
     happened: list[int] = []
     for number in range(10_000):
-        waits.add(Wait(logs, 1, lambda number=number: happened.append(number)), 500)
+        waits.add_wait(Wait(logs, 1, lambda number=number: happened.append(number)), 500)
     with no_collection():
         begun_ns = time.thread_time_ns()
         append(logs[0], batch())

@@ -23,7 +23,7 @@ MOST = 40
 def rights() -> Authorizer:
     """Return an authorizer: all may do everything to topics; `root` is a super user, `ops` may alter the cluster."""
     authorizer = Authorizer(super_users=frozenset(("User:root",)))
-    authorizer.add(
+    authorizer.add_acls(
         [
             Acl(acl.TOPIC, "*", acl.LITERAL, "User:*", "*", acl.ALL, acl.ALLOW),
             Acl(acl.CLUSTER, acl.CLUSTER_NAME, acl.LITERAL, "User:ops", "*", acl.ALTER, acl.ALLOW),

@@ -398,7 +398,7 @@ def test_what_a_turn_could_not_write_is_refused_instead(node: Node, acks: int) -
         node.ask(PRODUCE, 9, message(batch(), acks=acks, topic=topic))  # known from now on
     turn = node.storage.turn
     others = node.ask(PRODUCE, 9, message(batch(), acks=acks, topic="others"), in_turn=True)
-    assert turn.end()
+    assert turn.finish()
     answer = node.ask(PRODUCE, 9, message(batch(value=bytes(1000)), acks=acks), in_turn=True)
     assert isinstance(answer, Answer)
     assert isinstance(others, Answer)
@@ -407,7 +407,7 @@ def test_what_a_turn_could_not_write_is_refused_instead(node: Node, acks: int) -
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
-        assert not turn.end()
+        assert not turn.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     instead = answer.if_turn_fails()

@@ -54,7 +54,7 @@ def test_members_are_resolved_as_by_the_callback(seed, user, client_id):
     for index, quota_type in enumerate(QUOTA_TYPES):
         manager = managers.manager(quota_type)
         resolved, tags = definitions.resolve(index, user, client_id, Windows()), manager.tags(user, client_id)
-        if groups.find(user, client_id) is None:
+        if groups.group_of(user, client_id) is None:
             assert dict(zip(("user", "client-id"), resolved.tags, strict=True)) == tags
         else:
             assert json.loads(resolved.tags) == tags

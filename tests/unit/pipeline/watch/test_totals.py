@@ -58,9 +58,9 @@ def test_nodes_of_one_update_are_those_of_many(tmp_path):
     done = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000).step()
     assert len(done) == 3
     at_once, one_by_one = Totals(window_ms=180_000), Totals(window_ms=180_000)
-    at_once.add(done)
+    at_once.add_advances(done)
     for advance in done:
-        one_by_one.add([advance])
+        one_by_one.add_advances([advance])
     for found, expected in (
         (at_once.in_all(), one_by_one.in_all()),
         (at_once.in_window(), one_by_one.in_window()),

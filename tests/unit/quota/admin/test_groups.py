@@ -9,7 +9,11 @@ from tidegate.quota.admin.groups import MAX_GROUP_NAME_CHARS, Groups, checked_gr
 def test_a_users_group_counts_before_that_of_its_client_id() -> None:
     """Names are raw, and of one kind each."""
     groups = Groups(members={("user", "a b"): "one", ("client-id", "c"): "two"})
-    assert [groups.find("a b", "c"), groups.find("x", "c"), groups.find("c", "a b")] == ["one", "two", None]
+    assert [groups.group_of("a b", "c"), groups.group_of("x", "c"), groups.group_of("c", "a b")] == [
+        "one",
+        "two",
+        None,
+    ]
 
 
 def test_limits_are_by_group_and_key() -> None:

@@ -35,8 +35,8 @@ def _table(max_sensors: int) -> SensorTable[RateSensor]:
 def test_sensors_expire_after_more_than_an_hour_without_a_record() -> None:
     """Strictly more (B§1.2); the throttle sensor on its own, from when it was made if it never was used."""
     table = _table(10)
-    table.add(_sensor("used"), 0)
-    table.add(_sensor("idle"), 0)
+    table.add_sensor(_sensor("used"), 0)
+    table.add_sensor(_sensor("idle"), 0)
     table.add_throttle("used", ThrottleSensor({}, now_ms=0), 0)
     used = table.get("used")
     assert used is not None
@@ -52,7 +52,7 @@ def test_from_the_first_slice_of_a_sweep_on_all_that_were_idle_are_gone() -> Non
     table = _table(3000)
     names = [f"{number}" for number in range(3 * SWEPT_AT_A_TIME)]
     for name in names:
-        table.add(_sensor(name), 0)
+        table.add_sensor(_sensor(name), 0)
         table.add_throttle(name, ThrottleSensor({}, now_ms=0), 0)
     sweep = table.expire_in_slices(EXPIRY_MS + 1)
     next(sweep)
@@ -60,7 +60,7 @@ def test_from_the_first_slice_of_a_sweep_on_all_that_were_idle_are_gone() -> Non
     assert (list(table), list(table.throttles())) == ([], [])
     assert table.get(names[-1]) is table.throttle(names[-1]) is None
     new = _sensor(names[-1], now_ms=EXPIRY_MS + 2)
-    table.add(new, EXPIRY_MS + 2)
+    table.add_sensor(new, EXPIRY_MS + 2)
     assert len(list(sweep)) == 2
     assert (list(table), table.get(names[-1])) == ([new], new)
 
@@ -69,7 +69,7 @@ def test_a_sweep_that_is_dropped_leaves_the_table_as_it_is() -> None:
     """As when the node closes: what was not come to is there, and the next sweep may begin."""
     table = _table(3000)
     for number in range(2 * SWEPT_AT_A_TIME):
-        table.add(_sensor(f"{number}"), 0)
+        table.add_sensor(_sensor(f"{number}"), 0)
     sweep = table.expire_in_slices(EXPIRY_MS + 1)
     next(sweep)
     sweep.close()
@@ -81,7 +81,7 @@ def test_a_flood_of_names_keeps_the_table_bounded() -> None:
     """Whatever is added, no more than the bound is kept, and every drop is counted."""
     table = _table(1000)
     for number in range(10_000):
-        table.add(_sensor(f"client-{number:09}", now_ms=number), number)
+        table.add_sensor(_sensor(f"client-{number:09}", now_ms=number), number)
         assert len(table) <= 1000
     assert table.dropped == 10_000 - len(table)
 
@@ -90,22 +90,22 @@ def test_those_in_use_outlive_a_flood() -> None:
     """A client that keeps sending is not dropped for names that come once."""
     table = _table(100)
     steady = _sensor("steady")
-    table.add(steady, 0)
+    table.add_sensor(steady, 0)
     for number in range(5_000):
         steady.record(1.0, number)
-        table.add(_sensor(f"once-{number}", now_ms=number), number)
+        table.add_sensor(_sensor(f"once-{number}", now_ms=number), number)
     assert table.get("steady") is steady
 
 
 def test_dropping_is_told_and_counted_apart_when_in_use() -> None:
     """Only a sensor that was used within its windows loses anything by going."""
     table = _table(2)
-    assert not table.add(_sensor("a", now_ms=0), 0)
-    assert not table.add(_sensor("b", now_ms=0), 0)
-    assert table.add(_sensor("c", now_ms=50_000), 50_000)
+    assert not table.add_sensor(_sensor("a", now_ms=0), 0)
+    assert not table.add_sensor(_sensor("b", now_ms=0), 0)
+    assert table.add_sensor(_sensor("c", now_ms=50_000), 50_000)
     assert (table.dropped, table.dropped_in_use) == (1, 0)
-    assert table.add(_sensor("d", now_ms=50_001), 50_001)
-    assert table.add(_sensor("e", now_ms=50_002), 50_002)
+    assert table.add_sensor(_sensor("d", now_ms=50_001), 50_001)
+    assert table.add_sensor(_sensor("e", now_ms=50_002), 50_002)
     assert (table.dropped, table.dropped_in_use) == (3, 1)
 
 
@@ -113,10 +113,10 @@ def test_names_count_by_their_length() -> None:
     """So that long client ids take no more memory than short ones; one that is too long alone still has its place."""
     table = _table(4)
     for number in range(4):
-        table.add(_sensor(f"{number}"), 0)
-    table.add(_sensor("x" * 7000), 0)
+        table.add_sensor(_sensor(f"{number}"), 0)
+    table.add_sensor(_sensor("x" * 7000), 0)
     assert [sensor.name for sensor in table] == ["x" * 7000]
-    table.add(_sensor("y" * 100_000), 0)
+    table.add_sensor(_sensor("y" * 100_000), 0)
     assert [sensor.name for sensor in table] == ["y" * 100_000]
     assert text_bytes("y" * 1000) < 1100 < 4000 < text_bytes("é" * 1000)
 
@@ -131,7 +131,7 @@ def measured_sensors(samples: int) -> tuple[int, int]:
         tags = {"user": "", "client-id": client_id}
         name = f"Produce-:{client_id}"
         sensor = RateSensor(name, tags, window=window, bound=1e3, cap_ms=MAX_INT64, now_ms=10**12 + number)
-        table.add(sensor, 0)
+        table.add_sensor(sensor, 0)
         throttle = ThrottleSensor(tags, now_ms=10**12 + number)
         table.add_throttle(name, throttle, 0)
         for step in range(samples + 1):
@@ -158,7 +158,7 @@ def test_what_is_counted_is_no_less_than_the_memory_it_takes(samples: int) -> No
 def test_a_full_table_makes_room_for_several_at_once() -> None:
     """Callers forget their lookups at each drop, so drops come together."""
     table = _table(2 * DROPPED_SHARE)
-    drops = sum(table.add(_sensor(f"{number}"), 0) for number in range(4 * DROPPED_SHARE))
+    drops = sum(table.add_sensor(_sensor(f"{number}"), 0) for number in range(4 * DROPPED_SHARE))
     assert table.dropped == 4 * DROPPED_SHARE - len(table)
     assert drops < table.dropped
 
@@ -168,7 +168,7 @@ def test_a_throttle_sensor_counts_and_goes_with_its_quota_sensor() -> None:
     table = _table(10)
     for number in range(50):
         name = f"{number}"
-        table.add(_sensor(name, now_ms=number), number)
+        table.add_sensor(_sensor(name, now_ms=number), number)
         table.add_throttle(name, ThrottleSensor({}, now_ms=number), number)
     left = [sensor.name for sensor in table]
     assert 5 < len(left) < 10
@@ -184,16 +184,16 @@ def test_throttle_sensors_that_outlived_their_quota_sensor_go_first() -> None:
     table = _table(10)
     late = ThrottleSensor({}, now_ms=0)
     for name in ("a", "b"):
-        table.add(_sensor(name), 0)
+        table.add_sensor(_sensor(name), 0)
     table.add_throttle("a", late, 0)
     table.add_throttle("b", ThrottleSensor({}, now_ms=0), 0)
     late.record(100, 9)
     assert table.expire(EXPIRY_MS + 1) == Expired(["a", "b"], ["b"])
     assert (len(table), table.throttle("a")) == (0, late)
     for number in range(9):
-        table.add(_sensor(f"{number:016}"), 0)
+        table.add_sensor(_sensor(f"{number:016}"), 0)
     assert table.throttle("a") is late
-    table.add(_sensor(f"{9:016}"), 0)
+    table.add_sensor(_sensor(f"{9:016}"), 0)
     assert (len(table), table.throttle("a"), table.dropped) == (10, None, 0)
 
 

@@ -14,7 +14,7 @@ def filled(path: Path) -> SparseIndex:
     """Return an index with `ENTRIES`."""
     index = SparseIndex(path, OFFSET_ENTRY)
     for key, value in ENTRIES:
-        index.add(key, value)
+        index.add_entry(key, value)
     return index
 
 
@@ -37,7 +37,7 @@ def test_file_is_kafkas_format(tmp_path: Path) -> None:
     filled(tmp_path / "index").flush()
     assert (tmp_path / "index").read_bytes() == b"".join(struct.pack(">ii", *entry) for entry in ENTRIES)
     times = SparseIndex(tmp_path / "timeindex", TIME_ENTRY)
-    times.add(1_700_000_000_000, 5)
+    times.add_entry(1_700_000_000_000, 5)
     times.flush()
     assert (tmp_path / "timeindex").read_bytes() == struct.pack(">qi", 1_700_000_000_000, 5)
 
@@ -46,7 +46,7 @@ def test_flush_appends_only_what_is_new(tmp_path: Path) -> None:
     """Flushing again writes nothing twice."""
     index = filled(tmp_path / "index")
     index.flush()
-    index.add(30, 500)
+    index.add_entry(30, 500)
     index.flush()
     index.flush()
     assert (tmp_path / "index").stat().st_size == 5 * OFFSET_ENTRY.size
@@ -74,7 +74,7 @@ def test_kept_entries_are_what_stays_on_disk(tmp_path: Path) -> None:
     """Forgetting the end of an index shortens its file with the next flush."""
     index = filled(tmp_path / "index")
     index.flush()
-    index.keep(index.values_below(250))
+    index.truncate(index.values_below(250))
     index.flush()
     assert (tmp_path / "index").stat().st_size == 2 * OFFSET_ENTRY.size
 

@@ -269,7 +269,7 @@ def test_turn_is_written_together(tmp_path: Path) -> None:
         assert append(other, batch(count)) == base_offset
     file = tmp_path / "a" / "00000000000000000000.log"
     assert not file.exists() or file.stat().st_size == 0
-    assert turn.end()
+    assert turn.finish()
     assert file.read_bytes() == contents(other)
     assert (log.end_offset, log.size_bytes) == (6, other.size_bytes)
 
@@ -287,7 +287,7 @@ def test_reading_and_writing_at_once_see_the_turn(tmp_path: Path) -> None:
     large = batch(value=bytes(GATHERED_BYTES))
     append_in_turn(log, turn, large)
     assert (tmp_path / "00000000000000000000.log").stat().st_size == 3 * size + len(large)
-    assert turn.end()
+    assert turn.finish()
     assert log.end_offset == 4
 
 
@@ -302,7 +302,7 @@ def test_turn_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(first) + 500, limits[1]))
     try:
         append_in_turn(log, turn, second)
-        assert not turn.end()
+        assert not turn.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert turn.failed == {log}
@@ -310,7 +310,7 @@ def test_turn_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
     assert append(log, second) == 2
     assert append(log, first) == 0  # remembered: answered again, not stored again
     append_in_turn(log, turn, batch())
-    assert turn.end()
+    assert turn.finish()
     assert turn.failed == set()
     assert len(contents(log)) == 2 * len(first) + len(batch())
 

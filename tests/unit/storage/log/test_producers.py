@@ -16,7 +16,7 @@ def with_batches(count: int, *, epoch: int = 0) -> Producers:
     """Return producers where number 1 has stored `count` batches of ten records each."""
     producers = Producers(DAY_MS)
     for at in range(count):
-        producers.note(1, epoch, 10 * at, 9, 100 + 10 * at, 1000 + at)
+        producers.record_batch(1, epoch, 10 * at, 9, 100 + 10 * at, 1000 + at)
     return producers
 
 
@@ -76,7 +76,7 @@ def test_new_epoch_begins_at_zero() -> None:
 def test_new_epoch_forgets_the_old_batches() -> None:
     """After a batch of a new epoch the old epoch's batches are not repetitions any more."""
     producers = with_batches(2)
-    producers.note(1, 1, 0, 9, 500, 2000)
+    producers.record_batch(1, 1, 0, 9, 500, 2000)
     assert producers.check(1, 1, 0, 9) == (500, 2000)
     assert refusal(producers, 1, 20) == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -84,14 +84,14 @@ def test_new_epoch_forgets_the_old_batches() -> None:
 def test_sequence_goes_on_from_zero_after_the_largest() -> None:
     """After 2**31 - 1 comes 0."""
     producers = Producers(DAY_MS)
-    producers.note(1, 0, 2**31 - 10, 9, 100, 1000)
+    producers.record_batch(1, 0, 2**31 - 10, 9, 100, 1000)
     assert producers.check(1, 0, 0, 9) is None
 
 
 def test_batch_across_the_wrap_is_known_again() -> None:
     """A batch whose sequences wrap is recognised by both ends."""
     producers = Producers(DAY_MS)
-    producers.note(1, 0, 2**31 - 3, 9, 100, 1000)
+    producers.record_batch(1, 0, 2**31 - 3, 9, 100, 1000)
     assert producers.check(1, 0, 2**31 - 3, 9) == (100, 1000)
     assert producers.check(1, 0, 7, 9) is None
 
@@ -108,7 +108,7 @@ def test_table_is_bounded() -> None:
     """Past the bound those silent longest go, never the newest."""
     producers = Producers(DAY_MS)
     for producer_id in range(MAX_PRODUCERS + 1):
-        producers.note(producer_id, 0, 0, 0, producer_id, producer_id)
+        producers.record_batch(producer_id, 0, 0, 0, producer_id, producer_id)
     assert len(producers) == MAX_PRODUCERS - MAX_PRODUCERS // 10 + 1
     assert producers.check(MAX_PRODUCERS, 0, 0, 0) == (MAX_PRODUCERS, MAX_PRODUCERS)
     assert producers.check(0, 0, 0, 0) is None
@@ -117,7 +117,7 @@ def test_table_is_bounded() -> None:
 def test_snapshot_gives_back_everything(tmp_path: Path) -> None:
     """A saved table answers like the one it was saved from."""
     producers = with_batches(8, epoch=2)
-    producers.note(1, 2, 2**31 - 3, 9, 900, 5000)
+    producers.record_batch(1, 2, 2**31 - 3, 9, 900, 5000)
     producers.save(tmp_path / "5.snapshot")
     again = Producers(DAY_MS)
     assert again.load(tmp_path / "5.snapshot")
@@ -142,13 +142,13 @@ def test_node_is_bounded_in_bytes() -> None:
     """Made-up producer ids on many partitions push out who was silent longest, wherever that was, not who is heard."""
     memory = ProducerMemory(max_bytes=1_000_000)
     tables = [Producers(DAY_MS, memory) for _ in range(10)]
-    tables[0].note(1, 0, 0, 9, 100, 1000)
-    tables[1].note(2, 0, 0, 9, 100, 1000)
+    tables[0].record_batch(1, 0, 0, 9, 100, 1000)
+    tables[1].record_batch(2, 0, 0, 9, 100, 1000)
     for at in range(20_000):
-        tables[at % 10].note(1000 + at, 0, 0, 0, 1000 + at, 10**15)
+        tables[at % 10].record_batch(1000 + at, 0, 0, 0, 1000 + at, 10**15)
         if at % 500 == 0:
             memory.begin_period()
-            tables[0].note(1, 0, 10 + at // 50, 9, 200 + at, 1000)
+            tables[0].record_batch(1, 0, 10 + at // 50, 9, 200 + at, 1000)
         assert memory.used_bytes <= memory.max_bytes
     assert tables[0].check(1, 0, 10 + 19_500 // 50, 9) == (200 + 19_500, 1000)
     assert tables[1].check(2, 0, 5000, 9) is None
@@ -159,9 +159,9 @@ def test_a_flood_evicts_its_own_producers() -> None:
     """Where the node's bound is full, the principal that holds most loses its oldest producers, others none."""
     memory = ProducerMemory(max_bytes=1_000_000)
     tables = [Producers(DAY_MS, memory) for _ in range(10)]
-    tables[0].note(1, 0, 0, 9, 100, 1000, "User:victim")
+    tables[0].record_batch(1, 0, 0, 9, 100, 1000, "User:victim")
     for at in range(5000):
-        tables[at % 10].note(1000 + at, 0, 0, 0, 1000 + at, 10**15, "User:mallory")
+        tables[at % 10].record_batch(1000 + at, 0, 0, 0, 1000 + at, 10**15, "User:mallory")
     assert memory.used_bytes <= memory.max_bytes
     assert tables[0].check(1, 0, 0, 9) == (100, 1000)
     assert tables[4999 % 10].check(1000 + 4999, 0, 0, 0) == (1000 + 4999, 10**15)
@@ -173,10 +173,10 @@ def test_the_newest_writer_owns_a_producer() -> None:
     table = Producers(DAY_MS, memory, owner="Topic:orders")
     other = Producers(DAY_MS, memory, owner="User:mallory")
     for producer_id in range(500):
-        table.note(producer_id, 0, 0, 9, 10 * producer_id, 1000)
-    table.note(7, 0, 10, 9, 9000, 1001, "User:victim")
+        table.record_batch(producer_id, 0, 0, 9, 10 * producer_id, 1000)
+    table.record_batch(7, 0, 10, 9, 9000, 1001, "User:victim")
     for at in range(3000):
-        other.note(1000 + at, 0, 0, 0, at, 1000)
+        other.record_batch(1000 + at, 0, 0, 0, at, 1000)
     assert table.check(7, 0, 10, 9) == (9000, 1001)
     assert table.check(499, 0, 0, 9) == (4990, 1000)
     assert memory.used_bytes <= memory.max_bytes
@@ -189,9 +189,9 @@ def test_principals_of_one_partition_keep_their_producers() -> None:
     """Past the bound of a partition the principal with most producers there loses its oldest."""
     producers = Producers(DAY_MS)
     for producer_id in range(10):
-        producers.note(producer_id, 0, 0, 0, producer_id, 1, "User:victim")
+        producers.record_batch(producer_id, 0, 0, 0, producer_id, 1, "User:victim")
     for producer_id in range(10, 2 * MAX_PRODUCERS):
-        producers.note(producer_id, 0, 0, 0, producer_id, 1, "User:mallory")
+        producers.record_batch(producer_id, 0, 0, 0, producer_id, 1, "User:mallory")
     assert len(producers) <= MAX_PRODUCERS
     assert [producers.check(producer_id, 0, 0, 0) for producer_id in range(10)] == [
         (producer_id, 1) for producer_id in range(10)
@@ -203,7 +203,7 @@ def test_what_is_forgotten_is_not_counted() -> None:
     memory = ProducerMemory()
     producers = Producers(DAY_MS, memory)
     for at in range(100):
-        producers.note(at % 20, at // 40, at, 0, at, at)
+        producers.record_batch(at % 20, at // 40, at, 0, at, at)
     before = memory.used_bytes
     assert before > 0
     producers.expire(DAY_MS + 89)
@@ -221,7 +221,7 @@ def test_bytes_are_counted_as_they_are(batches: int) -> None:
     try:
         for at in range(10_000):
             for count in range(batches):
-                tables[at % 10].note(
+                tables[at % 10].record_batch(
                     10**12 + at, 0, 5000 + 100 * count, 99, 10**10 + at * 1000 + count, 10**12 + at
                 )
         taken, _ = tracemalloc.get_traced_memory()
@@ -239,5 +239,5 @@ def test_unchanged_producers_need_no_new_snapshot(tmp_path: Path) -> None:
     again = Producers(DAY_MS)
     assert again.load(tmp_path / "5.snapshot")
     assert not again.changed
-    again.note(1, 0, 20, 9, 500, 2000)
+    again.record_batch(1, 0, 20, 9, 500, 2000)
     assert again.changed
