@@ -40,8 +40,8 @@ _INTRODUCTION = """\
 One broker, three clients:
   checkout   sends an order of 400 bytes every 5 ms and waits for its acknowledgement
   loader     sends as much as it can over eight connections
-  analytics  reads all that loader sent, as fast as it comes
-p50 and p99 are how long a record took from its producer to the acknowledgement.
+  analytics  reads everything that loader sends, as fast as it can
+p50 and p99 are percentiles of the time from sending a record to its acknowledgement.
 """
 _LOOPS = """\
 in force: a check with recorded times; other plans: a forecast, in which
@@ -49,24 +49,24 @@ throttled clients send later (docs/closed-loop.md)"""
 
 _PLANS = {
     "generous": """\
-# Ten times as much for the two big ones.
+# Ten times the limits for the two clients that move most bytes.
 version: 1
 quotas:
   - client-id: {name: loader}
     producer_byte_rate: 20MiB
-    reason: the nightly load has to end before six
+    reason: the nightly load must finish before six
   - client-id: {name: analytics}
     consumer_byte_rate: 40MiB
-    reason: reads what loader wrote, and twice as fast
+    reason: reads what loader wrote, at twice its rate
 """,
     "one-for-all": """\
-# One small default for every client, and no exceptions. It looks fair; see whom it hits.
+# One small default for every client, and no exceptions. It looks fair, but it also throttles checkout.
 version: 1
 quotas:
   - client-id: {default: true}
     producer_byte_rate: 64KiB
     consumer_byte_rate: 1MiB
-    reason: everybody gets the same
+    reason: the same limit for every client
 """,
 }
 _MARKER = ".tidegate-demo"
@@ -97,7 +97,7 @@ def run_demo(directory: Path, *, seconds: int) -> bool:
     needed, free = seconds * _BYTES_PER_SECOND_MAX, shutil.disk_usage(directory).free
     if free < needed:
         raise ConfigError(
-            f"{str(directory)!r} has {bytes_text(free)} free, expected {bytes_text(needed)} for the flood",
+            f"{str(directory)!r} has {bytes_text(free)} free, expected {bytes_text(needed)} for the clients' data",
             hint="give a directory on another disk (--out), or fewer --seconds",
         )
     console = results_console()

@@ -388,7 +388,7 @@ def _running_broker(data: Path, *options: str) -> Iterator[int]:
         deadline_s = time.monotonic() + _TIMEOUT_S
         while not port_file.exists():
             if time.monotonic() >= deadline_s or process.poll() is not None:
-                raise TidegateError("the broker did not start", hint=f"what it said is in {str(log_file)!r}")
+                raise TidegateError("the broker did not start", hint=f"see its log: {str(log_file)!r}")
             time.sleep(_POLL_S)
         port = int(port_file.read_text())
         port_file.unlink()

@@ -35,7 +35,7 @@ def phase(latencies_ms, idle_ms=1.0, **throttles_ms):
 
 @pytest.fixture
 def traffic():
-    """Return a demo that went well."""
+    """Return the traffic of a demo in which all claims hold."""
     return Traffic(
         before=phase([90.0, 100.0]),
         settling=phase([50.0], loader=500, analytics=100),
@@ -50,7 +50,7 @@ def failed(traffic):
 
 
 def test_a_demo_that_went_well_holds(traffic):
-    """Every claim is true of it."""
+    """All checks hold."""
     assert failed(traffic) == []
 
 
@@ -63,7 +63,7 @@ def with_after(traffic, *moments_ms, idle_ms=1.0):
 
 
 def test_latency_that_did_not_fall_is_noticed(traffic):
-    """The point of quotas is the latency of the others."""
+    """Quotas must reduce the latency of the other clients."""
     assert failed(with_after(traffic, [100.0])) == [
         "checkout's latency fell: p50 90.0 ms to 100.0 ms, p90 100.0 ms to 100.0 ms; "
         "at an idle broker: p50 1.0 ms to 1.0 ms, p90 1.0 ms to 1.0 ms"
@@ -71,60 +71,60 @@ def test_latency_that_did_not_fall_is_noticed(traffic):
 
 
 def test_latency_that_fell_for_most_only_is_noticed(traffic):
-    """Both the usual order and the slow ones have to gain."""
+    """The median and p90 must both fall."""
     assert len(failed(with_after(traffic, [1.0, 1.0, 1.0, 150.0]))) == 1
 
 
 def test_one_bad_moment_says_nothing(traffic):
-    """A moment in which the disk writes back does not undo what quotas did in all others."""
+    """One report with high latencies, as when the disk writes back, does not fail the check."""
     assert failed(with_after(traffic, [1.0, 2.0], [900.0, 1000.0], [1.0, 2.0])) == []
 
 
 @pytest.mark.parametrize(("idle_ms", "failures"), [(1.0, 1), (1.4, 1), (2.5, 0)])
 def test_a_machine_that_became_slower_is_taken_into_account(traffic, idle_ms, failures):
-    """Orders took up to 1.5 times as long as before: the quotas' fault, unless those to an idle broker did too."""
+    """Latency that rose by half fails the check, unless that of the idle broker rose by more."""
     assert len(failed(with_after(traffic, [140.0, 150.0], idle_ms=idle_ms))) == failures
 
 
 def test_a_machine_that_became_faster_is_not(traffic):
-    """Latency has to fall by itself: that an idle broker's fell more is no excuse, nor is it asked for."""
+    """Latency must fall, but need not fall as much as that of the idle broker."""
     assert failed(with_after(traffic, [80.0, 90.0], idle_ms=0.1)) == []
 
 
 def test_latency_that_was_not_measured_is_noticed(traffic):
-    """No order acknowledged is no success, at either broker."""
+    """Without acknowledged orders at either broker, the check fails."""
     assert len(failed(with_after(traffic))) == 1
     traffic.before[CONTROL].moments_ms.clear()
     assert len(failed(traffic)) == 1
 
 
 def test_a_flood_that_was_not_throttled_is_noticed(traffic):
-    """A limit that nobody felt shows nothing."""
+    """A limit that throttled no request fails the check."""
     traffic.settling["loader"].throttles_ms = []
     assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["loader"]
 
 
 def test_more_than_limit_and_burst_is_noticed(traffic):
-    """Throttled or not, more than the limit allows is a failure."""
+    """More bytes than the limit allows fail the check."""
     traffic.after["analytics"].bytes = int(RATE_LIMITS["analytics"] * 100)
     assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["analytics"]
 
 
 def test_a_client_that_got_nothing_is_noticed(traffic):
-    """A throttled client is slow, not shut out."""
+    """A throttled client must still be served."""
     traffic.settling["loader"].bytes = traffic.after["loader"].bytes = 0
     assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["loader"]
 
 
 @pytest.mark.parametrize("which", ["before", "settling", "after"])
 def test_a_throttled_checkout_is_noticed(traffic, which):
-    """Nobody limited checkout, so nobody may hold it."""
+    """The demo sets no quota for checkout, so it must not be throttled."""
     getattr(traffic, which)["checkout"].throttles_ms = [1]
     assert failed(traffic) == ["checkout was never throttled"]
 
 
 def test_claims_are_printed_with_their_state():
-    """`ok` or `FAILED`, in words, stands before each."""
+    """Each claim is printed after `ok` or `FAILED`."""
     out = io.StringIO()
     assert not print_checks(Console(file=out, width=80), [Check("up", True), Check("down", False)])
     assert out.getvalue() == "ok      up\nFAILED  down\n"
@@ -148,7 +148,7 @@ def row(plan, client, *, quota="Produce", requests=10, throttled=0, different=0)
 
 
 def went_well():
-    """Return the rows of a demo that went well."""
+    """Return the rows of a replay in which all claims hold."""
     return [
         row(IN_FORCE, "checkout"),
         row(IN_FORCE, "loader", throttled=2),
@@ -163,12 +163,12 @@ def failed_replay(rows):
 
 
 def test_a_replay_that_went_well_holds():
-    """Every claim is true of it."""
+    """All checks hold."""
     assert failed_replay(went_well()) == []
 
 
 def test_a_different_decision_is_noticed():
-    """One decision that comes out otherwise than recorded fails the demo."""
+    """One decision that differs from the recorded decision fails the demo."""
     rows = [*went_well(), row(IN_FORCE, "analytics", quota="Fetch", different=1)]
     assert failed_replay(rows) == [
         "replayed under the quotas in force, 29 of 30 decisions come out as recorded"
@@ -176,18 +176,18 @@ def test_a_different_decision_is_noticed():
 
 
 def test_no_decisions_are_noticed():
-    """An empty record proves nothing."""
+    """Without decisions, both checks fail."""
     assert len(failed_replay([])) == 2
 
 
 def test_plans_that_do_the_same_are_noticed():
-    """The small default hits checkout, and the generous plan does not."""
+    """Only the small default may throttle checkout."""
     rows = [row(IN_FORCE, "checkout"), row("generous", "checkout", throttled=1)]
     assert failed_replay(rows) == ["'one-for-all' would have throttled checkout 0 times, 'generous' 1"]
 
 
 def test_the_summary_has_the_clients_bytes_only():
-    """Rows of other quotas and other clients are left out; clients come in the demo's order."""
+    """The table omits other quotas and other clients, and lists clients in the demo's order."""
     rows = [*went_well(), row(IN_FORCE, "checkout", quota="Request"), row(IN_FORCE, "tidegate-demo")]
     table = replay_summary(rows[::-1], [Plan(name="generous", records=())])
     lines = [re.split(r"\s{2,}", line.plain) for line in table_lines(table, width=80)]

@@ -1,4 +1,4 @@
-"""The sums of what clients reported, and the board that shows rate against limit, throttles and latency."""
+"""The sums of client reports, the board, and requests to the demo's broker."""
 
 import io
 import math
@@ -17,7 +17,7 @@ from tidegate.cli.demo.traffic import QUOTAS, RATE_LIMITS, Report, Tally, as_adm
 
 
 def test_no_values_have_no_percentile():
-    """An empty phase has no latency, which is not the same as 0."""
+    """The percentile of no values is NaN, not 0."""
     assert math.isnan(percentile([], 0.5))
 
 
@@ -31,7 +31,7 @@ def test_percentile_is_the_nearest_rank(share, expected):
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
 def test_a_percentile_is_a_value_that_enough_do_not_exceed(values, share):
-    """The answer was measured, and at least its share of the values lies at or below it."""
+    """The result is one of the values, and at least the share of the values is at or below it."""
     found = percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values)
@@ -49,7 +49,7 @@ def test_reports_add_up():
 
 
 def test_the_rate_now_is_that_of_two_seconds():
-    """What came more than two seconds ago is no longer in the rate."""
+    """The rate excludes bytes from more than two seconds ago."""
     tally = Tally(started_s=100.0)
     tally.add(Report(bytes=1000), 101.0)
     assert tally.recent_bytes_per_second(101.0) == 1000.0
@@ -58,7 +58,7 @@ def test_the_rate_now_is_that_of_two_seconds():
 
 
 def test_typical_latency_is_that_of_most_moments():
-    """The median over moments of each one's percentile: a bad moment does not count, an empty one does not exist."""
+    """It is the median of each report's percentile; reports without latencies are ignored."""
     tally = Tally(started_s=0.0)
     for latencies_ms in ([1.0, 2.0], [], [500.0, 900.0], [3.0, 4.0]):
         tally.add(Report(latencies_ms=latencies_ms), 1.0)
@@ -104,7 +104,7 @@ def _ask_and_go_on():
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.05])
 def test_no_interrupt_is_lost(after_s):
-    """Wherever it comes: also while the client is made, or let go of."""
+    """Ctrl-C raises KeyboardInterrupt at any time, also while the client is created or deleted."""
     threading.Timer(0.02 + after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         _ask_and_go_on()
