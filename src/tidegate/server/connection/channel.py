@@ -1,8 +1,8 @@
 """One client connection: bytes in, frames out; answers in, bytes out; deaf while its client is throttled.
 
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
-answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6 (a test
-walks them through `tidegate.quota.ChannelMute`, which has the table).
+answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6
+(`tests/server/test_mute_states.py` compares them with Kafka's table).
 Of requests that were sent together one is served a turn (`tidegate.server.connection.poller`); their answers leave
 together.
 The socket is read all the time, except while throttled, while too much waits unread, while the node has no memory
