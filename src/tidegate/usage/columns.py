@@ -4,7 +4,7 @@ Rows are events of the quota engine in order (`docs/usage-record.md`). A column 
 its `kinds`; elsewhere it is null where it may be null, else 0, False or the empty string.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ __all__ = [
     "SEQ_PER_US",
     "STRICT",
     "Column",
-    "document_table",
     "empty_event",
     "empty_value",
     "format_refusal",
@@ -282,13 +281,3 @@ def format_refusal(version: bytes | str) -> str | None:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= FORMAT_VERSION:
         return None
     return f"usage format {text[:20]}, written by a newer version of Tidegate; this one reads 1 to {FORMAT_VERSION}"
-
-
-def document_table(columns: Iterable[Column] = COLUMNS) -> str:
-    """Return the table of columns as it stands in `docs/usage-record.md`."""
-    lines = ["| column | type | in rows | description |", "|---|---|---|---|"]
-    for column in columns:
-        type_text = f"{column.type}, null" if column.nullable else column.type
-        kinds = "all" if column.kinds == KINDS else ", ".join(column.kinds)
-        lines.append(f"| `{column.name}` | {type_text} | {kinds} | {column.meaning} |")
-    return "\n".join(lines)
