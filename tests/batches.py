@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidegate.storage.log.time_lookup import read_varlong
+from tidegate.wire import checksum
 from tidegate.wire.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
     HEADER,
     HEADER_BYTES,
     MAGIC,
@@ -24,10 +27,9 @@ from tidegate.wire.batch import (
     check_counts,
     find_only_batch,
     read_header,
-    renew_crc,
 )
 
-__all__ = ["Record", "assign_offsets", "build_batch", "check_produced", "read_records"]
+__all__ = ["Record", "assign_offsets", "build_batch", "check_produced", "read_records", "renew_crc"]
 
 
 class Record(NamedTuple):
@@ -113,6 +115,13 @@ def assign_offsets(records: bytearray, *, base_offset: int, leader_epoch: int) -
     """Set the base offset and the leader epoch of the batch that `records` begins with; its CRC does not change."""
     struct.pack_into(">q", records, 0, base_offset)
     struct.pack_into(">i", records, OVERHEAD_BYTES, leader_epoch)
+
+
+def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
+    """Set the CRC of the batch at `at` to that of its bytes."""
+    batch = read_header(records, at)
+    crc = checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end])
+    struct.pack_into(">I", records, at + CRC_AT, crc)
 
 
 def _headers(view: memoryview, at: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:

@@ -87,7 +87,6 @@ UNBOUNDED_BYTES = 2**31 - 1
 _LONGEST = UNBOUNDED_BYTES - OVERHEAD_BYTES  # with which a batch's size is still an `int` of Java
 
 _LENGTH = struct.Struct(">i")
-_CRC = struct.Struct(">I")
 
 
 class CorruptRecordsError(ProtocolError):
@@ -246,12 +245,6 @@ def check_counts(batch: BatchHeader) -> None:
         raise InvalidRecordsError(
             f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
         )
-
-
-def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
-    """Make the CRC of the batch at `at` right again after a change behind it."""
-    batch = read_header(records, at)
-    _CRC.pack_into(records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end]))
 
 
 def _only_batch(records: Buffer, api_version: int) -> BatchHeader:

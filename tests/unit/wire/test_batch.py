@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from crc32c import crc32c
-from tests.batches import build_batch, check_produced
+from tests.batches import build_batch, check_produced, renew_crc
 from tests.wire.messages import recorded
 
 from tidegate.wire import read_request
@@ -15,7 +15,6 @@ from tidegate.wire.batch import (
     batches,
     crc_matches,
     read_header,
-    renew_crc,
 )
 
 BATCH = build_batch([(b"k", b"one"), (None, b"two")], base_offset=5, timestamp_ms=1_700_000_000_000)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
-from tests.batches import assign_offsets, build_batch, read_records
+from tests.batches import assign_offsets, build_batch, read_records, renew_crc
 
-from tidegate.wire.batch import CorruptRecordsError, crc_matches, read_header, renew_crc
+from tidegate.wire.batch import CorruptRecordsError, crc_matches, read_header
 
 PAIRS = st.lists(
     st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=200)), max_size=5
