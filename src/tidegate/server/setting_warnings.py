@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError
 from tidegate.quota import EXTENSION_SETTINGS
-from tidegate.quota.connections.limits import parse_per_ip_overrides
+from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
 from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import CALLBACK_SETTINGS, KAFKA_EXACT
 
@@ -15,7 +15,6 @@ __all__ = ["is_beyond_kafka", "warn_of_ignored", "warn_of_refusing"]
 _log = logging.getLogger("tidegate.server")
 
 _LIMITS = ("max.connections", "max.connections.per.ip")
-_OVERRIDES = "max.connections.per.ip.overrides"
 
 
 def is_beyond_kafka(name: str) -> bool:
@@ -51,7 +50,7 @@ def warn_of_refusing(settings: Iterable[tuple[str, str]], data_dir: str) -> None
 def _refuses(name: str, text: str) -> bool:
     """Return whether a setting refuses every connection of an address, or all."""
     try:
-        if name == _OVERRIDES:
+        if name == PER_IP_OVERRIDES:
             return 0 in parse_per_ip_overrides(text).values()
         return name in _LIMITS and read_number(text.strip(), MAX_INT32) == 0
     except (ConfigError, ValueError):

@@ -11,6 +11,7 @@ from typing import Any
 __all__ = [
     "ADDED_COLUMNS",
     "COLUMNS",
+    "COLUMN_BY_NAME",
     "EXEMPT",
     "FLAGS",
     "FORMAT_KEY",
@@ -235,6 +236,7 @@ A Parquet file names it in its metadata, under `FORMAT_KEY`; files without it ar
 
 FORMAT_KEY = "tidegate.usage.format"
 
+COLUMN_BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 ADDED_COLUMNS: Mapping[str, int] = {
     "wall_offset_ms": 2,
     "callback": 3,

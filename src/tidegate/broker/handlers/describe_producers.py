@@ -25,8 +25,6 @@ __all__ = ["MAX_PRODUCERS_ANSWERED", "describe_producers_handler"]
 MAX_PRODUCERS_ANSWERED = 100_000
 """In one answer, past which partitions get error 42: twice what a node remembers, 4 MB."""
 
-_NOT_HERE = "This server does not host this topic-partition."  # Kafka's text of error 3
-_NOT_AUTHORIZED = "Topic authorization failed."  # of error 29
 _TOO_MANY = f"the response would exceed {MAX_PRODUCERS_ANSWERED} producers, expected fewer partitions"
 _NOBODY: Sequence[ProducerState] = ()
 _NO_TRANSACTION = -1
@@ -99,10 +97,14 @@ def _problem_of(request: Request, storage: Storage, name: str) -> _Found | None:
     if problem is not None:
         return error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}", _NOBODY
     if not request.authorized(acl.READ, acl.TOPIC, name):
-        return error_codes.TOPIC_AUTHORIZATION_FAILED, _NOT_AUTHORIZED, _NOBODY
+        return _refused(error_codes.TOPIC_AUTHORIZATION_FAILED)
     if name not in storage.topics.by_name:
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE, _NOBODY
+        return _refused(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return None
+
+
+def _refused(error_code: int) -> _Found:
+    return error_code, error_codes.TEXTS[error_code], _NOBODY
 
 
 def _states(cluster: ClusterView, topic: Topic | None, index: int, left: int) -> _Found:
