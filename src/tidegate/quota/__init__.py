@@ -27,9 +27,13 @@ from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, Val
 from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
 from tidegate.quota.connections.connection_quotas import Admission, AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
-from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.callback import (
+    ClientQuotaCallback,
+    ClusterMetadata,
+    ClusterNode,
+    DefaultQuotaCallback,
+)
 from tidegate.quota.managers.client_quota import ClientQuotaManager
-from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,

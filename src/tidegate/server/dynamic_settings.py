@@ -20,13 +20,18 @@ from tidegate.server.config import (
     SETTINGS,
     ServerConfig,
 )
-from tidegate.server.fixed_settings import is_kafkas_or_ours, text_for_fixed
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.listening.tls_settings import STORE_SETTINGS, listed
-from tidegate.server.one_at_a_time import OneAtATime
-from tidegate.server.setting_warnings import is_beyond_kafka, warn_of_ignored, warn_of_refusing
+from tidegate.server.setting_texts import (
+    is_beyond_kafka,
+    is_kafkas_or_ours,
+    text_for_fixed,
+    warn_of_ignored,
+    warn_of_refusing,
+)
+from tidegate.server.slices import OneAtATime
 from tidegate.server.stores import SettingStore
 
 __all__ = [

@@ -7,7 +7,7 @@ Memory: at most 120 bytes for each byte of the request (a partition of 4 bytes b
 text), and the answer, whose producers are made while it is written: at most `MAX_PRODUCERS_ANSWERED`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -16,6 +16,7 @@ from tidegate.broker.releasing import release
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.late_messages import LateMessages
 from tidegate.storage.log.producers import ProducerState
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
@@ -30,30 +31,6 @@ _NOBODY: Sequence[ProducerState] = ()
 _NO_TRANSACTION = -1
 
 _Found = tuple[int, str | None, Sequence[ProducerState]]
-
-
-class _Producers:
-    """The producers of a partition, described while the answer is written."""
-
-    __slots__ = ("_states",)
-
-    def __init__(self, states: Sequence[ProducerState]) -> None:
-        self._states = states
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[Message]:
-        for state in self._states:
-            _, epoch, last_sequence, _, _, time_ms, _, _ = state.batches[-1]
-            yield {
-                "producer_id": state.producer_id,
-                "producer_epoch": epoch,
-                "last_sequence": last_sequence,
-                "last_timestamp": time_ms,
-                "coordinator_epoch": _NO_TRANSACTION,
-                "current_txn_start_offset": _NO_TRANSACTION,
-            }
 
 
 def describe_producers_handler(storage: Storage, cluster: ClusterView) -> Handler:
@@ -76,7 +53,7 @@ def describe_producers_handler(storage: Storage, cluster: ClusterView) -> Handle
                         "partition_index": index,
                         "error_code": error_code,
                         "error_message": text,
-                        "active_producers": _Producers(states),
+                        "active_producers": LateMessages(states, _producer),
                     }
                 )
                 yield
@@ -117,3 +94,15 @@ def _states(cluster: ClusterView, topic: Topic | None, index: int, left: int) ->
     if len(log.producers) > left:
         return error_codes.INVALID_REQUEST, _TOO_MANY, _NOBODY
     return error_codes.NONE, None, log.producers.states()
+
+
+def _producer(state: ProducerState) -> Message:
+    _, epoch, last_sequence, _, _, time_ms, _, _ = state.batches[-1]
+    return {
+        "producer_id": state.producer_id,
+        "producer_epoch": epoch,
+        "last_sequence": last_sequence,
+        "last_timestamp": time_ms,
+        "coordinator_epoch": _NO_TRANSACTION,
+        "current_txn_start_offset": _NO_TRANSACTION,
+    }

@@ -15,9 +15,8 @@ from typing import Any
 
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import QuotaEntity
-from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.callback import ClientQuotaCallback, ClusterMetadata, DefaultQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
-from tidegate.quota.managers.cluster import ClusterMetadata
 from tidegate.quota.managers.extensions import Extensions, entity_of
 from tidegate.quota.managers.mutation import MutationQuotaManager
 from tidegate.quota.managers.quota_type import QUOTA_TYPE_BY_KEY, QuotaType
