@@ -22,6 +22,7 @@ from bench.ladder.rungs import frames, produce_frame
 from tidegate.broker.handlers import handler_table
 from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.clock import SystemClock
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
@@ -118,7 +119,11 @@ async def main() -> None:
         storage = Storage.open(Path(name), storage_config(config), clock)
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)
-        storage.store.apply_quota_records([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
+        run_at_once(
+            storage.store.apply_quota_records_in_slices(
+                [QuotaRecord(entity=entity, key=key, value=1e12) for key in keys]
+            )
+        )
         quotas = QuotaAdministration(storage.store, asyncio.get_running_loop())
         quotas.load()
         start_housekeeping(storage, loop)

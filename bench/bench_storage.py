@@ -9,11 +9,16 @@ import argparse
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import GeneratorType
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.batches import build_batch
 
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
@@ -25,7 +30,6 @@ from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import decode_request_header, encode_request
-from tidegate.wire.batch_builder import build_batch
 
 VALUE_BYTES = 100
 RECOVERED_BATCHES = 200_000

@@ -10,9 +10,15 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.batches import build_batch, check_produced
 
 from tidegate.wire import (
     decode_request_header,
@@ -23,8 +29,7 @@ from tidegate.wire import (
     write_response,
 )
 from tidegate.wire.apis import spoken_pairs
-from tidegate.wire.batch import check_produced, crc_matches, read_header
-from tidegate.wire.batch_builder import build_batch
+from tidegate.wire.batch import crc_matches, read_header
 from tidegate.wire.codecs import writer
 from tidegate.wire.definitions import Direction, layout
 from tidegate.wire.reader_source import compile_reader

@@ -24,9 +24,9 @@ from bench.ladder.groups import (
 from bench.ladder.secure import client_settings
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.batches import build_batch
 
 from tidegate.wire import encode_request
-from tidegate.wire.batch_builder import build_batch
 
 __all__ = [
     "CONNECTIONS",

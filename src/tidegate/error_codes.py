@@ -1,5 +1,6 @@
 """Kafka's error codes that Tidegate answers with. Source: Kafka's protocol error table."""
 
+from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "RESOURCE_NOT_FOUND",
     "SASL_AUTHENTICATION_FAILED",
     "SECURITY_DISABLED",
+    "TEXTS",
     "THROTTLING_QUOTA_EXCEEDED",
     "TOPIC_ALREADY_EXISTS",
     "TOPIC_AUTHORIZATION_FAILED",
@@ -135,3 +137,16 @@ INCONSISTENT_TOPIC_ID: Final = 103
 FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 MISMATCHED_ENDPOINT_TYPE: Final = 114
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+
+TEXTS: Final[Mapping[int, str]] = {
+    UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message was sent"
+        " to an incompatible broker. See the broker logs for more details."
+    ),
+    UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
+}
+"""Kafka's own texts of some errors. Source: Kafka `Errors`."""

@@ -148,11 +148,8 @@ def first_in_rounds(entries: Sequence[Entry], owners: Sequence[str], most: int) 
     return list(islice(in_order, most))
 
 
-class ThresholdBound:
-    """A bound whose entries must not be evicted, divided by dynamic thresholds.
-
-    capacity: the bound, in entries or bytes.
-    """
+class _Bound:
+    """A bound and the use of it by principals. capacity: the bound, in entries or bytes."""
 
     __slots__ = ("_used_by", "capacity", "used")
 
@@ -165,6 +162,19 @@ class ThresholdBound:
         """Return how much a principal uses."""
         return self._used_by.get(owner, 0)
 
+    def fits(self, size: int = 1) -> bool:
+        """Return whether `size` more fits, without an eviction and without regard to principals."""
+        return self.used + size <= self.capacity
+
+
+class ThresholdBound(_Bound):
+    """A bound whose entries must not be evicted, divided by dynamic thresholds.
+
+    capacity: the bound, in entries or bytes.
+    """
+
+    __slots__ = ()
+
     def may_add(self, owner: str, size: int = 1) -> bool:
         """Return whether a principal may use `size` more: its own use then does not exceed what is still free."""
         return self._used_by.get(owner, 0) + size <= self.capacity - self.used - size
@@ -172,10 +182,6 @@ class ThresholdBound:
     def room(self, owner: str) -> int:
         """Return how much a principal may add at most; less than nothing where it uses more than is free."""
         return (self.capacity - self.used - self._used_by.get(owner, 0)) // 2
-
-    def has_room(self, size: int = 1) -> bool:
-        """Return whether `size` more fits at all: the rule for principals whose use is not divided."""
-        return self.used + size <= self.capacity
 
     def count_use(self, owner: str, size: int = 1) -> None:
         """Count `size` more for a principal, or less if negative. The caller has asked `may_add` for what it adds."""
@@ -191,21 +197,19 @@ class ThresholdBound:
         self.count_use(owner, -size)
 
 
-class ReclaimableBound(Generic[Entry]):
+class ReclaimableBound(_Bound, Generic[Entry]):
     """A bound whose entries can be evicted: when it is full, the principal that holds most loses its oldest entry.
 
     capacity: the bound, in entries or bytes. This class counts and names the victim; the caller evicts it, and then
     calls `remove`. An operation takes amortized O(log n) for n principals.
     """
 
-    __slots__ = ("_entries_by", "_heap", "_owner_of", "_used_by", "capacity", "used")
+    __slots__ = ("_entries_by", "_heap", "_owner_of")
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used = 0
+        super().__init__(capacity)
         self._owner_of: dict[Entry, str] = {}
         self._entries_by: dict[str, OrderedDict[Entry, int]] = {}
-        self._used_by: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []  # for each principal an entry with at least its use, negated
 
     def __len__(self) -> int:
@@ -214,10 +218,6 @@ class ReclaimableBound(Generic[Entry]):
     def __contains__(self, entry: Entry) -> bool:
         return entry in self._owner_of
 
-    def used_by(self, owner: str) -> int:
-        """Return how much a principal uses."""
-        return self._used_by.get(owner, 0)
-
     def owner(self, entry: Entry) -> str:
         """Return the principal that an entry is counted for."""
         return self._owner_of[entry]
@@ -225,10 +225,6 @@ class ReclaimableBound(Generic[Entry]):
     def entries_of(self, owner: str) -> Iterable[Entry]:
         """Return the entries of a principal, the oldest first. Not to be kept: they change."""
         return self._entries_by.get(owner, ())
-
-    def fits(self, size: int = 1) -> bool:
-        """Return whether `size` more fits without an eviction."""
-        return self.used + size <= self.capacity
 
     def add_entry(self, entry: Entry, owner: str, size: int = 1) -> None:
         """Count a new entry as the newest one of its principal."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.batches import build_batch, renew_crc
 from tests.wire.odd_messages import NOT_UTF8, ODD_TEXTS
 
 from tidegate.api_keys import (
@@ -54,8 +55,7 @@ from tidegate.api_keys import (
     SYNC_GROUP,
 )
 from tidegate.wire import API_BY_KEY
-from tidegate.wire.batch import HEADER_BYTES, renew_crc
-from tidegate.wire.batch_builder import build_batch
+from tidegate.wire.batch import HEADER_BYTES
 from tidegate.wire.definitions import Field, layout
 
 OF_MEMBERS = (JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.batches import renew_crc
 from tests.differing.comparable import Given, comparable
 from tests.differing.requests import (
     CONTROL,
@@ -26,7 +27,6 @@ from tests.e2e.plain_client import receive_frame
 from tidegate.api_keys import FIND_COORDINATOR, INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE
 from tidegate.error_codes import MEMBER_ID_REQUIRED, NONE
 from tidegate.wire import API_BY_KEY, ProtocolError, UnsupportedVersionError, encode_request, read_response
-from tidegate.wire.batch import renew_crc
 
 __all__ = [
     "CLOSED", "SILENT", "Reply", "Side", "ask_both", "exchange", "has_null_records", "is_unanswered",

@@ -5,7 +5,7 @@ import socket
 import pytest
 from tests.e2e.plain_client import PlainClient
 
-from tidegate.cli.demonstration.broker import set_client_quotas
+from tidegate.cli.demo.traffic import set_client_quotas
 from tidegate.errors import TidegateError
 
 

@@ -6,10 +6,9 @@ import time
 
 import pytest
 from bench.ladder.brokers import BenchBroker
+from tests.batches import build_batch
 from tests.limits.frames import ALTER_QUOTAS, PRODUCE, alter, produce, request
 from tests.limits.watched import Connection
-
-from tidegate.wire.batch_builder import build_batch
 
 pytestmark = pytest.mark.java
 

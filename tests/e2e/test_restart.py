@@ -8,10 +8,10 @@ import time
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.batches import build_batch
 from tests.e2e.plain_client import PlainClient
 
 from tidegate.wire import encode_request, read_response
-from tidegate.wire.batch_builder import build_batch
 
 PARTITIONS = 3
 LOADERS = 3

@@ -9,9 +9,10 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as Partition
 from tests.e2e.plain_client import PlainClient
 from tests.e2e.test_throttle import burst_throttle_ms
+from tests.unit.usage.reading import read_events
 
 from tidegate.quota import ClientQuotaManager, QuotaEntity, QuotaType
-from tidegate.usage.readers import complete_files, read_events
+from tidegate.usage.readers import complete_files
 
 TOPIC = "spread"
 PARTITIONS = 6

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.usage_process import ROWS, START_MS, compact, open_recorder, record
 from tests.replaying.files import write_events
+from tests.unit.usage.reading import read_events
 
 from tidegate.errors import ConfigError, install_hint
 from tidegate.testing import ManualClock
@@ -19,7 +20,7 @@ from tidegate.usage.convert import drain
 from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory
 from tidegate.usage.events import read_segment
 from tidegate.usage.files import list_files
-from tidegate.usage.readers import complete_files, read_events
+from tidegate.usage.readers import complete_files
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
 from tidegate.usage.spool import Recorder
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, WriterProcess, start_writer

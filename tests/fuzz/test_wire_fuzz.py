@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from tests.batches import build_batch, check_produced, read_records
 from tests.property.test_wire_roundtrip import finished, fixed
 from tests.wire.messages import recorded, recorded_files, response_body_at
 
@@ -22,8 +23,7 @@ from tidegate.wire import (
     write_request,
     write_response,
 )
-from tidegate.wire.batch import batches, check_produced, crc_matches
-from tidegate.wire.batch_builder import build_batch, read_records
+from tidegate.wire.batch import batches, crc_matches
 from tidegate.wire.codec_types import MALFORMED
 from tidegate.wire.codecs import protocol_error, sliced_request_reader
 

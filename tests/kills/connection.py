@@ -5,6 +5,7 @@ import time
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from tests.batches import build_batch
 from tests.e2e.plain_client import receive_frame
 from tests.wire.messages import response_body_at
 
@@ -22,7 +23,6 @@ from tidegate.api_keys import (
     PRODUCE,
 )
 from tidegate.wire import encode_request, read_response
-from tidegate.wire.batch_builder import build_batch
 
 __all__ = ["ANONYMOUS", "Connection", "Entity", "own_quotas"]
 

@@ -5,8 +5,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.batches import build_batch
+
 from tidegate.wire import API_BY_KEY, encode_request
-from tidegate.wire.batch_builder import build_batch
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 10, 18, 19, 20

@@ -14,8 +14,11 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.batches import build_batch
+
 from tidegate.wire import encode_request
-from tidegate.wire.batch_builder import build_batch
 
 EVERY_S = 0.005
 VALUE_BYTES = 400

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.batches import build_batch
 from tests.limits.frames import OFFSET_COMMIT, OFFSET_FETCH, PRODUCE, commit, produce, request
 from tests.limits.tenants import TenantConnection, TenantsBroker, first_operation, tenants_broker
 
 from tidegate.server.process_memory import process_memory_bytes
-from tidegate.wire.batch_builder import build_batch
 
 pytestmark = pytest.mark.alone
 

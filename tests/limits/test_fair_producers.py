@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.batches import build_batch
 from tests.limits.frames import LIST_OFFSETS, PRODUCE, list_offsets, produce, request
 from tests.limits.tenants import (
     ADMIN,
@@ -17,7 +18,6 @@ from tests.limits.tenants import (
 
 from tidegate.acl import codes as acl
 from tidegate.storage.log.producers import MAX_PRODUCER_BYTES, MAX_PRODUCERS
-from tidegate.wire.batch_builder import build_batch
 
 pytestmark = pytest.mark.alone
 

@@ -7,6 +7,7 @@ import struct
 import time
 
 import pytest
+from tests.batches import build_batch
 from tests.limits.bounds import MEMORY, PRODUCER_BYTES, judge_work
 from tests.limits.frames import (
     ALTER_QUOTAS,
@@ -28,7 +29,6 @@ from tests.limits.watched import TIMEOUT_S, Connection, Exchanged
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
 from tidegate.storage.log.producers import MAX_PRODUCER_BYTES
 from tidegate.usage.segment import NAMES_BYTES_MAX
-from tidegate.wire.batch_builder import build_batch
 
 pytestmark = pytest.mark.alone
 

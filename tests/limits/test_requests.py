@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.batches import build_batch
 from tests.limits.bounds import ACL_BYTES, DEFINITION_BYTES, PARTITION_BYTES, judge
 from tests.limits.frames import (
     ALTER_QUOTAS,
@@ -38,7 +39,6 @@ from tests.limits.frames import (
 from tests.limits.watched import Connection
 
 from tidegate.api_keys import INCREMENTAL_ALTER_CONFIGS
-from tidegate.wire.batch_builder import build_batch
 
 pytestmark = pytest.mark.alone
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.batches import assign_offsets
 from tests.unit.storage.logs import NOW_MS, batch, new_log
 
 from tidegate.storage.log.turn_writes import TurnWrites
-from tidegate.wire.batch import assign_offsets
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 150}
 
@@ -79,7 +79,7 @@ class LogMachine(RuleBasedStateMachine):
         data = bytearray(batch(count, value=value))
         base, _ = self.log.append(memoryview(bytes(data)), NOW_MS, 9, turn)
         assert base == self.end
-        assign_offsets(data, 0, base_offset=base, leader_epoch=0)
+        assign_offsets(data, base_offset=base, leader_epoch=0)
         self.model.append((base, bytes(data)))
         self.end += count
 

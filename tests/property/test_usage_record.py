@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import (
     START_MS,
     Decided,
@@ -23,7 +24,6 @@ from tidegate.usage.convert import drain
 from tidegate.usage.directory import parquet_directory
 from tidegate.usage.events import read_segment
 from tidegate.usage.files import ParquetFile, parquet_path, split_superseded
-from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
 from tidegate.usage.spool import (
     EXEMPT,

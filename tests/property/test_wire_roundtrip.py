@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.wire.messages import all_layouts, messages, response_body_at, title
+from tests.wire.messages import all_layouts, has_throttle_time_ms, messages, response_body_at, title
 
 from tidegate.wire import (
     API_BY_KEY,
@@ -67,7 +67,7 @@ def test_throttle_time_is_patched_in_place(pair):
         before = b"".join(map(bytes, encoded.buffers))
         encoded.set_throttle_time_ms(throttle_time_ms)
         after = b"".join(map(bytes, encoded.buffers))
-        if not API_BY_KEY[key].has_throttle_time_ms(version):
+        if not has_throttle_time_ms(API_BY_KEY[key], version):
             assert after == before
             return
         at = response_body_at(key, version) + 4

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.batches import build_batch
 from tests.server.memory_network import MemoryNode, MemoryTransport
 
 from tidegate.api_keys import CREATE_TOPICS, FETCH, METADATA, PRODUCE
@@ -10,7 +11,6 @@ from tidegate.quota import QuotaRecord, QuotaType
 from tidegate.server.connection.channel import THROTTLED, Channel
 from tidegate.server.handler import Answer, Request
 from tidegate.wire import encode_request
-from tidegate.wire.batch_builder import build_batch
 
 TURN_MS = 20  # the longest that a request may hold the loop
 CLIENTS = 5

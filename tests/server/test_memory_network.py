@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.batches import build_batch
 from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import fetch_body
 
@@ -13,7 +14,6 @@ from tidegate.quota import QuotaRecord
 from tidegate.server.handler import Answer, FetchAnswer, Request
 from tidegate.testing import ManualClock
 from tidegate.wire import encode_request, read_response
-from tidegate.wire.batch_builder import build_batch
 
 PRODUCE, PRODUCE_VERSION = 0, 9
 METADATA, METADATA_VERSION = 3, 9

@@ -3,9 +3,8 @@
 import time
 
 from tests.server.conftest import Pair
+from tests.vectors.players._channel_mute import TRANSITIONS, ChannelMute, MuteEvent, MuteState
 
-from tidegate.quota import ChannelMute
-from tidegate.quota.connections.channel_mute import TRANSITIONS, MuteEvent, MuteState
 from tidegate.server.connection.channel import ANSWER_DUE, THROTTLED
 
 BITS = {

@@ -14,6 +14,7 @@ from tests.open_stores import closed_after_test
 from tests.server.nodes import MemoryStore, NodeClient, RunningNode, running_node
 
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaEntity, QuotaRecord
 from tidegate.server import host_names
 from tidegate.storage.errors import StorageError
@@ -233,7 +234,7 @@ def test_a_stored_name_that_no_answer_could_hold_is_removed(tmp_path, caplog) ->
     store = closed_after_test(MetadataStore(tmp_path / "tidegate.db"))
     poison = QuotaRecord(entity=(("client-id", POISON),), key="producer_byte_rate", value=1000.0)
     good = QuotaRecord(entity=(("client-id", "c"),), key="producer_byte_rate", value=1000.0)
-    store.apply_quota_records([poison, good])
+    run_at_once(store.apply_quota_records_in_slices([poison, good]))
 
     async def scenario(node: RunningNode) -> None:
         assert list(await describe(await node.connect())) == [(("client-id", "c"),)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.server.whole_node import RawClient, WholeNode, whole_node
-from tests.wire.messages import response_body_at
+from tests.wire.messages import has_throttle_time_ms, response_body_at
 from tests.wire.odd_messages import plain_message
 
 from tidegate.api_keys import FETCH
@@ -63,7 +63,7 @@ def test_every_version_is_throttled(tmp_path: Path, api_key: int) -> None:
                 if api_key == FETCH:
                     message = {**message, "max_wait_ms": 0}
                 answer = await ask(node, api_key, version, message)
-                told = WINDOW_MS if api.has_throttle_time_ms(version) else None
+                told = WINDOW_MS if has_throttle_time_ms(api, version) else None
                 assert answer.get("throttle_time_ms") == told, version
                 while throttled(node):
                     await asyncio.sleep(0)

@@ -19,8 +19,7 @@ from tests.server.test_half_close import reset
 
 from tidegate.server.handler import Answer, Deferred, Request, Wait, Work
 from tidegate.server.later_work import WORKS_AT_ONCE
-from tidegate.server.one_at_a_time import OneAtATime
-from tidegate.server.slices import SLICE_NS, Slices
+from tidegate.server.slices import SLICE_NS, OneAtATime, Slices
 from tidegate.usage.readers import read_segment
 
 pytestmark = pytest.mark.alone

@@ -206,7 +206,9 @@ def test_many_that_wait_leave_another_principal_its_turn(with_turn, monkeypatch)
         front = node.node._front
         assert front is not None
         end = front.finish_turn
-        monkeypatch.setattr(front, "finish_turn", lambda until_ns: end(0))  # no time is left for those that wait
+        monkeypatch.setattr(
+            front, "finish_turn", lambda until_ns: end(0)
+        )  # no time is left for those that wait
         many, other = [await node.connect("a") for _ in range(20)], await node.connect("b")
         await all_accepted(node)
         list(front.channels)[-1].connection.set_user("other")

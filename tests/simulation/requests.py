@@ -6,6 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+from tests.batches import build_batch
 from tests.simulation.auditor import Auditor, Line, Sent
 from tests.simulation.clock import START_MS
 
@@ -23,7 +24,6 @@ from tidegate.api_keys import (
     PRODUCE,
 )
 from tidegate.wire import encode_request
-from tidegate.wire.batch_builder import build_batch
 
 __all__ = ["LASTING_TOPICS", "SYNCED_TOPIC", "Requests"]
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.batches import renew_crc
 from tests.e2e.lateness import Lateness
 from tests.e2e.plain_client import receive_frame
 from tests.vectors.wire_compare import Rules, blank, first_break, values_at
@@ -20,7 +21,6 @@ from tests.wire.messages import Difference, plain, response_body_at
 
 from tidegate.errors import TidegateError
 from tidegate.wire import API_BY_KEY, decode_request_header, encode_request, read_request, read_response
-from tidegate.wire.batch import renew_crc
 
 __all__ = [
     "NO_EXCEPTIONS",

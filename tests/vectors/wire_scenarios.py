@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.batches import build_batch
 from tests.unit.storage.logs import timed_batch
-
-from tidegate.wire.batch_builder import build_batch
 
 __all__ = ["BROKER_CONFIG", "FILES", "Ask", "Scenario"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tidegate.wire import API_BY_KEY
-from tidegate.wire.apis import spoken_pairs
+from tidegate.wire.apis import Api, spoken_pairs
 from tidegate.wire.definitions import Field, Layout, layout
 from tidegate.wire.primitives import MAX_KEPT_TAGS
 
@@ -215,6 +215,11 @@ def raw_frames(outcome: str) -> tuple[RawFrame, ...]:
 def recorded_files() -> list[str]:
     """Return the names of the files of recordings."""
     return sorted(path.stem for path in VECTORS.glob("*.json"))
+
+
+def has_throttle_time_ms(api: Api, api_version: int) -> bool:
+    """Return whether responses of the version carry `throttle_time_ms`."""
+    return api.throttle_time_ms_since is not None and api_version >= api.throttle_time_ms_since
 
 
 def response_body_at(api_key: int, version: int) -> int:

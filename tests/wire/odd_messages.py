@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any
 
+from tests.batches import build_batch
+
 from tidegate.wire import encode_request
-from tidegate.wire.batch_builder import build_batch
 from tidegate.wire.definitions import Field, layout
 
 __all__ = ["NOT_UTF8", "ODD_TEXTS", "odd_frames", "plain_message"]

@@ -57,17 +57,10 @@ RESOURCE_TYPES: Final = (
     "USER",
 )
 """Names by number; so are the next three."""
-TOPIC: Final = 2
-GROUP: Final = 3
-CLUSTER: Final = 4
-TRANSACTIONAL_ID: Final = 5
-DELEGATION_TOKEN: Final = 6
-USER: Final = 7
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(2, 8)
 
 PATTERN_TYPES: Final = ("UNKNOWN", "ANY", "MATCH", "LITERAL", "PREFIXED")
-MATCH: Final = 2
-LITERAL: Final = 3
-PREFIXED: Final = 4
+MATCH, LITERAL, PREFIXED = range(2, 5)
 
 OPERATIONS: Final = (
     "UNKNOWN",
@@ -87,24 +80,13 @@ OPERATIONS: Final = (
     "DESCRIBE_TOKENS",
     "TWO_PHASE_COMMIT",
 )
-ALL: Final = 2
-READ: Final = 3
-WRITE: Final = 4
-CREATE: Final = 5
-DELETE: Final = 6
-ALTER: Final = 7
-DESCRIBE: Final = 8
-CLUSTER_ACTION: Final = 9
-DESCRIBE_CONFIGS: Final = 10
-ALTER_CONFIGS: Final = 11
-IDEMPOTENT_WRITE: Final = 12
-CREATE_TOKENS: Final = 13
-DESCRIBE_TOKENS: Final = 14
-TWO_PHASE_COMMIT: Final = 15
+ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = range(2, 10)
+DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS, TWO_PHASE_COMMIT = range(
+    10, 16
+)
 
 PERMISSIONS: Final = ("UNKNOWN", "ANY", "DENY", "ALLOW")
-DENY: Final = 2
-ALLOW: Final = 3
+DENY, ALLOW = range(2, 4)
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The one name of the resource type cluster."""

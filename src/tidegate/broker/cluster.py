@@ -11,7 +11,7 @@ from typing import Final
 from tidegate.acl import codes as acl
 from tidegate.in_slices import batched
 from tidegate.quota.admin.java_hash import string_hash
-from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
+from tidegate.quota.managers.callback import ClusterMetadata, ClusterNode
 from tidegate.server.handler import Connection, Message, Request
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.topics import Topic, Topics

@@ -4,7 +4,6 @@ A topic's settings are in force for its next append, and kept before they are ac
 itself is the node's. Follows: Kafka `ConfigurationControlManager`, `ControllerConfigurationValidator`.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs.tables import CLIENT_METRICS_ROWS, GROUP_ROWS
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.resource_rights import refusal_of
+from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, is_int, refusal_of
 from tidegate.broker.topic_names import name_problem
 from tidegate.quota.admin.java_hash import hash_map_place
 from tidegate.server.dynamic_settings import (
@@ -36,12 +35,7 @@ from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType, default_va
 from tidegate.storage.topics import Topic
 
 __all__ = [
-    "CLIENT_METRICS",
-    "GROUP",
-    "LOGGERS",
     "MAX_VALUE_BYTES",
-    "NODE",
-    "TOPIC",
     "alter_topic_in_slices",
     "answer_each",
     "changed_configs",
@@ -50,14 +44,11 @@ __all__ = [
     "refuse_others",
 ]
 
-TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-"""Types of resources. Source: Kafka `ConfigResource.Type`."""
 MAX_VALUE_BYTES = 32_767
 """Of a list that grows: what is longer could not be described."""
 _READ_AT_ONCE = 100
 _ORDERED_CHARACTERS = 5_000
 """Names of settings together, whose order in a hash map is worked out in about 1 ms."""
-_INT = re.compile(r"[+-]?\d{1,20}")
 
 _Configs = Mapping[str, str]
 
@@ -129,7 +120,7 @@ def changes_in_slices(
 
 def node_of(cluster: ClusterView, name: str) -> str:
     """Return the number of this node as text, which a resource is named by. Raises `RefusedError`."""
-    if _INT.fullmatch(name) is None or not -(2**31) <= int(name) < 2**31:
+    if not is_int(name):
         text = f"Node id must be an integer, but it is: {name}"
         raise RefusedError(error_codes.INVALID_REQUEST, text)
     if int(name) != cluster.node_id:

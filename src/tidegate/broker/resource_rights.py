@@ -3,24 +3,38 @@
 Follows: Kafka `ConfigHelper`, `ControllerApis.authorizeAlterResource`.
 """
 
+import re
+
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.quota.measure.throttle import MAX_INT32, MIN_INT32
 from tidegate.server.handler import Request
 
-__all__ = ["refusal_of"]
+__all__ = ["CLIENT_METRICS", "GROUP", "KINDS", "LOGGERS", "NODE", "TOPIC", "is_int", "refusal_of"]
 
-_TOPIC, _GROUP = 2, 32  # of Kafka's `ConfigResource.Type`; all others count as the cluster
+TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+"""Types of resources that have settings. Source: Kafka `ConfigResource.Type`."""
+KINDS = frozenset((TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP))
 _Refusal = tuple[int, str]
-_REFUSALS: dict[int, _Refusal] = {
-    acl.TOPIC: (error_codes.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
-    acl.GROUP: (error_codes.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
-    acl.CLUSTER: (error_codes.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."),
+_CODES = {
+    acl.TOPIC: error_codes.TOPIC_AUTHORIZATION_FAILED,
+    acl.GROUP: error_codes.GROUP_AUTHORIZATION_FAILED,
+    acl.CLUSTER: error_codes.CLUSTER_AUTHORIZATION_FAILED,
 }
-_TYPES = {_TOPIC: acl.TOPIC, _GROUP: acl.GROUP}
+_TYPES = {TOPIC: acl.TOPIC, GROUP: acl.GROUP}  # all others count as the cluster
+_INT = re.compile(r"[+-]?\d{1,20}")
 
 
 def refusal_of(request: Request, operation: int, kind: int, name: str) -> _Refusal | None:
     """Return the error and text for a client that may not do something to the configs of a resource, else None."""
     resource_type = _TYPES.get(kind, acl.CLUSTER)
     resource_name = acl.CLUSTER_NAME if resource_type == acl.CLUSTER else name
-    return None if request.authorized(operation, resource_type, resource_name) else _REFUSALS[resource_type]
+    if request.authorized(operation, resource_type, resource_name):
+        return None
+    error_code = _CODES[resource_type]
+    return error_code, error_codes.TEXTS[error_code]
+
+
+def is_int(text: str) -> bool:
+    """Return whether Java reads the text as an int, which the number of a node is."""
+    return _INT.fullmatch(text) is not None and MIN_INT32 <= int(text) <= MAX_INT32

@@ -24,11 +24,11 @@ from tidegate.callbacks.own_rules import OwnRules
 from tidegate.errors import ConfigError
 from tidegate.quota import QuotaType
 from tidegate.quota.admin.groups import GROUP_TAG, MEMBER_TYPES, Groups, checked_group_name
+from tidegate.quota.managers.quota_type import QUOTA_TYPE_BY_KEY
 
 __all__ = ["QuotaGroups"]
 
 _SETTING = re.compile(r"client\.quota\.callback\.group\.(.+)\.([a-z_]+)")
-_TYPES = {quota_type.key: quota_type for quota_type in QuotaType}
 
 
 class QuotaGroups(OwnRules):
@@ -48,10 +48,12 @@ class QuotaGroups(OwnRules):
             group, what = checked_group_name(found[1]), found[2]
             if what == "members":
                 _add_members(members, name, group, str(value))
-            elif what in _TYPES:
+            elif what in QUOTA_TYPE_BY_KEY:
                 limits[group, what] = _limit(name, str(value))
             else:
-                raise ConfigError(f"unknown setting {name}, expected members or one of {', '.join(_TYPES)}")
+                raise ConfigError(
+                    f"unknown setting {name}, expected members or one of {', '.join(QUOTA_TYPE_BY_KEY)}"
+                )
         missing = {group for group, _ in limits} - set(members.values())
         if missing:
             raise ConfigError(f"group {min(missing)!r} has limits but no members")

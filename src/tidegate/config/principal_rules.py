@@ -14,6 +14,7 @@ from typing import Self
 
 from tidegate.config.java_patterns import JavaPatternError, java_pattern
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.quota.measure.throttle import MAX_INT32
 
 __all__ = ["DEFAULT_RULES", "NoRuleError", "PrincipalRules"]
 
@@ -26,7 +27,6 @@ _REFERENCE = re.compile(r"\$([0-9]+)")
 _NAMED = re.compile(r"\{([A-Za-z][A-Za-z0-9]*)\}")
 _BLANKS = "".join(map(chr, range(33)))  # what Java's `String.trim` takes away
 _LONGEST = 4096  # letters of a subject: a pattern may take the square of them in steps
-_INT_MAX = 2**31 - 1
 
 
 class NoRuleError(TidegateError, ValueError):
@@ -137,8 +137,8 @@ def _escaped(replacement: str, groups: int) -> str:
         if match[1].startswith("0"):
             continue
         number = int(match[1][:20])
-        if number > _INT_MAX:
-            raise _ReplacementError(f"refers to group {match[1][:20]}, expected at most {_INT_MAX}")
+        if number > MAX_INT32:
+            raise _ReplacementError(f"refers to group {match[1][:20]}, expected at most {MAX_INT32}")
         while number > groups and number >= 10:
             number //= 10
         if number > groups:

@@ -38,8 +38,3 @@ class Windows:
         part, attribute, unit = _PARTS[name]
         changed = replace(getattr(self, part), **{attribute: value * unit})
         return replace(self, **{part: changed})
-
-    @property
-    def memory_ms(self) -> int:
-        """Return how long the longer of the two remembers, in ms."""
-        return max(window.samples * window.window_ms for window in (self.rate, self.mutation))

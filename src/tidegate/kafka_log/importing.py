@@ -41,7 +41,7 @@ from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
-from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_directory, node_files, parquet_path
+from tidegate.usage.files import HOUR_MS, HOUR_US, IMPORT_MANIFEST, hour_directory, node_files, parquet_path
 
 __all__ = ["ImportSummary", "finished_import", "import_logs"]
 
@@ -55,7 +55,6 @@ Progress = Callable[[Path, int, int], None]
 
 _STAGING, _LOCK, _REJECTED = ".import", "import.lock", "import-rejected.txt"
 _LINES_PER_FILE = 1 << 40
-_HOUR_US = HOUR_MS * 1000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -367,8 +366,8 @@ class _Import:
         began_us = None if is_new else self._began_us(node.node_id)
         moved: set[int] = set()  # the hour that began with what stands before the first request
         if first_us is not None and (is_new or (began_us is not None and first_us < began_us)):
-            events[first_us // _HOUR_US] += events_before(first_us, self._in_force)
-            moved |= set() if began_us is None else {began_us // _HOUR_US}
+            events[first_us // HOUR_US] += events_before(first_us, self._in_force)
+            moved |= set() if began_us is None else {began_us // HOUR_US}
         for hour in sorted({*node.held, *node.aside, *events, *moved}):
             parts = [
                 pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in node.aside.get(hour, ())
@@ -453,7 +452,7 @@ class _Import:
         self._manifest.topics[key] = topics.partitions
         by_hour: dict[int, list[PlacedEvent]] = defaultdict(list)
         for event in found:
-            by_hour[event.decided_us // _HOUR_US].append(event)
+            by_hour[event.decided_us // HOUR_US].append(event)
         return by_hour
 
     def _write_rejected(self) -> None:
@@ -502,7 +501,7 @@ def _first_us(node: _Node) -> int | None:
 
 
 def _by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    hours = table.column("decided_us").to_numpy() // _HOUR_US
+    hours = table.column("decided_us").to_numpy() // HOUR_US
     for hour in np.unique(hours):
         yield int(hour), table.filter(pa.array(hours == hour))
 

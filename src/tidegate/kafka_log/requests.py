@@ -34,6 +34,7 @@ from tidegate.api_keys import (
     METADATA,
     PRODUCE,
 )
+from tidegate.error_codes import UNSUPPORTED_VERSION
 from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest, OtherFormatError
 from tidegate.kafka_log.older_names import with_current_names
 from tidegate.kafka_log.sizes import request_size, response_size
@@ -62,7 +63,6 @@ _MOST_RECORDS = 2**53
 """Of a lag and of a sum of offsets, which no log comes near to."""
 
 _MUTATIONS = frozenset({CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS})
-_UNSUPPORTED_VERSION = 35
 _FROM_ZOOKEEPER_CONTROLLERS = frozenset({4, 5, 6})
 """LeaderAndIsr, StopReplica, UpdateMetadata: only a broker of a cluster with ZooKeeper receives them."""
 KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIONS}
@@ -404,7 +404,7 @@ def _sizes(
     if (
         api_key == API_VERSIONS
         and isinstance(response, dict)
-        and response["errorCode"] == _UNSUPPORTED_VERSION
+        and response["errorCode"] == UNSUPPORTED_VERSION
     ):
         api_version, body = (
             0,

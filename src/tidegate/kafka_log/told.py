@@ -13,10 +13,11 @@ from typing import Any
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.config.quotas_file import QuotasFile
+from tidegate.error_codes import THROTTLING_QUOTA_EXCEEDED
 from tidegate.kafka_log.merge import PlacedEvent
 from tidegate.kafka_log.requests import Told
-from tidegate.quota import sanitize
-from tidegate.usage.files import HOUR_MS
+from tidegate.quota import STRICT_SINCE, sanitize
+from tidegate.usage.files import HOUR_US
 
 __all__ = ["Topics", "events_before", "move_to_controller", "move_to_handler_start", "told_events"]
 
@@ -28,10 +29,7 @@ ANSWERING_US = 500
 LEARNED_US_MAX = 5_000_000
 """Longest time after which every broker describes a topic as its controller has changed it."""
 
-_STRICT_SINCE = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
-_THROTTLING_QUOTA_EXCEEDED = 89
 _COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
-_HOUR_US = HOUR_MS * 1000
 
 
 class Topics:
@@ -62,9 +60,9 @@ class Topics:
         """
         if self._has_zookeeper and told.request.get("validateOnly"):
             return
-        strict = told.api_version >= _STRICT_SINCE.get(told.api_key, 0)
+        strict = told.api_version >= STRICT_SINCE.get(told.api_key, 0)
         asked = [(error_code != 0, permits) for permits, error_code in self._asked(told)
-                 if error_code in (0, _THROTTLING_QUOTA_EXCEEDED) and permits]  # fmt: skip
+                 if error_code in (0, THROTTLING_QUOTA_EXCEEDED) and permits]  # fmt: skip
         for rejected, permits in sorted(asked):
             yield permits, strict, rejected
 
@@ -100,7 +98,7 @@ class Topics:
             if count <= 0:
                 count = len(asked.get("assignments") or ()) or asked.get("numPartitions", -1)
             if count <= 0:
-                self.unpriced += topic["errorCode"] in (0, _THROTTLING_QUOTA_EXCEEDED)
+                self.unpriced += topic["errorCode"] in (0, THROTTLING_QUOTA_EXCEEDED)
                 continue
             if topic["errorCode"] == 0 and not request.get("validateOnly"):
                 self.partitions[topic["name"]] = count
@@ -131,7 +129,7 @@ class Topics:
 
     def _known(self, name: str, error_code: int) -> int:
         count = self.partitions.get(name, 0)
-        if not count and error_code in (0, _THROTTLING_QUOTA_EXCEEDED):
+        if not count and error_code in (0, THROTTLING_QUOTA_EXCEEDED):
             self.unpriced += 1
         return count
 
@@ -215,7 +213,7 @@ def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
         place = bisect_right(others, each.decided_us, key=_decided_us)
         if place and each.decided_us - others[place - 1].decided_us <= FORWARDED_US_MAX:
             other = others[place - 1]
-            if other.asked_us // _HOUR_US == each.decided_us // _HOUR_US:
+            if other.asked_us // HOUR_US == each.decided_us // HOUR_US:
                 each.asked_us = other.asked_us
                 moved[each.line] = each.decided_us = max(other.decided_us - ANSWERING_US, other.asked_us)
     return moved

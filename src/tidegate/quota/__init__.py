@@ -25,12 +25,15 @@ from tidegate.quota.admin.definitions import (
 from tidegate.quota.admin.entity import DEFAULT, EntityType, Level, QuotaEntity
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, WindowSetting
 from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
-from tidegate.quota.connections.channel_mute import ChannelMute, ChannelMuteError, MuteEvent, MuteState
 from tidegate.quota.connections.connection_quotas import Admission, AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
-from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.callback import (
+    ClientQuotaCallback,
+    ClusterMetadata,
+    ClusterNode,
+    DefaultQuotaCallback,
+)
 from tidegate.quota.managers.client_quota import ClientQuotaManager
-from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
@@ -64,8 +67,6 @@ __all__ = [
     "AlterResult",
     "Alteration",
     "CallbackError",
-    "ChannelMute",
-    "ChannelMuteError",
     "ClientQuotaCallback",
     "ClientQuotaManager",
     "ClusterMetadata",
@@ -84,8 +85,6 @@ __all__ = [
     "MutationKind",
     "MutationQuota",
     "MutationQuotaManager",
-    "MuteEvent",
-    "MuteState",
     "QuotaDefinitions",
     "QuotaEntity",
     "QuotaKey",

@@ -27,6 +27,7 @@ from tidegate.quota.managers.extensions import (
     THROTTLE_MAX_MS,
     extension_records,
 )
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.server.listening.listener_config import (
     ALLOW_ANONYMOUS,
@@ -68,8 +69,6 @@ _MEMORY_SHARE = 8
 
 _LONGEST_GUESSED = 100  # letters: looking for what is similar takes time
 _SIMILAR = 0.8
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ class Setting:
         return self._parse_number(text)
 
     def _parse_number(self, text: str) -> int:
-        limit = _INT_MAX if self.type == "int" else _LONG_MAX
+        limit = MAX_INT32 if self.type == "int" else MAX_INT64
         most = limit if self.most is None else self.most
         least = -limit - 1 if self.least is None else self.least
         try:
@@ -146,7 +145,7 @@ SUPER_USERS = "super.users"
 ALLOW_IF_NO_ACL = "allow.everyone.if.no.acl.found"
 _AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
 
-NO_STATIC_QUOTA = _LONG_MAX
+NO_STATIC_QUOTA = MAX_INT64
 """What `quota.producer.default` and `quota.consumer.default` are where they limit nobody, as in Kafka."""
 
 SETTINGS: Mapping[str, Setting] = {
@@ -211,12 +210,12 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         _long(
             "log.flush.interval.messages",
-            _LONG_MAX,
+            MAX_INT64,
             1,
             "Number of records after which a partition is synced to disk. With 1, acks=all is answered after "
             "the sync.",
         ),
-        _long("log.flush.interval.ms", _LONG_MAX, 0, "Age at which records are synced to disk, in ms."),
+        _long("log.flush.interval.ms", MAX_INT64, 0, "Age at which records are synced to disk, in ms."),
         _long(
             "log.message.timestamp.after.max.ms",
             3_600_000,
@@ -272,7 +271,7 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         _int(
             "group.max.size",
-            _INT_MAX,
+            MAX_INT32,
             1,
             "Maximum number of members of a group. Values above 1000 act as 1000.",
         ),
@@ -334,7 +333,7 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         _int(
             "max.connections",
-            _INT_MAX,
+            MAX_INT32,
             0,
             "Maximum number of connections. For one listener: listener.name.<lower-case "
             "name>.max.connections.",
@@ -363,7 +362,7 @@ SETTINGS: Mapping[str, Setting] = {
             False,
             "Allow a new key store, at run time, whose certificate lacks some of the old one's host names.",
         ),
-        _int("max.connections.per.ip", _INT_MAX, 0, "Maximum number of connections from one IP address."),
+        _int("max.connections.per.ip", MAX_INT32, 0, "Maximum number of connections from one IP address."),
         _string(
             "max.connections.per.ip.overrides",
             "",
@@ -371,7 +370,7 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         _int(
             "max.connection.creation.rate",
-            _INT_MAX,
+            MAX_INT32,
             0,
             "Maximum new connections per second. For one listener: listener.name.<lower-case "
             "name>.max.connection.creation.rate.",

@@ -12,7 +12,7 @@ from tidegate import error_codes
 from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.quota import EXTENSION_SETTINGS
-from tidegate.quota.connections.limits import parse_per_ip_overrides
+from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
 from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
@@ -20,13 +20,18 @@ from tidegate.server.config import (
     SETTINGS,
     ServerConfig,
 )
-from tidegate.server.fixed_settings import is_kafkas_or_ours, text_for_fixed
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
-from tidegate.server.listening.tls_settings import STORE_SETTINGS
-from tidegate.server.one_at_a_time import OneAtATime
-from tidegate.server.setting_warnings import is_beyond_kafka, warn_of_ignored, warn_of_refusing
+from tidegate.server.listening.tls_settings import STORE_SETTINGS, listed
+from tidegate.server.setting_texts import (
+    is_beyond_kafka,
+    is_kafkas_or_ours,
+    text_for_fixed,
+    warn_of_ignored,
+    warn_of_refusing,
+)
+from tidegate.server.slices import OneAtATime
 from tidegate.server.stores import SettingStore
 
 __all__ = [
@@ -53,7 +58,6 @@ _STORE_TEXT = (
     "Invalid value org.apache.kafka.common.config.ConfigException: Validation of dynamic config update of SSLFactory "
     "failed: {} for configuration Invalid dynamic configuration"
 )
-_OVERRIDES = "max.connections.per.ip.overrides"
 """Looked at, as by Kafka, when the types of all others are right."""
 
 
@@ -292,7 +296,7 @@ class DynamicSettings:
         if of_one_node and node == ALL_NODES:
             text = f"Cannot update these configs at default cluster level: [{', '.join(of_one_node)}]"
             raise RefusedError(error_codes.INVALID_REQUEST, text)
-        for name in sorted(wanted, key=_OVERRIDES.__eq__):
+        for name in sorted(wanted, key=PER_IP_OVERRIDES.__eq__):
             value = wanted[name]
             if value is not None:
                 self._check(name, value)
@@ -410,14 +414,10 @@ def _too_many() -> RefusedError:
 
 def _changed_list(current: str, value: str, operation: int) -> str:
     """Return a list with the parts of `value` that it has not, or without them, as Kafka writes it."""
-    parts, changed = (_parts(text) for text in (value, current))
+    parts, changed = (listed(text) for text in (value, current))
     if operation == APPEND:
         return ",".join([*changed, *(part for part in dict.fromkeys(parts) if part not in changed)])
     return ",".join(part for part in changed if part not in parts)
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:
@@ -428,7 +428,7 @@ def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict
 def _check(name: str, text: str) -> None:
     """Refuse a value that cannot be, in Kafka's words."""
     setting = SETTINGS.get(name)
-    if name == _OVERRIDES:
+    if name == PER_IP_OVERRIDES:
         try:
             parse_per_ip_overrides(text)
         except ConfigError as error:

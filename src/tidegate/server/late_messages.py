@@ -11,17 +11,18 @@ T = TypeVar("T")
 
 
 class LateMessages(Collection[Message]):
-    """The messages that `make` makes of `values`; to be gone through once."""
+    """The messages that `make` returns for `values`, made anew each time that they are read."""
+
+    __slots__ = ("_make", "_values")
 
     def __init__(self, values: Collection[T], make: Callable[[T], Message]) -> None:
-        self._size = len(values)
-        self._messages = map(make, values)
+        self._values, self._make = values, make
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._values)
 
     def __contains__(self, message: object) -> bool:
         return any(one == message for one in self)
 
     def __iter__(self) -> Iterator[Message]:
-        return self._messages
+        return map(self._make, self._values)

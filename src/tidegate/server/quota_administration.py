@@ -18,7 +18,7 @@ from tidegate.quota.admin.alterations import distinct_in_slices, is_writable
 from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
 from tidegate.server.handler import Wait
 from tidegate.server.host_names import Addresses, HostNames, addresses_of_literal, warn_of_unknown
-from tidegate.server.one_at_a_time import OneAtATime
+from tidegate.server.slices import OneAtATime
 from tidegate.server.stores import QuotaStore
 
 __all__ = ["QuotaAdministration", "QuotaSubscriber"]

@@ -101,7 +101,7 @@ class RepeatedLines(logging.Filter):
     def _may_add(self, owner: str) -> bool:
         """Return whether one more kind of an address is distinguished; lines of no address are not divided."""
         shares = self._shares
-        return shares.has_room() if owner == UNKNOWN_OWNER else shares.may_add(owner)
+        return shares.fits() if owner == UNKNOWN_OWNER else shares.may_add(owner)
 
     def _forget(self, name: str) -> _Kind:
         kind = self._kinds.pop(name)

@@ -9,13 +9,15 @@ do, and with other long work in rounds.
     slices.schedule(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
 """
 
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
 from tidegate.fair_share import Rounds
 from tidegate.scheduling import Scheduler
+from tidegate.server.handler import Wait
 
-__all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance"]
+__all__ = ["SLICE_NS", "UNFINISHED", "OneAtATime", "RunSlice", "Slices", "advance"]
 
 SLICE_NS = 2_000_000
 """How long one slice may last: others wait for one at the most between two looks at the sockets."""
@@ -92,3 +94,25 @@ class Slices:
             if self._waiting and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._run_one)
+
+
+class OneAtATime:
+    """A lock for work in slices: each piece of work begins after the one before it has ended."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiting: deque[Wait] = deque()
+
+    def acquire(self) -> Generator[Wait | None, None, None]:
+        """Wait until all that came before has ended."""
+        if self._busy:
+            self._waiting.append(Wait())
+            yield self._waiting[-1]
+        self._busy = True
+
+    def release(self) -> None:
+        """Resume the next work that waits, if any."""
+        if self._waiting:
+            self._waiting.popleft().resume()
+        else:
+            self._busy = False

@@ -39,7 +39,7 @@ class PartitionBound:
         owner: `UNKNOWN_OWNER` where the client's use is not divided.
         """
         bound = self._bound
-        if not bound.has_room(partitions):
+        if not bound.fits(partitions):
             most = f"at most {bound.capacity} partitions (tidegate.max.partitions)"
             return f"This node may have {most} and has {bound.used}."
         if owner == UNKNOWN_OWNER or bound.may_add(owner, partitions):

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import RLock
 
 from tidegate.acl import Acl
-from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.scram import CredentialChange
 from tidegate.storage.credential_rows import CREDENTIALS_TABLE, CredentialRows
@@ -397,12 +396,11 @@ class MetadataStore:
         """Return a record per stored definition."""
         return self._quotas.load()
 
-    def apply_quota_records(self, records: Sequence[QuotaRecord]) -> None:
-        """Store all of `records`, or none; a record without a value removes its definition."""
-        run_at_once(self.apply_quota_records_in_slices(records))
-
     def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
-        """Store `records` as `apply_quota_records` does, at most a hundred rows at a time, yielding in between."""
+        """Store all of `records`, or none, at most a hundred rows between two yields.
+
+        A record without a value removes its definition.
+        """
         return self._quotas.apply(records)
 
     # --- ACLs

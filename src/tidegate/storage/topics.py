@@ -223,17 +223,13 @@ class Topics:
         self._compaction.look_at([topic])
         return topic
 
-    def add_partitions(self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER) -> None:
-        """Increase a topic's partitions to `count`, more than it has. Raises `StorageError`, changing nothing."""
-        run_at_once(self.add_partitions_in_slices(topic, count, owner))
-
     def add_partitions_in_slices(
         self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER
     ) -> Generator[None, None, None]:
-        """Add partitions as `add_partitions` does, a partition at a time; all of them appear together at the end.
+        """Increase a topic's partitions to `count`, more than it has, a partition at a time. All appear together.
 
         owner: the principal that the added partitions count for, which need not be the topic's creator. If the work is
-        aborted, the next start completes it.
+        aborted, the next start completes it. Raises `StorageError`, changing nothing.
         """
         before = topic.stored()
         added = count - before.partitions

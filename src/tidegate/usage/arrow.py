@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from tidegate.errors import TidegateError
 from tidegate.usage.columns import (
     ADDED_COLUMNS,
+    COLUMN_BY_NAME,
     COLUMNS,
     FLAGS,
     FORMAT_KEY,
@@ -77,7 +78,6 @@ _TYPES = {
     "int32": pa.int32(),
     "int64": pa.int64(),
 }
-_BY_NAME = {column.name: column for column in COLUMNS}
 _STRINGS = [column.name for column in COLUMNS if column.type == "string"]
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
 _NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "8x": "V8"}
@@ -117,7 +117,7 @@ def whole_table(table: pa.Table, columns: Iterable[str] = tuple(ADDED_COLUMNS)) 
     for name in columns:
         if name in ADDED_COLUMNS and name not in table.column_names:
             field = arrow_schema().field(name)
-            value = pa.scalar(empty_value(_BY_NAME[name]), field.type)
+            value = pa.scalar(empty_value(COLUMN_BY_NAME[name]), field.type)
             table = table.append_column(field, pa.repeat(value, len(table)))
     return table
 

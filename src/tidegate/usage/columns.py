@@ -4,13 +4,14 @@ Rows are events of the quota engine in order (`docs/usage-record.md`). A column 
 its `kinds`; elsewhere it is null where it may be null, else 0, False or the empty string.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
     "ADDED_COLUMNS",
     "COLUMNS",
+    "COLUMN_BY_NAME",
     "EXEMPT",
     "FLAGS",
     "FORMAT_KEY",
@@ -23,7 +24,6 @@ __all__ = [
     "SEQ_PER_US",
     "STRICT",
     "Column",
-    "document_table",
     "empty_event",
     "empty_value",
     "format_refusal",
@@ -236,6 +236,7 @@ A Parquet file names it in its metadata, under `FORMAT_KEY`; files without it ar
 
 FORMAT_KEY = "tidegate.usage.format"
 
+COLUMN_BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 ADDED_COLUMNS: Mapping[str, int] = {
     "wall_offset_ms": 2,
     "callback": 3,
@@ -282,13 +283,3 @@ def format_refusal(version: bytes | str) -> str | None:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= FORMAT_VERSION:
         return None
     return f"usage format {text[:20]}, written by a newer version of Tidegate; this one reads 1 to {FORMAT_VERSION}"
-
-
-def document_table(columns: Iterable[Column] = COLUMNS) -> str:
-    """Return the table of columns as it stands in `docs/usage-record.md`."""
-    lines = ["| column | type | in rows | description |", "|---|---|---|---|"]
-    for column in columns:
-        type_text = f"{column.type}, null" if column.nullable else column.type
-        kinds = "all" if column.kinds == KINDS else ", ".join(column.kinds)
-        lines.append(f"| `{column.name}` | {type_text} | {kinds} | {column.meaning} |")
-    return "\n".join(lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, NAME_COLUMNS, Column, empty_event
+from tidegate.usage.columns import COLUMN_BY_NAME, COLUMNS, FLAGS, KINDS, NAME_COLUMNS, Column, empty_event
 from tidegate.usage.segment import (
     HEADER_BYTES,
     IN_PLACE_OF,
@@ -54,8 +54,7 @@ _VALUES = {
 _FLAGS = {kind: tuple(c.name for c in COLUMNS if kind in c.kinds and c.name in FLAGS) for kind in KINDS}
 
 
-_BY_NAME = {column.name: column for column in COLUMNS}
-_HAS_VALUE = _BY_NAME["quota_value"].kinds
+_HAS_VALUE = COLUMN_BY_NAME["quota_value"].kinds
 _REQUIRED = ("kind", "ts_ms", "seq", "node_id")
 _RANGES = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64)}
 _LARGEST = {"ts_ms": TS_MS_MAX, "seq": 2**63 - 1, "node_id": 2**31 - 1}  # none is below 0
@@ -89,7 +88,7 @@ def whole_event(event: Mapping[str, Any], number: int = 0) -> Event:
         raise EventError(number, "kind", found=kind, expected=f"one of {', '.join(KINDS)}")
     whole = empty_event(kind)
     for name, value in event.items():
-        column = _BY_NAME.get(name)
+        column = COLUMN_BY_NAME.get(name)
         if column is None:
             raise EventError(number, name, found=value, expected="a column of the usage record")
         if kind in column.kinds:
@@ -210,7 +209,7 @@ def _fill_names(segment: Segment, place: int, row: dict[str, Any], event: Event)
 
 
 def _text(name: str, text: str | None) -> str | None:
-    return text if _BY_NAME[name].nullable else text or ""
+    return text if COLUMN_BY_NAME[name].nullable else text or ""
 
 
 def _error(segment: Segment, place: int, field: str, found: object, expected: str) -> SpoolError:

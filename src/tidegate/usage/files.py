@@ -21,6 +21,7 @@ from tidegate.errors import ConfigError
 
 __all__ = [
     "HOUR_MS",
+    "HOUR_US",
     "IMPORT_MANIFEST",
     "ParquetFile",
     "hour_directories",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 HOUR_MS = 3_600_000
+HOUR_US = HOUR_MS * 1000
 IMPORT_MANIFEST = "import.json"
 """Stands beside `parquet` where the record was made of logs of another broker."""
 

@@ -1,65 +1,11 @@
-"""Readers of the usage record: which files to read, and the events as plain dicts.
+"""Readers of the usage record: which files to read, and the rows of a spool segment.
 
-`list_files` says what there is in Parquet; `complete_files` adds what still lies in the spool, and is what the jobs
-read. `read_events` is for tests and small looks at what is in Parquet: it needs no Spark.
+`list_files` returns the Parquet files; `complete_files` also converts what is still in the spool, as the jobs need.
 """
 
-import heapq
-from collections.abc import Iterator
-from itertools import groupby
-from pathlib import Path
-
-from tidegate.usage.arrow import ParquetError, read_batches
+from tidegate.usage.arrow import ParquetError
 from tidegate.usage.events import Event, read_segment
-from tidegate.usage.files import ParquetFile, is_imported, list_files
+from tidegate.usage.files import is_imported, list_files
 from tidegate.usage.unconverted import complete_files
 
-__all__ = [
-    "Event",
-    "ParquetError",
-    "complete_files",
-    "is_imported",
-    "list_files",
-    "read_events",
-    "read_segment",
-]
-
-
-def read_events(path: Path) -> Iterator[Event]:
-    """Yield the events under `path` node by node, each node's in order of `seq`. Raises `ParquetError`.
-
-    `path`: as for `list_files`. Files are opened as their first row comes up, so a long record can be read.
-    """
-    files = [ParquetFile.parse(file) or _foreign(file) for file in list_files(path)]
-    files.sort(key=lambda file: (file.node_id, file.first_seq))
-    for _, group in groupby(files, key=lambda file: file.node_id):
-        yield from _merge(list(group))
-
-
-def _foreign(path: Path) -> ParquetFile:
-    return ParquetFile(path=path, node_id=-1, first_seq=0, last_seq=0, compacted=False)
-
-
-def _merge(files: list[ParquetFile]) -> Iterator[Event]:
-    """Merge files, sorted by their first `seq`, whose ranges may overlap (a segment can span two hours)."""
-    heap: list[tuple[int, int, Event, Iterator[Event]]] = []
-    opened = 0
-    while heap or opened < len(files):
-        if opened < len(files) and (not heap or files[opened].first_seq <= heap[0][0]):
-            _push(heap, opened, _file_events(files[opened].path))
-            opened += 1
-            continue
-        _, place, event, events = heapq.heappop(heap)
-        yield event
-        _push(heap, place, events)
-
-
-def _push(heap: list[tuple[int, int, Event, Iterator[Event]]], place: int, events: Iterator[Event]) -> None:
-    event = next(events, None)
-    if event is not None:
-        heapq.heappush(heap, (event["seq"], place, event, events))
-
-
-def _file_events(path: Path) -> Iterator[Event]:
-    for batch in read_batches(path):
-        yield from batch.to_pylist()
+__all__ = ["Event", "ParquetError", "complete_files", "is_imported", "list_files", "read_segment"]

@@ -48,10 +48,6 @@ class Api:
         since = self.response_header_flexible_since
         return since is not None and api_version >= since
 
-    def has_throttle_time_ms(self, api_version: int) -> bool:
-        """Return whether the response carries `throttle_time_ms` in this version."""
-        return self.throttle_time_ms_since is not None and api_version >= self.throttle_time_ms_since
-
 
 def _api(facts: Mapping[str, Any]) -> Api:
     stable = set(range(facts["min_version"], facts["max_version"] + 1)) - set(facts["unstable_versions"])

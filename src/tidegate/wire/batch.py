@@ -49,10 +49,8 @@ __all__ = [
     "BatchSizeOverflowError",
     "CorruptRecordsError",
     "InvalidRecordsError",
-    "assign_offsets",
     "batches",
     "check_counts",
-    "check_produced",
     "crc_matches",
     "find_only_batch",
     "read_header",
@@ -89,9 +87,6 @@ UNBOUNDED_BYTES = 2**31 - 1
 _LONGEST = UNBOUNDED_BYTES - OVERHEAD_BYTES  # with which a batch's size is still an `int` of Java
 
 _LENGTH = struct.Struct(">i")
-_OFFSET = struct.Struct(">q")
-_EPOCH = struct.Struct(">i")
-_CRC = struct.Struct(">I")
 
 
 class CorruptRecordsError(ProtocolError):
@@ -214,18 +209,11 @@ def crc_matches(records: Buffer, batch: BatchHeader) -> bool:
     return checksum.crc32c(covered) == batch.crc
 
 
-def check_produced(records: Buffer | None, *, api_version: int) -> BatchHeader:
-    """Return the one batch that a partition of a Produce request holds, its header checked but not its CRC.
+def find_only_batch(records: Buffer | None, *, api_version: int) -> BatchHeader:
+    """Return the one batch that a partition of a Produce request holds, its counts not checked.
 
     Raises `CorruptRecordsError` (the request fails) or `InvalidRecordsError` (the partition fails).
     """
-    batch = find_only_batch(records, api_version=api_version)
-    check_counts(batch)
-    return batch
-
-
-def find_only_batch(records: Buffer | None, *, api_version: int) -> BatchHeader:
-    """Return the one batch that a partition of a Produce request holds, its counts not checked. Raises as above."""
     batch = _only_batch(records or b"", api_version)
     if batch.compression == ZSTD and api_version < ZSTD_SINCE_PRODUCE:
         raise InvalidRecordsError(
@@ -257,20 +245,6 @@ def check_counts(batch: BatchHeader) -> None:
         raise InvalidRecordsError(
             f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
         )
-
-
-def assign_offsets(records: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Set the base offset and the leader epoch of the batch at `at`, in place; the CRC stays right."""
-    _OFFSET.pack_into(records, at, base_offset)
-    _EPOCH.pack_into(records, at + OVERHEAD_BYTES, leader_epoch)
-
-
-def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
-    """Make the CRC of the batch at `at` right again after a change behind it."""
-    batch = read_header(records, at)
-    _CRC.pack_into(
-        records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end_index])
-    )
 
 
 def _only_batch(records: Buffer, api_version: int) -> BatchHeader:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.batches import build_batch
 from tests.server.authentication.login_client import SETTINGS, LoginClient, add_user
 from tests.server.memory_network import MemoryNode
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, PRODUCE
-from tidegate.wire.batch_builder import build_batch
 
 ALICE, CLIENT, ANY_USER, ANY_CLIENT = (
     ("user", "alice"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.batches import build_batch
 from tests.server.authentication.login_client import LoginClient
 from tests.server.authentication.tls_login_client import TLS_SETTINGS, TlsLoginClient
 from tests.server.connection.tls_client import AUTHORITY, client_context
@@ -16,7 +17,6 @@ from tests.server.memory_network import MemoryCluster, MemoryNode, MemoryTranspo
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, METADATA, PRODUCE
 from tidegate.wire import encode_request
-from tidegate.wire.batch_builder import build_batch
 
 CAROL = client_context(identity("carol", AUTHORITY))
 MALLORY = client_context(identity("mallory"))

@@ -8,7 +8,7 @@ from tests.unit.broker.node import Node
 
 from tidegate.api_keys import CREATE_TOPICS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from tidegate.in_slices import run_at_once
-from tidegate.quota.managers.cluster import ClusterNode
+from tidegate.quota.managers.callback import ClusterNode
 
 ALL_TOPICS = {
     "topics": None,

@@ -9,7 +9,8 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 from tests.unit.storage.logs import append, batch
 
 from tidegate.api_keys import ALTER_CONFIGS, CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
-from tidegate.broker.config_alterations import CLIENT_METRICS, GROUP, MAX_VALUE_BYTES, NODE, TOPIC
+from tidegate.broker.config_alterations import MAX_VALUE_BYTES
+from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, NODE, TOPIC
 from tidegate.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,

@@ -7,14 +7,14 @@ from typing import Any
 
 import cramjam
 import lz4.frame
+from tests.batches import _sized, _zigzag, build_batch, renew_crc
 from tests.unit.in_slices import whole
 
 from tidegate.storage.log import retention
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
-from tidegate.wire.batch import HEADER_BYTES, renew_crc
-from tidegate.wire.batch_builder import _sized, _zigzag, build_batch
+from tidegate.wire.batch import HEADER_BYTES
 
 NOW_MS = 1_700_000_000_000
 

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.storage.positions import commit
 
 from tidegate.acl import Acl
+from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.storage.committed_offsets import CommittedOffset
 from tidegate.storage.errors import StorageError
@@ -63,14 +64,14 @@ def test_quotas_survive_a_kill(opened: Opened, path: Path) -> None:
         QuotaRecord(entity=ALICE, key="producer_byte_rate", value=1024.5),
         QuotaRecord(entity=DEFAULTS, key="request_percentage", value=200.0),
     ]
-    store.apply_quota_records(records)
+    run_at_once(store.apply_quota_records_in_slices(records))
     assert sorted(opened(killed(path)).load_quotas(), key=lambda record: record.key) == records
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, 5e-324, float(2**63), math.inf, math.nan, 1e22 / 3])
 def test_values_keep_every_bit(opened: Opened, path: Path, value: float) -> None:
     """A quota's value comes back as the same double."""
-    opened(path).apply_quota_records([QuotaRecord(entity=ALICE, key="k", value=value)])
+    run_at_once(opened(path).apply_quota_records_in_slices([QuotaRecord(entity=ALICE, key="k", value=value)]))
     (record,) = opened(path).load_quotas()
     assert record.value is not None
     assert struct.pack(">d", record.value) == struct.pack(">d", value)
@@ -128,8 +129,12 @@ def test_loop_and_writer_change_it_at_once(opened: Opened, path: Path) -> None:
 def test_removal_removes(opened: Opened, path: Path) -> None:
     """A record without a value deletes its definition and no other."""
     store = opened(path)
-    store.apply_quota_records([QuotaRecord(entity=ALICE, key=key, value=1.0) for key in ("a", "b")])
-    store.apply_quota_records([QuotaRecord(entity=ALICE, key="a", value=None)])
+    run_at_once(
+        store.apply_quota_records_in_slices(
+            [QuotaRecord(entity=ALICE, key=key, value=1.0) for key in ("a", "b")]
+        )
+    )
+    run_at_once(store.apply_quota_records_in_slices([QuotaRecord(entity=ALICE, key="a", value=None)]))
     assert [record.key for record in store.load_quotas()] == ["b"]
 
 
@@ -139,7 +144,7 @@ def test_records_are_stored_together_or_not_at_all(opened: Opened, path: Path) -
     good = QuotaRecord(entity=ALICE, key="a", value=1.0)
     bad = QuotaRecord(entity=ALICE, key="\ud800", value=1.0)
     with pytest.raises(UnicodeEncodeError):
-        store.apply_quota_records([good, bad])
+        run_at_once(store.apply_quota_records_in_slices([good, bad]))
     assert list(store.load_quotas()) == []
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.storage.logs import append, batch, contents
 from tests.unit.storage.node import StorageNode
 
+from tidegate.in_slices import run_at_once
 from tidegate.storage.errors import StorageError
 
 
@@ -30,7 +31,7 @@ def test_every_change_has_a_version(node: StorageNode) -> None:
     versions = [topics.version]
     topic = topics.create("orders", 1, {})
     versions.append(topics.version)
-    topics.add_partitions(topic, 2)
+    run_at_once(topics.add_partitions_in_slices(topic, 2))
     versions.append(topics.version)
     topics.delete(topic)
     versions.append(topics.version)
@@ -43,7 +44,7 @@ def test_topics_survive_a_restart(tmp_path: Path) -> None:
     node = StorageNode(tmp_path)
     topic_id = node.create("orders", 2, max_message_bytes="500")
     append(node.log("orders", 1), batch())
-    node.storage.topics.add_partitions(node.storage.topics.by_name["orders"], 4)
+    run_at_once(node.storage.topics.add_partitions_in_slices(node.storage.topics.by_name["orders"], 4))
     node.storage.close()
     again = StorageNode(tmp_path)
     topic = again.storage.topics.by_id[topic_id]
@@ -115,6 +116,6 @@ def test_failed_growth_leaves_the_topic_as_it_was(node: StorageNode) -> None:
     (node.storage.directory / "orders-2").write_text("in the way")
     topic = node.storage.topics.by_name["orders"]
     with pytest.raises(StorageError):
-        node.storage.topics.add_partitions(topic, 3)
+        run_at_once(node.storage.topics.add_partitions_in_slices(topic, 3))
     assert len(topic.logs) == 1
     assert [stored.partitions for stored in node.storage.store.topics()] == [1]

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import START_MS, client, erase, open_recorder, patch, record, spool_directory
 
 from tidegate.usage.arrow import (
@@ -19,7 +20,6 @@ from tidegate.usage.arrow import (
 )
 from tidegate.usage.columns import ADDED_COLUMNS, KINDS, empty_event
 from tidegate.usage.events import EventError, read_segment, segment_events
-from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
 
 HOUR_MS = 3_600_000

@@ -6,6 +6,7 @@ import stat
 
 import pytest
 from tests.replaying.files import write_events
+from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import (
     START_MS,
     client,
@@ -21,7 +22,7 @@ from tidegate.cli.main import main
 from tidegate.usage.compaction import compact_record
 from tidegate.usage.directory import WRITER_LOCK, lock_file
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST
-from tidegate.usage.readers import complete_files, read_events
+from tidegate.usage.readers import complete_files
 
 
 def _events(node_id, *, hours=2, each=9):

@@ -4,6 +4,7 @@ import os
 
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import (
     START_MS,
     client,
@@ -28,7 +29,6 @@ from tidegate.usage.convert import (
 )
 from tidegate.usage.directory import WRITER_LOCK, lock_file
 from tidegate.usage.files import HOUR_MS, hour_directories, list_files
-from tidegate.usage.readers import read_events
 from tidegate.usage.segment import BAD_SUFFIX, CLOSED_SUFFIX, segment_paths
 
 HOUR_START_MS = START_MS // HOUR_MS * HOUR_MS

@@ -1,5 +1,6 @@
 """Events of several nodes, hours and segments, each node's in order."""
 
+from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import START_MS
 
 from tidegate.testing import ManualClock
@@ -7,7 +8,6 @@ from tidegate.usage.arrow import gap_table, write_parquet
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import HOUR_MS
-from tidegate.usage.readers import read_events
 from tidegate.usage.spool import Recorder
 
 

@@ -1,6 +1,7 @@
 """The writer's round, on a clock that stands still."""
 
 import pytest
+from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import (
     START_MS,
     client,
@@ -13,7 +14,6 @@ from tests.unit.usage.recording import (
 
 from tidegate.testing import ManualClock
 from tidegate.usage.files import HOUR_MS, list_files, parquet_path, temporary_path
-from tidegate.usage.readers import read_events
 from tidegate.usage.writer import TIDY_MS, Writer, main
 
 

@@ -4,6 +4,7 @@ import struct
 
 import pytest
 from crc32c import crc32c
+from tests.batches import build_batch, check_produced, renew_crc
 from tests.wire.messages import recorded
 
 from tidegate.wire import read_request
@@ -11,14 +12,10 @@ from tidegate.wire.batch import (
     HEADER_BYTES,
     CorruptRecordsError,
     InvalidRecordsError,
-    assign_offsets,
     batches,
-    check_produced,
     crc_matches,
     read_header,
-    renew_crc,
 )
-from tidegate.wire.batch_builder import build_batch
 
 BATCH = build_batch([(b"k", b"one"), (None, b"two")], base_offset=5, timestamp_ms=1_700_000_000_000)
 
@@ -120,16 +117,6 @@ def test_crc():
         wrong = bytearray(BATCH)
         wrong[at] ^= 1
         assert not crc_matches(wrong, read_header(wrong))
-
-
-def test_offsets_are_patched_in_place():
-    """Base offset and leader epoch are set in the caller's buffer, and the CRC stays right."""
-    buffer = bytearray(b"head" + BATCH)
-    assign_offsets(memoryview(buffer), 4, base_offset=2**40, leader_epoch=9)
-    batch = read_header(buffer, 4)
-    assert (batch.base_offset, batch.leader_epoch, batch.last_offset) == (2**40, 9, 2**40 + 1)
-    assert crc_matches(buffer, batch)
-    assert buffer[4 + 17 :] == BATCH[17:]
 
 
 def test_what_a_broker_took_passes():

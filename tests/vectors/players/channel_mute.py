@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from players._channel_mute import ChannelMute, ChannelMuteError, MuteEvent
 from players._steps import play_steps
-from tidegate.quota.connections.channel_mute import ChannelMute, ChannelMuteError, MuteEvent
 
 __all__ = ["play"]
 

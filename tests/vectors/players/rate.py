@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from players._doubles import decode
+from players._stats import Max, SimpleRate, WindowedCount, WindowedSum
 from players._steps import play_steps
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
+from tidegate.quota.measure.stats import Avg
 from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["play"]

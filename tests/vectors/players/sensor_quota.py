@@ -7,9 +7,10 @@ decides in the engine, and is compared with what measuring says.
 from collections.abc import Iterator
 
 from players._doubles import decode
+from players._stats import Max, SimpleRate, WindowedCount, WindowedSum
 from players._steps import play_steps
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
+from tidegate.quota.measure.stats import Avg
 from tidegate.quota.measure.throttle import narrow_to_int32, rate_throttle_ms, tokens_throttle_ms
 from tidegate.quota.measure.token_bucket import TokenBucket
 

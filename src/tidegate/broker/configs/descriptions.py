@@ -19,7 +19,7 @@ from tidegate.broker.configs.tables import (
     NODE_SYNONYMS,
     ConfigRow,
 )
-from tidegate.broker.configs.texts import documentation
+from tidegate.broker.configs.texts import BEHIND_TOPICS, documentation
 from tidegate.server.config import CALLBACK_SETTINGS, SETTINGS
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Message
@@ -45,7 +45,6 @@ __all__ = ["ConfigDescriptions", "DescribedSettings", "Detail"]
 LOGGER_SOURCE = 6  # Kafka `ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG`
 _ENTRY_BYTES = 16  # of an entry besides its texts: flags, lengths, type
 _SYNONYM_BYTES = 8
-_BEHIND_TOPICS = {names[0]: topic for topic, names in TOPIC_SYNONYMS.items()}
 _LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 
@@ -245,8 +244,8 @@ class ConfigDescriptions:
 
 def _plain(name: str, text: str) -> str:
     """Return a value of a node's setting as Kafka describes it: read and written again."""
-    if name in _BEHIND_TOPICS:
-        return plain_value(_BEHIND_TOPICS[name], text)
+    if name in BEHIND_TOPICS:
+        return plain_value(BEHIND_TOPICS[name], text)
     return text_of(SETTINGS[name].parse(text)) if name in SETTINGS else text.strip()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tidegate.server.config import SETTINGS
 from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 
-__all__ = ["documentation"]
+__all__ = ["BEHIND_TOPICS", "documentation"]
 
 _TEXTS: Mapping[str, str] = {
     # topics
@@ -76,13 +76,14 @@ _TEXTS: Mapping[str, str] = {
     "streams.num.standby.replicas": "Number of standby replicas of each task.",
     "streams.session.timeout.ms": "Time without a heartbeat after which a member leaves its streams group, in ms.",
 }
-_BEHIND_TOPICS = {names[0]: topic for topic, names in TOPIC_SYNONYMS.items()}
+BEHIND_TOPICS = {names[0]: topic for topic, names in TOPIC_SYNONYMS.items()}
+"""Settings of the node that stand behind those of topics, with the topics' names."""
 
 
 def documentation(name: str) -> str:
     """Return the description of a setting; as in Kafka, an empty text for a limit of one listener."""
     if name in SETTINGS:
         return SETTINGS[name].doc
-    if name in _BEHIND_TOPICS:
-        return f"Default of {_BEHIND_TOPICS[name]} for topics that do not set it."
+    if name in BEHIND_TOPICS:
+        return f"Default of {BEHIND_TOPICS[name]} for topics that do not set it."
     return _TEXTS.get(name, "")

@@ -14,16 +14,13 @@ from collections.abc import Generator
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.config_alterations import (
-    CLIENT_METRICS,
-    GROUP,
-    NODE,
-    TOPIC,
     alter_topic_in_slices,
     answer_each,
     changes_in_slices,
     node_of,
     refuse_others,
 )
+from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, NODE, TOPIC
 from tidegate.in_slices import release
 from tidegate.server.dynamic_settings import (
     ALL_NODES,

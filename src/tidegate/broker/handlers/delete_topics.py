@@ -26,9 +26,6 @@ __all__ = ["delete_topics_handler"]
 _NOT_NAMED = "Neither topic name nor id were specified."
 _NAMED_IN_TWO_WAYS = "You may not specify both topic name and topic id."
 _NAMED_BY_ID_TOO = "The provided topic name maps to an ID that was already supplied."
-_TEXT_OF_REFUSED = "Topic authorization failed."
-_TEXT_OF_UNKNOWN_NAME = "This server does not host this topic-partition."
-_TEXT_OF_UNKNOWN_ID = "This server does not host this topic ID."
 
 
 def delete_topics_handler(storage: Storage) -> Handler:
@@ -63,7 +60,7 @@ def _timed_out(wanted: list[Message]) -> Generator[None, None, list[Message]]:
     """Return an answer for each topic as often as it is named: the timeout of the request is over."""
     answers: list[Message] = []
     for part in wanted:
-        answers.append(_result(part["name"], part["topic_id"], error_codes.REQUEST_TIMED_OUT, None))
+        answers.append(_result(part["name"], part["topic_id"], error_codes.REQUEST_TIMED_OUT))
         yield
     return answers
 
@@ -103,7 +100,7 @@ def _find(
         if times > 1:
             answers.append(_result(None, topic_id, error_codes.INVALID_REQUEST, "Duplicate topic id."))
         elif topic is None:
-            answers.append(_result(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, _TEXT_OF_UNKNOWN_ID))
+            answers.append(_result(None, topic_id, error_codes.UNKNOWN_TOPIC_ID))
         elif not (of_all or request.authorized(acl.DELETE, acl.TOPIC, topic.name)):
             may_describe = request.authorized(acl.DESCRIBE, acl.TOPIC, topic.name)
             answers.append(_refused(topic.name if may_describe else None, topic_id))
@@ -117,8 +114,7 @@ def _find(
         elif not (of_all or request.authorized(acl.DESCRIBE, acl.TOPIC, name)):
             answers.append(_refused(name, ZERO_ID))
         elif topic is None:
-            code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-            answers.append(_result(name, ZERO_ID, code, _TEXT_OF_UNKNOWN_NAME))
+            answers.append(_result(name, ZERO_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
         elif not (of_all or request.authorized(acl.DELETE, acl.TOPIC, name)):
             answers.append(_refused(name, ZERO_ID))
         elif topic.topic_id in ids:
@@ -135,19 +131,20 @@ def _delete(storage: Storage, request: Request, topic: Topic) -> Generator[None,
     while storage.topics.is_changing(topic):
         yield
     if storage.topics.by_id.get(topic.topic_id) is not topic:
-        return _result(topic.name, topic.topic_id, error_codes.UNKNOWN_TOPIC_ID, _TEXT_OF_UNKNOWN_ID)
+        return _result(topic.name, topic.topic_id, error_codes.UNKNOWN_TOPIC_ID)
     if not request.quotas.record_mutations(len(topic.logs)):
-        return _result(topic.name, topic.topic_id, error_codes.THROTTLING_QUOTA_EXCEEDED, None)
+        return _result(topic.name, topic.topic_id, error_codes.THROTTLING_QUOTA_EXCEEDED)
     try:
         yield from storage.topics.delete_in_slices(topic)
     except StorageError as error:
         return _result(topic.name, topic.topic_id, error_codes.KAFKA_STORAGE_ERROR, str(error))
-    return _result(topic.name, topic.topic_id, error_codes.NONE, None)
+    return _result(topic.name, topic.topic_id, error_codes.NONE)
 
 
 def _refused(name: str | None, topic_id: str) -> Message:
-    return _result(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED, _TEXT_OF_REFUSED)
+    return _result(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED)
 
 
-def _result(name: str | None, topic_id: str, error_code: int, text: str | None) -> Message:
+def _result(name: str | None, topic_id: str, error_code: int, text: str | None = None) -> Message:
+    text = text or error_codes.TEXTS.get(error_code)
     return {"name": name, "topic_id": topic_id, "error_code": error_code, "error_message": text}

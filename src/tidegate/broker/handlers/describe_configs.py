@@ -12,14 +12,21 @@ A resource is described while its answer is written, so memory meanwhile is the 
 request (its smallest resource, 4 bytes, is a dict of three). An answer has at most `MAX_ANSWER_BYTES`.
 """
 
-import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
-from tidegate.broker.resource_rights import refusal_of
+from tidegate.broker.resource_rights import (
+    CLIENT_METRICS,
+    KINDS,
+    LOGGERS,
+    NODE,
+    TOPIC,
+    is_int,
+    refusal_of,
+)
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release
 from tidegate.server.dynamic_settings import DynamicSettings
@@ -28,9 +35,6 @@ from tidegate.storage.storage import Storage
 
 __all__ = ["MAX_ANSWER_BYTES", "describe_configs_handler"]
 
-TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-KINDS = frozenset((TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP))
-
 MAX_ANSWER_BYTES = 64 << 20
 """What is past it gets error 42. Source: twice what there is to say about the most topics that a node can have."""
 
@@ -38,11 +42,6 @@ _AT_ONCE = 256  # resources or names looked at between two yields
 _NOTHING = DescribedSettings([], 0)
 _Refused = tuple[Message, tuple[int, str]]
 """A resource, and the error code and text for it."""
-_INT = re.compile(r"[+-]?\d{1,20}")
-_MALFORMED = (
-    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
-    "incompatible broker. See the broker logs for more details."
-)  # Kafka's text of error 42
 _TOO_MUCH = f"the response would exceed {MAX_ANSWER_BYTES} bytes, expected fewer resources in a request"
 
 
@@ -164,7 +163,7 @@ class _Results:
     def _describe(self, resource: Message) -> DescribedSettings:
         """Describe one resource. Raises `_RefusedError`."""
         if not self._well_formed:
-            raise _RefusedError(error_codes.INVALID_REQUEST, _MALFORMED)
+            raise _RefusedError(error_codes.INVALID_REQUEST, error_codes.TEXTS[error_codes.INVALID_REQUEST])
         kind, name = resource["resource_type"], resource["resource_name"]
         keys: Collection[str] | None = resource["configuration_keys"]
         if isinstance(keys, list):  # an empty list asks for all, as null does
@@ -204,7 +203,7 @@ class _Results:
             return
         if not name:
             raise _RefusedError(error_codes.INVALID_REQUEST, "Broker id must not be empty")
-        if _INT.fullmatch(name) is None or not -(2**31) <= int(name) < 2**31:
+        if not is_int(name):
             text = f"Broker id must be an integer, but it is: {name}"
             raise _RefusedError(error_codes.INVALID_REQUEST, text)
         node_id = self._cluster.node_id

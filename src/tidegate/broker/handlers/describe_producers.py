@@ -7,7 +7,7 @@ Memory: at most 120 bytes for each byte of the request (a partition of 4 bytes b
 text), and the answer, whose producers are made while it is written: at most `MAX_PRODUCERS_ANSWERED`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -16,6 +16,7 @@ from tidegate.broker.releasing import release
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.late_messages import LateMessages
 from tidegate.storage.log.producers import ProducerState
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
@@ -25,37 +26,11 @@ __all__ = ["MAX_PRODUCERS_ANSWERED", "describe_producers_handler"]
 MAX_PRODUCERS_ANSWERED = 100_000
 """In one answer, past which partitions get error 42: twice what a node remembers, 4 MB."""
 
-_NOT_HERE = "This server does not host this topic-partition."  # Kafka's text of error 3
-_NOT_AUTHORIZED = "Topic authorization failed."  # of error 29
 _TOO_MANY = f"the response would exceed {MAX_PRODUCERS_ANSWERED} producers, expected fewer partitions"
 _NOBODY: Sequence[ProducerState] = ()
 _NO_TRANSACTION = -1
 
 _Found = tuple[int, str | None, Sequence[ProducerState]]
-
-
-class _Producers:
-    """The producers of a partition, described while the answer is written."""
-
-    __slots__ = ("_states",)
-
-    def __init__(self, states: Sequence[ProducerState]) -> None:
-        self._states = states
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[Message]:
-        for state in self._states:
-            _, epoch, last_sequence, _, _, time_ms, _, _ = state.batches[-1]
-            yield {
-                "producer_id": state.producer_id,
-                "producer_epoch": epoch,
-                "last_sequence": last_sequence,
-                "last_timestamp": time_ms,
-                "coordinator_epoch": _NO_TRANSACTION,
-                "current_txn_start_offset": _NO_TRANSACTION,
-            }
 
 
 def describe_producers_handler(storage: Storage, cluster: ClusterView) -> Handler:
@@ -78,7 +53,7 @@ def describe_producers_handler(storage: Storage, cluster: ClusterView) -> Handle
                         "partition_index": index,
                         "error_code": error_code,
                         "error_message": text,
-                        "active_producers": _Producers(states),
+                        "active_producers": LateMessages(states, _producer),
                     }
                 )
                 yield
@@ -99,10 +74,14 @@ def _problem_of(request: Request, storage: Storage, name: str) -> _Found | None:
     if problem is not None:
         return error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}", _NOBODY
     if not request.authorized(acl.READ, acl.TOPIC, name):
-        return error_codes.TOPIC_AUTHORIZATION_FAILED, _NOT_AUTHORIZED, _NOBODY
+        return _refused(error_codes.TOPIC_AUTHORIZATION_FAILED)
     if name not in storage.topics.by_name:
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE, _NOBODY
+        return _refused(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return None
+
+
+def _refused(error_code: int) -> _Found:
+    return error_code, error_codes.TEXTS[error_code], _NOBODY
 
 
 def _states(cluster: ClusterView, topic: Topic | None, index: int, left: int) -> _Found:
@@ -115,3 +94,15 @@ def _states(cluster: ClusterView, topic: Topic | None, index: int, left: int) ->
     if len(log.producers) > left:
         return error_codes.INVALID_REQUEST, _TOO_MANY, _NOBODY
     return error_codes.NONE, None, log.producers.states()
+
+
+def _producer(state: ProducerState) -> Message:
+    _, epoch, last_sequence, _, _, time_ms, _, _ = state.batches[-1]
+    return {
+        "producer_id": state.producer_id,
+        "producer_epoch": epoch,
+        "last_sequence": last_sequence,
+        "last_timestamp": time_ms,
+        "coordinator_epoch": _NO_TRANSACTION,
+        "current_txn_start_offset": _NO_TRANSACTION,
+    }

@@ -18,12 +18,7 @@ from tidegate.server.handler import Handler, Message, Request, Work
 __all__ = ["find_coordinator_handler"]
 
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
-_INVALID_REQUEST_TEXT = (
-    "This most likely occurs because of a request being malformed by the client library or the message was sent to an"
-    " incompatible broker. See the broker logs for more details."
-)
 _NO_TRANSACTIONS_TEXT = "This server does not support transactions."
-_NOT_OF_GROUP_TEXT = "Group authorization failed."
 _NO_NODE = -1
 
 
@@ -49,7 +44,10 @@ def find_coordinator_handler(cluster: ClusterView) -> Handler:
 def _one_coordinator(cluster: ClusterView, request: Request, kind: int, key: str) -> Message:
     """Return the coordinator as versions before 4 have it: every error has its text."""
     found = _coordinator(cluster, request, kind, key, text_of_none="NONE")
-    return {**found, "error_message": found["error_message"] or _INVALID_REQUEST_TEXT}
+    return {
+        **found,
+        "error_message": found["error_message"] or error_codes.TEXTS[error_codes.INVALID_REQUEST],
+    }
 
 
 def _coordinator(
@@ -61,12 +59,13 @@ def _coordinator(
     else:
         host, port, node_id = "", _NO_NODE, _NO_NODE
         if kind == GROUP:
-            error_code, text = error_codes.GROUP_AUTHORIZATION_FAILED, text_of_none and _NOT_OF_GROUP_TEXT
+            error_code = error_codes.GROUP_AUTHORIZATION_FAILED
+            text = text_of_none and error_codes.TEXTS[error_code]
         elif kind == TRANSACTION:
             error_code, text = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS_TEXT
         else:
             error_code, text = (
                 error_codes.INVALID_REQUEST,
-                "" if kind == SHARE_GROUP else _INVALID_REQUEST_TEXT,
+                "" if kind == SHARE_GROUP else error_codes.TEXTS[error_codes.INVALID_REQUEST],
             )
     return {"error_code": error_code, "error_message": text, "node_id": node_id, "host": host, "port": port}

@@ -16,11 +16,6 @@ from collections.abc import Generator, Mapping, Sequence
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.config_alterations import (
-    CLIENT_METRICS,
-    GROUP,
-    LOGGERS,
-    NODE,
-    TOPIC,
     alter_topic_in_slices,
     answer_each,
     changed_configs,
@@ -28,6 +23,7 @@ from tidegate.broker.config_alterations import (
     node_of,
     refuse_others,
 )
+from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, NODE, TOPIC
 from tidegate.in_slices import release
 from tidegate.server.dynamic_settings import (
     ALL_NODES,

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Sequence
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
+from tidegate.broker.resource_rights import CLIENT_METRICS, KINDS, LOGGERS, NODE, TOPIC
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 
 __all__ = ["list_config_resources_handler"]
-
-TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-KINDS = frozenset((TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP))
 
 
 class _Resources:

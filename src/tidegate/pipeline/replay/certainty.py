@@ -24,7 +24,7 @@ that removed the bucket after an hour without use (B§1.2).
 *Fetches* (B§6.3) that may or may not have been throttled leave unknown bytes in their own sensor, because the bytes of
 a throttled fetch are taken back.
 
-Written for numba, as `row_decision`. Follows: B§1.2-1.6, B§2.1, B§6.3.
+Written for numba, as `row_decision`. Follows: B§1.2-1.4, 1.6, B§2.1, B§6.3.
 """
 
 from typing import Any

@@ -19,8 +19,6 @@ Nothing here waits. The acceptor of a listener asks, for each socket that it acc
 Follows: Kafka `ConnectionQuotas`, `ConnectionThrottledException`, `TooManyConnectionsException`, KIP-612, B§6.9.
 Different here: the number of addresses whose rate is kept is bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it,
 the one that was quiet longest begins anew.
-
-`tidegate serve` removes no listener while it runs: `remove_listener` is for other servers.
 """
 
 import enum
@@ -160,10 +158,6 @@ class ConnectionQuotas:
         else:
             listener.max_connections = max_connections
             self._configure(listener.rate, rate)
-
-    def remove_listener(self, name: str) -> None:
-        """Forget a listener. Its connections still count for the broker until they are released."""
-        self._listeners.pop(name, None)
 
     def set_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Set a stored `connection_creation_rate`, None for the default address; the rate None removes it.

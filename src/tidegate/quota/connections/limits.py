@@ -18,6 +18,7 @@ from tidegate.errors import ConfigError
 from tidegate.quota.measure.throttle import MAX_INT32, MIN_INT32
 
 __all__ = [
+    "PER_IP_OVERRIDES",
     "UNLIMITED_CONNECTIONS",
     "ConnectionLimits",
     "ListenerLimits",
@@ -26,6 +27,7 @@ __all__ = [
     "parse_per_ip_overrides",
 ]
 
+PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 UNLIMITED_CONNECTIONS = MAX_INT32
 """A count or a rate that is no limit. Follows: Kafka's default, Java Integer.MAX_VALUE."""
 

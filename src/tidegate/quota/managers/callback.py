@@ -12,15 +12,58 @@ Follows: Kafka `ClientQuotaCallback`, B§8. Differs: methods have Python's names
 Kafka never calls it.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from tidegate.quota.admin.entity import EntityQuotas, Level, QuotaEntity, Tags
 from tidegate.quota.admin.sanitizer import sanitize
-from tidegate.quota.managers.cluster import ClusterMetadata
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["ClientQuotaCallback", "DefaultQuotaCallback", "tags_of"]
+__all__ = ["ClientQuotaCallback", "ClusterMetadata", "ClusterNode", "DefaultQuotaCallback", "tags_of"]
+
+
+class ClusterNode(NamedTuple):
+    """One listener of one broker."""
+
+    id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """A node for every listener of every live broker; the leader of every partition that such a broker leads.
+
+    >>> brokers = {1: (ClusterNode(1, "a", 9092),), 2: (ClusterNode(2, "b", 9092), ClusterNode(2, "b", 9093))}
+    >>> cluster = ClusterMetadata.of(brokers, {("orders", 0): 1, ("orders", 1): 2, ("lost", 0): 7})
+    >>> len(cluster.nodes), sorted(cluster.topics), cluster.partitions_led_by(2)
+    (3, ['orders'], 1)
+
+    Follows: Kafka `KRaftMetadataCache.toCluster`, B§8.
+    """
+
+    nodes: tuple[ClusterNode, ...]
+    leaders: Mapping[tuple[str, int], int]
+
+    @classmethod
+    def of(
+        cls, brokers: Mapping[int, Sequence[ClusterNode]], leaders: Mapping[tuple[str, int], int]
+    ) -> "ClusterMetadata":
+        """Return what is known of live `brokers` (listeners by id) and partitions, without those led by others."""
+        return cls(
+            nodes=tuple(node for listeners in brokers.values() for node in listeners),
+            leaders={partition: leader for partition, leader in leaders.items() if leader in brokers},
+        )
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics with at least one partition that a live broker leads."""
+        return frozenset(topic for topic, _ in self.leaders)
+
+    def partitions_led_by(self, broker_id: int) -> int:
+        """Return how many partitions a broker leads: what a limit in proportion to them needs."""
+        return sum(leader == broker_id for leader in self.leaders.values())
 
 
 class ClientQuotaCallback(Protocol):

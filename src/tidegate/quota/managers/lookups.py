@@ -8,9 +8,9 @@ With thousands of clients, reading memory dominates the cost of a decision. A cl
 users of the same client id are found in `sensors`.
 """
 
-from typing import Generic, TypeVar
+from typing import Generic
 
-from tidegate.quota.measure.sensors import Sensor, text_bytes
+from tidegate.quota.measure.sensors import S, text_bytes
 
 __all__ = ["MAX_CACHED_BYTES", "MAX_CACHED_NAME", "Lookups"]
 
@@ -19,8 +19,6 @@ MAX_CACHED_BYTES = 16 << 20
 MAX_CACHED_NAME = 256
 """Clients with a longer user or client id are looked up each time."""
 CACHED_BYTES = 300  # places in three tables, and the tuple or table that they lead to
-
-S = TypeVar("S", bound=Sensor)
 
 
 class Lookups(Generic[S]):

@@ -15,12 +15,11 @@ from typing import Any
 
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import QuotaEntity
-from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.callback import ClientQuotaCallback, ClusterMetadata, DefaultQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
-from tidegate.quota.managers.cluster import ClusterMetadata
 from tidegate.quota.managers.extensions import Extensions, entity_of
 from tidegate.quota.managers.mutation import MutationQuotaManager
-from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.managers.quota_type import QUOTA_TYPE_BY_KEY, QuotaType
 from tidegate.quota.managers.request import RequestQuotaManager
 from tidegate.quota.managers.sensor_manager import NoteTags
 from tidegate.quota.measure.window import QuotaWindow
@@ -28,7 +27,6 @@ from tidegate.quota.metric import Metric
 
 __all__ = ["QuotaManagers"]
 
-_TYPES = {quota_type.key: quota_type for quota_type in QuotaType}
 _TOLD_AT_A_TIME = 100  # quotas told to a callback between two yields
 
 Manager = ClientQuotaManager | MutationQuotaManager
@@ -153,7 +151,7 @@ class QuotaManagers:
 def _quota_of(record: QuotaRecord) -> tuple[QuotaType, QuotaEntity] | None:
     """Return what a definition is for, None where no manager has its kind."""
     kinds = {entity_type for entity_type, _ in record.entity}
-    quota_type = _TYPES.get(record.key)
+    quota_type = QUOTA_TYPE_BY_KEY.get(record.key)
     if quota_type is None or not kinds or not kinds <= {"user", "client-id"}:
         return None
     return quota_type, entity_of(record)

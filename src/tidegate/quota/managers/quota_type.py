@@ -15,7 +15,7 @@ from tidegate.quota.admin.keys import (
     REQUEST_PERCENTAGE,
 )
 
-__all__ = ["QuotaType"]
+__all__ = ["QUOTA_TYPE_BY_KEY", "QuotaType"]
 
 
 class QuotaType(enum.Enum):
@@ -49,3 +49,4 @@ _METRICS = {
     QuotaType.REQUEST: "request-time",
     QuotaType.CONTROLLER_MUTATION: "tokens",
 }
+QUOTA_TYPE_BY_KEY = {key: quota_type for quota_type, key in _KEYS.items()}

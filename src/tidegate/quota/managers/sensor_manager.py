@@ -19,7 +19,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from tidegate.errors import TidegateError
 from tidegate.quota.admin.entity import DEFAULT, Level, QuotaEntity, candidates_of_tags
@@ -27,7 +27,7 @@ from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCa
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.lookups import Lookups
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, Expired, Sensor, SensorTable, ThrottleSensor
+from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, Expired, S, Sensor, SensorTable, ThrottleSensor
 from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
@@ -45,9 +45,6 @@ logger = logging.getLogger("tidegate.quota")
 
 class CallbackError(TidegateError, TypeError):
     """Raise when a custom callback answers with something that is no answer."""
-
-
-S = TypeVar("S", bound=Sensor)
 
 
 class SensorManager(ABC, Generic[S]):

@@ -229,7 +229,7 @@ class SensorTable(Generic[S]):
         """Return the quota sensor called `name`."""
         sensor = self._sensors.get(name)
         if sensor is not None and self._is_swept(sensor):
-            self._remove(name)
+            self.remove(name)
             if name in self._throttles:
                 self._left_over[name] = None
             return None
@@ -272,10 +272,6 @@ class SensorTable(Generic[S]):
         self._throttles[name] = throttle
         self._bytes += THROTTLE_BYTES + text_bytes(name)
         return self._make_room(name, now_ms)
-
-    def remove(self, name: str) -> None:
-        """Remove the quota sensor called `name`, to add another of that name."""
-        self._remove(name)
 
     def expire(self, now_ms: int) -> Expired:
         """Forget every sensor that was idle for more than an hour, and return their names."""
@@ -367,11 +363,12 @@ class SensorTable(Generic[S]):
         """Drop a sensor, and its throttle sensor, because the table is full."""
         self.dropped += 1
         self.dropped_in_use += self._is_in_use(sensor, now_ms)
-        self._remove(sensor.name)
+        self.remove(sensor.name)
         if sensor.name in self._throttles:
             self._remove_throttle(sensor.name)
 
-    def _remove(self, name: str) -> None:
+    def remove(self, name: str) -> None:
+        """Remove the quota sensor called `name`."""
         self._bytes -= sensor_bytes(self._sensors.pop(name), self._window)
         self._shares.remove(name)
 

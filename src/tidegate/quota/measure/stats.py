@@ -1,7 +1,7 @@
-"""Statistics over samples other than the rate of a quota: average, maximum, sum, count and the simple rate.
+"""The average over samples, for the metrics of throttle times.
 
-They are as Kafka keeps them and as plain as that: a list of samples, looked through at every reading. Only
-`Avg` is on the way of a request, once per throttled one. The rate that decides is `tidegate.quota.measure.rate`.
+It is a list of samples, as in Kafka, and every measurement reads all of them. A request that is throttled records one
+value. Quotas use the rate of `tidegate.quota.measure.rate`.
 
 >>> average = Avg(samples=2, window_ms=30_000)
 >>> average.measure(0)
@@ -11,7 +11,7 @@ nan
 >>> average.measure(59_999)
 150.0
 
-Follows: Kafka `SampledStat`, `Avg`, `Max`, `WindowedSum`, `WindowedCount`, `SimpleRate` (B§1.3, 1.5).
+Follows: Kafka `SampledStat`, `Avg` (B§1.3).
 Differs: no limit on the events of a sample, as no quota sets one.
 """
 
@@ -19,9 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.quota.measure.throttle import MS_PER_S
-
-__all__ = ["Avg", "Max", "SampledStat", "SimpleRate", "WindowedCount", "WindowedSum"]
+__all__ = ["Avg", "Sample", "SampledStat"]
 
 
 @dataclass(slots=True)
@@ -102,54 +100,9 @@ class SampledStat:
         return sum(sample.events for sample in self._samples)
 
 
-class WindowedSum(SampledStat):
-    """The sum of what was recorded."""
-
-
-class WindowedCount(WindowedSum):
-    """The number of values recorded."""
-
-    def _add(self, sample: Sample, value: float) -> None:
-        sample.value += 1.0
-
-
 class Avg(SampledStat):
     """The mean of what was recorded, NaN when that is nothing."""
 
     def _combine(self, now_ms: int) -> float:
         events = self._events()
         return super()._combine(now_ms) / events if events else math.nan
-
-
-class Max(SampledStat):
-    """The largest value recorded, NaN when there is none."""
-
-    INITIAL: ClassVar[float] = -math.inf
-
-    def _add(self, sample: Sample, value: float) -> None:
-        sample.value = _larger(sample.value, value)
-
-    def _combine(self, now_ms: int) -> float:
-        largest = self.INITIAL
-        for sample in self._samples:
-            largest = _larger(largest, sample.value)
-        return largest if self._events() else math.nan
-
-
-class SimpleRate(SampledStat):
-    """The sum per second of the time since the oldest sample began, at least one window (replication quotas)."""
-
-    def measure_window_ms(self, now_ms: int) -> int:
-        """Return the window in ms that the sum is divided by, when `measure` was just called at `now_ms`."""
-        self._sample(now_ms)
-        return max(now_ms - min(sample.start_ms for sample in self._samples), self.window_ms)
-
-    def _combine(self, now_ms: int) -> float:
-        return super()._combine(now_ms) / (self.measure_window_ms(now_ms) / MS_PER_S)
-
-
-def _larger(left: float, right: float) -> float:
-    """Return the larger number, NaN if either is. Follows: Java `Math.max`."""
-    if left != left or left > right:
-        return left
-    return right

@@ -25,7 +25,7 @@ from tidegate.scram import (
 )
 from tidegate.server.authentication.decoys import Decoys
 from tidegate.server.handler import Wait
-from tidegate.server.one_at_a_time import OneAtATime
+from tidegate.server.slices import OneAtATime
 
 __all__ = [
     "MAX_BYTES",

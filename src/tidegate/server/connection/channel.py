@@ -1,8 +1,8 @@
 """One client connection: bytes in, frames out; answers in, bytes out; deaf while its client is throttled.
 
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
-answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6 (a test
-walks them through `tidegate.quota.ChannelMute`, which has the table).
+answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6
+(`tests/server/test_mute_states.py` compares them with Kafka's table).
 Of requests that were sent together one is served a turn (`tidegate.server.connection.poller`); their answers leave
 together.
 The socket is read all the time, except while throttled, while too much waits unread, while the node has no memory
@@ -32,6 +32,8 @@ from tidegate.wire import Encoded, RequestHeader
 __all__ = [
     "ANSWER_DUE",
     "COLLECTED_BYTES",
+    "HTTP_HINT",
+    "HTTP_METHODS",
     "PENDING_BYTES",
     "PUT_OFF_ANSWERS",
     "PUT_OFF_BYTES",
@@ -51,7 +53,10 @@ PUT_OFF_NS = 1_000_000  # and so long
 _LENGTH_BYTES = 4
 _NO_BYTES = memoryview(b"")
 CallLate = Callable[[Callable[[], None], str], None]
-_HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
+HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
+HTTP_HINT = (
+    "looks like an HTTP request; hint: connect with a Kafka client, not with a browser or an HTTP probe"
+)
 _read_length = struct.Struct(">i").unpack_from
 
 
@@ -626,6 +631,6 @@ def _other_protocol(size: int) -> str:
             ": looks like a TLS handshake, but the listener does not use TLS; "
             "hint: change the client's security.protocol from SSL to PLAINTEXT"
         )
-    if first in _HTTP_METHODS:
-        return ": looks like an HTTP request; hint: connect with a Kafka client, not with a browser or an HTTP probe"
+    if first in HTTP_METHODS:
+        return f": {HTTP_HINT}"
     return ""

@@ -18,6 +18,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
+from tidegate.server.connection.channel import HTTP_HINT, HTTP_METHODS
+
 __all__ = [
     "HANDSHAKE_MESSAGE_BYTES",
     "MAX_KEPT_BYTES",
@@ -39,7 +41,6 @@ _RECORD_TYPES = range(20, 25)
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _HANDSHAKE_BYTE = bytes((_HANDSHAKE,))
 _read_length = struct.Struct(">H").unpack_from
-_HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 _MEANINGS = {
     "NO_SHARED_CIPHER": "client offers none of the enabled cipher suites; see ssl.cipher.suites",
     "UNSUPPORTED_PROTOCOL": "client supports none of the enabled TLS versions; see ssl.enabled.protocols",
@@ -273,8 +274,8 @@ def _other_protocol(first: bytes) -> str:
     """Return what the first bytes of a connection mean, where they are those of another protocol."""
     if not first or first[0] in _RECORD_TYPES:
         return ""
-    if first[:4] in _HTTP_METHODS:
-        return "looks like an HTTP request; hint: connect with a Kafka client, not with a browser or an HTTP probe"
+    if first[:4] in HTTP_METHODS:
+        return HTTP_HINT
     if first[0] == 0:
         return "looks like a Kafka client without TLS; hint: set the client's security.protocol to SSL or SASL_SSL"
     return "client sent data that is not TLS"

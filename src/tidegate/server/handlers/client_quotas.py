@@ -117,7 +117,7 @@ def _refused(alteration: Alteration) -> AlterResult:
     return AlterResult(
         entity=alteration.entity,
         error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED,
-        error_message="Cluster authorization failed.",
+        error_message=error_codes.TEXTS[error_codes.CLUSTER_AUTHORIZATION_FAILED],
     )
 
 

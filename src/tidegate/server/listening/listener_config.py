@@ -18,7 +18,7 @@ from typing import Any
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ListenerLimits, parse_listener_limit
 from tidegate.server.listening.sasl_config import SaslConfig, sasl_config
-from tidegate.server.listening.tls_settings import CLIENT_AUTH, REQUIRED, client_auth
+from tidegate.server.listening.tls_settings import CLIENT_AUTH, REQUIRED, client_auth, listed
 
 __all__ = [
     "ALLOW_ANONYMOUS",
@@ -96,7 +96,7 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     that nobody can connect to, or one has no security protocol, or lets anybody in from elsewhere and
     `tidegate.allow.anonymous` does not say so.
     """
-    controllers = {name.upper() for name in _parts(values["controller.listener.names"])}
+    controllers = {name.upper() for name in listed(values["controller.listener.names"])}
     addresses = _addresses(values, "listeners", controllers)
     if not addresses:
         raise ConfigError(
@@ -153,14 +153,10 @@ def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[ListenerCo
     return name if name in names else None
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _addresses(values: Mapping[str, Any], setting: str, controllers: set[str]) -> dict[str, ListenerAddress]:
     """Return the listeners of one setting by name, but for those of a controller."""
     addresses: dict[str, ListenerAddress] = {}
-    for part in _parts(values[setting]):
+    for part in listed(values[setting]):
         address = ListenerAddress.parse(part, setting=setting)
         if address.name in addresses:
             raise ConfigError(
@@ -188,7 +184,7 @@ def _check_places(addresses: Iterable[ListenerAddress]) -> None:
 def _protocols(text: str) -> dict[str, str]:
     """Return the security protocol of each listener in the map."""
     protocols: dict[str, str] = {}
-    for pair in _parts(text):
+    for pair in listed(text):
         name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
         if not name or not colon or protocol not in SECURITY_PROTOCOLS:
             raise ConfigError(

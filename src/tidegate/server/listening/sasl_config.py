@@ -19,7 +19,9 @@ from typing import Any
 from tidegate.config.jaas import parse_jaas
 from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError
+from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.scram import SCRAM_MECHANISMS
+from tidegate.server.listening.tls_settings import listed, listener_prefix
 
 __all__ = ["ENABLED_MECHANISMS", "JAAS", "MAX_REAUTH", "PLAIN", "SaslConfig", "sasl_config", "sasl_settings"]
 
@@ -29,7 +31,6 @@ ENABLED_MECHANISMS = "sasl.enabled.mechanisms"
 MAX_REAUTH = "connections.max.reauth.ms"
 JAAS = "sasl.jaas.config"
 _USER = "user_"
-_LONG_MAX = 2**63 - 1
 _MODULES = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM_MECHANISMS, "org.apache.kafka.common.security.scram.ScramLoginModule"),
@@ -54,11 +55,11 @@ def sasl_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, st
 
     Raises `ConfigError`.
     """
-    prefix = _prefix(listener)
+    prefix = listener_prefix(listener)
     own = texts.get(f"{prefix}{ENABLED_MECHANISMS}")
     setting = ENABLED_MECHANISMS if own is None else f"{prefix}{ENABLED_MECHANISMS}"
     text = values[ENABLED_MECHANISMS] if own is None else own
-    mechanisms = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    mechanisms = tuple(dict.fromkeys(listed(text)))
     unknown = [name for name in mechanisms if name not in MECHANISMS]
     if unknown or not mechanisms:
         raise ConfigError(
@@ -75,22 +76,18 @@ def sasl_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, st
 def sasl_settings(listeners: Iterable[str]) -> set[str]:
     """Return the names of the settings that logins at these listeners may have."""
     names = set()
-    for prefix in map(_prefix, listeners):
+    for prefix in map(listener_prefix, listeners):
         names |= {f"{prefix}{ENABLED_MECHANISMS}", f"{prefix}{MAX_REAUTH}"}
         for mechanism in MECHANISMS:
             names |= {f"{prefix}{mechanism.lower()}.{name}" for name in (JAAS, MAX_REAUTH)}
     return names
 
 
-def _prefix(listener: str) -> str:
-    return f"listener.name.{listener.lower()}."
-
-
 def _plain_users(listener: str, mechanisms: tuple[str, ...], texts: Mapping[str, str]) -> dict[str, str]:
     """Return the users of PLAIN; what JAAS says of SCRAM is the broker's own name and password, which nobody asks."""
     users: dict[str, str] = {}
     for mechanism in mechanisms:
-        setting = f"{_prefix(listener)}{mechanism.lower()}.{JAAS}"
+        setting = f"{listener_prefix(listener)}{mechanism.lower()}.{JAAS}"
         if setting in texts:
             module = parse_jaas(texts[setting], setting=setting)
             if module.name != _MODULES[mechanism]:
@@ -112,7 +109,7 @@ def _max_reauth_ms(prefix: str, mechanism: str, values: Mapping[str, Any], texts
     for setting in (f"{prefix}{mechanism.lower()}.{MAX_REAUTH}", f"{prefix}{MAX_REAUTH}"):
         if setting in texts:
             try:
-                milliseconds = read_number(texts[setting].strip(), _LONG_MAX)
+                milliseconds = read_number(texts[setting].strip(), MAX_INT64)
             except ValueError as error:
                 raise ConfigError(
                     f"{setting} is {texts[setting]!r}, expected a whole number of ms"

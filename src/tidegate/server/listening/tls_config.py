@@ -24,12 +24,12 @@ from cryptography import x509
 from tidegate.config.distinguished_names import NotDerError, distinguished_name, name_text
 from tidegate.config.principal_rules import DEFAULT_RULES, NoRuleError, PrincipalRules
 from tidegate.errors import ConfigError
+from tidegate.fair_share import ANONYMOUS
 from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES, cipher_suites
 from tidegate.server.listening.key_stores import KeyStore, load_key, load_trusted, read_store
 from tidegate.server.listening.pem_stores import pem_key_store, pem_trusted
 from tidegate.server.listening.pkcs12_stores import pkcs12_key_store, pkcs12_trusted
 from tidegate.server.listening.tls_settings import (
-    ANONYMOUS,
     CIPHER_SUITES,
     CLIENT_AUTH,
     ENABLED_PROTOCOLS,
@@ -39,6 +39,7 @@ from tidegate.server.listening.tls_settings import (
     REQUIRED,
     TlsSettings,
     client_auth,
+    listed,
 )
 
 __all__ = ["TlsConfig", "tls_config"]
@@ -146,7 +147,7 @@ def _rules(settings: TlsSettings) -> PrincipalRules:
 def _set_versions_and_ciphers(context: ssl.SSLContext, settings: TlsSettings) -> tuple[str, ...]:
     """Restrict a context to what the settings allow. Return what they ask for that cannot be."""
     versions = _versions(settings)
-    names = _parts(settings[CIPHER_SUITES])
+    names = listed(settings[CIPHER_SUITES])
     notices: list[str] = []
     if names:
         setting = settings.named(CIPHER_SUITES)
@@ -182,7 +183,7 @@ def _versions(settings: TlsSettings) -> set[ssl.TLSVersion]:
             f"{settings.named('ssl.protocol')} is {settings['ssl.protocol']!r}, "
             f"expected one of {', '.join(_JAVA_PROTOCOLS)}"
         )
-    wanted = _parts(settings[ENABLED_PROTOCOLS])
+    wanted = listed(settings[ENABLED_PROTOCOLS])
     if any(part not in _PROTOCOLS for part in wanted):
         raise ConfigError(
             f"{settings.named(ENABLED_PROTOCOLS)} is {settings[ENABLED_PROTOCOLS]!r}, "
@@ -190,10 +191,6 @@ def _versions(settings: TlsSettings) -> set[ssl.TLSVersion]:
             hint="older versions are insecure; Java disables them too",
         )
     return {_PROTOCOLS[part] for part in wanted or _PROTOCOLS}
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _key_store(settings: TlsSettings) -> KeyStore:

@@ -14,7 +14,6 @@ from tidegate.errors import ConfigError
 __all__ = [
     "ALLOW_DN_CHANGES",
     "ALLOW_SAN_CHANGES",
-    "ANONYMOUS",
     "CIPHER_SUITES",
     "CLIENT_AUTH",
     "ENABLED_PROTOCOLS",
@@ -27,10 +26,11 @@ __all__ = [
     "TLS_SETTINGS",
     "TlsSettings",
     "client_auth",
+    "listed",
+    "listener_prefix",
     "tls_settings",
 ]
 
-ANONYMOUS = "ANONYMOUS"
 NONE, REQUESTED, REQUIRED = _CLIENT_AUTHS = "none", "requested", "required"
 CLIENT_AUTH = "ssl.client.auth"
 CIPHER_SUITES = "ssl.cipher.suites"
@@ -103,11 +103,11 @@ class TlsSettings:
 
     def named(self, name: str) -> str:
         """Return the name of the setting that holds."""
-        own = f"{_prefix(self.listener)}{name}"
+        own = f"{listener_prefix(self.listener)}{name}"
         return own if own in self.texts else name
 
     def __getitem__(self, name: str) -> str:
-        own = f"{_prefix(self.listener)}{name}"
+        own = f"{listener_prefix(self.listener)}{name}"
         text: str = self.texts[own].strip() if own in self.texts else self.values[name]
         return text
 
@@ -137,8 +137,14 @@ def client_auth(listener: str, values: Mapping[str, Any], texts: Mapping[str, st
 
 def tls_settings(listeners: Iterable[str]) -> set[str]:
     """Return the names of the settings that TLS at these listeners may have."""
-    return {f"{_prefix(listener)}{name}" for listener in listeners for name in TLS_SETTINGS}
+    return {f"{listener_prefix(listener)}{name}" for listener in listeners for name in TLS_SETTINGS}
 
 
-def _prefix(listener: str) -> str:
+def listener_prefix(listener: str) -> str:
+    """Return the beginning of the names of a listener's own settings."""
     return f"listener.name.{listener.lower()}."
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of a list, which commas separate."""
+    return [part.strip() for part in text.split(",") if part.strip()]

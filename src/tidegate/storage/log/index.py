@@ -148,10 +148,6 @@ class SparseIndex:
         """Return how many entries have a value below `bound` (values never fall)."""
         return bisect_right(self._values, bound - 1)
 
-    def keys_below(self, bound: int) -> int:
-        """Return how many entries have a key below `bound`."""
-        return bisect_right(self._keys, bound - 1)
-
     def clear(self) -> None:
         """Forget every entry in memory; the file is overwritten by the next `flush`."""
         self.truncate(0)

@@ -234,10 +234,6 @@ class Segment:
             yield position, header
             position += header.size
 
-    def read_batch(self, position: int, size: int) -> bytes:
-        """Return `size` bytes from `position`."""
-        return os.pread(self.written_file().fd, size, position)
-
     def slice(self, position: int, size: int) -> FileSlice:
         """Return a piece of the file to send."""
         return FileSlice(self.written_file(), position, size)

@@ -30,9 +30,15 @@ from tidegate.wire.batch import (
     CorruptRecordsError,
     read_header,
 )
-from tidegate.wire.batch_builder import RECORD_HEAD_BYTES, read_record_head
 
-__all__ = ["PIECE_BYTES", "Lookup", "TimeAndOffset", "offset_by_time", "offset_of_latest_time"]
+__all__ = [
+    "PIECE_BYTES",
+    "Lookup",
+    "TimeAndOffset",
+    "offset_by_time",
+    "offset_of_latest_time",
+    "read_varlong",
+]
 
 TimeAndOffset = tuple[int, int]
 Lookup = Generator[Future[Outcome] | None, None, TimeAndOffset | None]
@@ -42,6 +48,8 @@ _Read = Callable[[int, int], bytes]
 PIECE_BYTES = 32 * 1024  # read at once: up to 481 headers of the smallest batches
 _SEGMENTS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 200
+_MAX_VARLONG_BYTES = 10  # Kafka `ByteUtils.readVarlong`
+_RECORD_HEAD_BYTES = 3 * _MAX_VARLONG_BYTES + 1  # the most that a record's size, time and offset take
 _LENGTH_AND_TIME = struct.Struct(f">{LENGTH_AT}xi{MAX_TIMESTAMP_AT - OVERHEAD_BYTES}xq")
 """Of a batch: its length and its largest timestamp."""
 
@@ -190,10 +198,10 @@ def _look_into(
     """
     position, piece, at = 0, b"", 0
     for count in range(batch.record_count):
-        if at + RECORD_HEAD_BYTES > len(piece) and position + at < end:
+        if at + _RECORD_HEAD_BYTES > len(piece) and position + at < end:
             position += at
             piece, at = read(position, min(PIECE_BYTES, end - position)), 0
-        at, time_delta, offset_delta = read_record_head(piece, at)
+        at, time_delta, offset_delta = _read_head(piece, at)
         if position + at > end:
             raise CorruptRecordsError("a record ends after the end of its batch")
         if batch.base_timestamp + time_delta >= time_ms and batch.base_offset + offset_delta >= start_offset:
@@ -201,3 +209,31 @@ def _look_into(
         if count % _RECORDS_AT_ONCE == _RECORDS_AT_ONCE - 1:
             yield
     return None
+
+
+def _read_head(piece: bytes, at: int) -> tuple[int, int, int]:
+    """Return where the record at `at` ends, and how far its time and offset are from those of its batch.
+
+    The end may lie behind `piece`. Raises `CorruptRecordsError` where that is no record.
+    """
+    size, at = read_varlong(piece, at)
+    time_delta, after = read_varlong(piece, at + 1)
+    offset_delta, after = read_varlong(piece, after)
+    if at + size < after:
+        raise CorruptRecordsError(f"a record has {size} bytes, its times alone have more", byte_offset=at)
+    return at + size, time_delta, offset_delta
+
+
+def read_varlong(view: memoryview | bytes, at: int) -> tuple[int, int]:
+    """Return the signed number at `at` and the offset after it. Raises `CorruptRecordsError`."""
+    value = 0
+    for place in range(_MAX_VARLONG_BYTES):
+        if at + place >= len(view):
+            raise CorruptRecordsError("a varint is cut off", byte_offset=at)
+        byte = view[at + place]
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + place + 1
+    raise CorruptRecordsError(
+        f"a varint has at most {_MAX_VARLONG_BYTES} bytes, this one goes on", byte_offset=at
+    )

@@ -8,6 +8,7 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
 from tidegate import error_codes
 from tidegate.broker.kept_answers import MAX_KEPT_ANSWERS
+from tidegate.in_slices import run_at_once
 from tidegate.wire import encode_request
 
 METADATA = 3
@@ -168,7 +169,9 @@ def test_kept_answer_is_never_stale(node: Node) -> None:
     counts = []
     for count in (1, 3):
         if count > 1:
-            node.storage.topics.add_partitions(node.storage.topics.by_name["orders"], count)
+            run_at_once(
+                node.storage.topics.add_partitions_in_slices(node.storage.topics.by_name["orders"], count)
+            )
         for _ in range(2):
             counts.append(len(node.call(METADATA, 9, message("orders"))["topics"][0]["partitions"]))
     assert counts == [1, 1, 3, 3]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.batches import build_batch, renew_crc
 from tests.unit.broker.node import CONNECTION, Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 from tests.unit.storage.logs import NOW_MS, batch, contents
@@ -16,8 +17,7 @@ from tidegate import error_codes
 from tidegate.broker import known_requests
 from tidegate.server.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import decode_request_header, encode_request
-from tidegate.wire.batch import crc_matches, read_header, renew_crc
-from tidegate.wire.batch_builder import build_batch
+from tidegate.wire.batch import crc_matches, read_header
 
 PRODUCE = 0
 

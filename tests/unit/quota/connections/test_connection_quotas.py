@@ -155,16 +155,6 @@ def test_release_of_what_was_never_counted_is_an_error() -> None:
     assert (str(caught.value), caught.value.address, quotas.total) == (expected, IP, 0)
 
 
-def test_connections_of_a_removed_listener_can_still_be_released() -> None:
-    """They count for broker and address until then."""
-    quotas = _quotas()
-    _connect(quotas)
-    quotas.remove_listener("EXTERNAL")
-    assert quotas.total == 1
-    quotas.release("EXTERNAL", IP)
-    assert (quotas.total, quotas.count(IP)) == (0, 0)
-
-
 def test_quiet_addresses_are_forgotten_after_an_hour() -> None:
     """Strictly after; the others stay."""
     quotas = _quotas()

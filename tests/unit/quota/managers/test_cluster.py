@@ -1,6 +1,6 @@
 """What a callback is told of the cluster."""
 
-from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
+from tidegate.quota.managers.callback import ClusterMetadata, ClusterNode
 
 
 def test_partitions_without_a_live_leader_are_left_out() -> None:

@@ -2,7 +2,9 @@
 
 import math
 
-from tidegate.quota.measure.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
+from tests.vectors.players._stats import Max, SimpleRate, WindowedCount, WindowedSum
+
+from tidegate.quota.measure.stats import Avg
 
 
 def test_an_average_is_of_the_last_windows_and_nan_without_any() -> None:

@@ -6,13 +6,14 @@ import struct
 from pathlib import Path
 
 import pytest
+from tests.batches import renew_crc
 from tests.unit.storage.logs import NOW_MS, append, batch, contents, new_log
 
 from tidegate import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
 from tidegate.storage.log.partition_log import CHECKPOINT_BYTES, GATHERED_BYTES, PartitionLog
 from tidegate.storage.log.turn_writes import TurnWrites
-from tidegate.wire.batch import batches, crc_matches, renew_crc
+from tidegate.wire.batch import batches, crc_matches
 
 MIB = 1024 * 1024
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.batches import renew_crc
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 from tests.unit.storage.logs import NOW_MS, append, batch, batch_of, new_log, packed, timed_batch
 
@@ -17,7 +18,7 @@ from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.retention import expire
 from tidegate.storage.log.time_lookup import PIECE_BYTES, TimeAndOffset
 from tidegate.storage.log.unpacking import MAX_UNPACKED_BYTES, Unpacker
-from tidegate.wire.batch import HEADER_BYTES, renew_crc
+from tidegate.wire.batch import HEADER_BYTES
 
 UNPACKER = Unpacker()
 TIMES = [NOW_MS + delta for delta in (10, 20, 15, 40, 40, 30, 50)]

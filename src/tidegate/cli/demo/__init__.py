@@ -1,4 +1,4 @@
-"""`tidegate demo`: the whole way once, with real clients, in under two minutes."""
+"""The command `tidegate demo`."""
 
 import argparse
 from pathlib import Path
@@ -54,10 +54,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demonstration; 1 when a step did not do what it should."""
-    from tidegate.cli.demonstration.story import run_story
+    """Run the demo. Return 1 if a check fails."""
+    from tidegate.cli.demo.steps import run_demo
 
-    return 0 if run_story(args.out, seconds=args.seconds) else 1
+    return 0 if run_demo(args.out, seconds=args.seconds) else 1
 
 
 def _seconds(text: str) -> int:

@@ -1,12 +1,11 @@
-"""The mute states of one connection: when it is read from and when it waits.
+"""A model of Kafka's mute states of one connection, which determine when it is read.
 
 A connection is muted from the moment a request was read until its response is sent *and* its throttle is
-over, whichever comes last. Five states and four events say which of the two is still awaited; every pair that
+over, whichever comes last. Five states and four events say which of the two is still awaited. Any pair that
 is not in the table is a mistake of the caller.
 
-`tidegate serve` does not run through this class: every request would pay for four calls of it. Its channels keep what
-is awaited in two bits (`tidegate.server.connection.channel`); `tests/server/test_mute_states.py` holds them against the
-table.
+Tidegate's channels keep this state in two bits (`tidegate.server.connection.channel`).
+`tests/server/test_mute_states.py` compares them with this model.
 
 >>> mute = ChannelMute()
 >>> mute.mute()                                    # a request was read
@@ -25,8 +24,6 @@ Follows: Kafka `KafkaChannel.ChannelMuteState` and `handleChannelMuteEvent`, KIP
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from tidegate.errors import TidegateError
 
 __all__ = ["TRANSITIONS", "ChannelMute", "ChannelMuteError", "MuteEvent", "MuteState"]
 
@@ -67,7 +64,7 @@ TRANSITIONS: Mapping[tuple[MuteState, MuteEvent], MuteState] = MappingProxyType(
 )
 
 
-class ChannelMuteError(TidegateError, RuntimeError):
+class ChannelMuteError(RuntimeError):
     """Raise when an event cannot happen in the state the connection is in; `state` and `event` say which.
 
     The text is the one of Kafka's IllegalStateException, capital letter included.

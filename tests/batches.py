@@ -1,5 +1,4 @@
-"""Makes and takes apart uncompressed record batches: for loaders, demos and tests. A broker needs
-no more than the heads of records.
+"""Build and read uncompressed record batches, for tests and benchmarks.
 
     >>> batch = build_batch([(None, b"one"), (b"k", b"two")])
     >>> [(record.key, record.value) for record in read_records(batch)]
@@ -8,26 +7,29 @@ no more than the heads of records.
 Follows: Kafka `DefaultRecord` (KIP-98).
 """
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from tidegate.storage.log.time_lookup import read_varlong
+from tidegate.wire import checksum
 from tidegate.wire.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     NO_PRODUCER_ID,
     OVERHEAD_BYTES,
+    BatchHeader,
     Buffer,
     CorruptRecordsError,
+    check_counts,
+    find_only_batch,
     read_header,
-    renew_crc,
 )
 
-__all__ = ["RECORD_HEAD_BYTES", "Record", "build_batch", "read_record_head", "read_records"]
-
-MAX_VARLONG_BYTES = 10  # Kafka `ByteUtils.readVarlong`
-RECORD_HEAD_BYTES = 3 * MAX_VARLONG_BYTES + 1
-"""At most so many bytes of a record hold its size, its time and its offset."""
+__all__ = ["Record", "assign_offsets", "build_batch", "check_produced", "read_records", "renew_crc"]
 
 
 class Record(NamedTuple):
@@ -86,10 +88,10 @@ def read_records(batch: Buffer, at: int = 0) -> Iterator[Record]:
     view = memoryview(batch)[: header.end_index]
     at += HEADER_BYTES
     for _ in range(header.record_count):
-        size, at = _varlong(view, at)
+        size, at = read_varlong(view, at)
         end = _bounded(size, at, header.end_index)
-        timestamp_delta, at = _varlong(view, at + 1)
-        offset_delta, at = _varlong(view, at)
+        timestamp_delta, at = read_varlong(view, at + 1)
+        offset_delta, at = read_varlong(view, at)
         key, at = _bytes(view, at, end)
         value, at = _bytes(view, at, end)
         headers, at = _headers(view, at, end)
@@ -99,21 +101,31 @@ def read_records(batch: Buffer, at: int = 0) -> Iterator[Record]:
         at = end
 
 
-def read_record_head(piece: bytes, at: int) -> tuple[int, int, int]:
-    """Return where the record at `at` ends, and how far its time and offset are from those of its batch.
+def check_produced(records: Buffer | None, *, api_version: int) -> BatchHeader:
+    """Return the one batch that a partition of a Produce request holds, its header checked but not its CRC.
 
-    The end may lie behind `piece`. Raises `CorruptRecordsError` where that is no record.
+    Raises `CorruptRecordsError` or `InvalidRecordsError`.
     """
-    size, at = _varlong(piece, at)
-    time_delta, after = _varlong(piece, at + 1)
-    offset_delta, after = _varlong(piece, after)
-    if at + size < after:
-        raise CorruptRecordsError(f"a record has {size} bytes, its times alone have more", byte_offset=at)
-    return at + size, time_delta, offset_delta
+    batch = find_only_batch(records, api_version=api_version)
+    check_counts(batch)
+    return batch
+
+
+def assign_offsets(records: bytearray, *, base_offset: int, leader_epoch: int) -> None:
+    """Set the base offset and the leader epoch of the batch that `records` begins with; its CRC does not change."""
+    struct.pack_into(">q", records, 0, base_offset)
+    struct.pack_into(">i", records, OVERHEAD_BYTES, leader_epoch)
+
+
+def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
+    """Set the CRC of the batch at `at` to that of its bytes."""
+    batch = read_header(records, at)
+    crc = checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end_index])
+    struct.pack_into(">I", records, at + CRC_AT, crc)
 
 
 def _headers(view: memoryview, at: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, at = _varlong(view, at)
+    count, at = read_varlong(view, at)
     headers = []
     for _ in range(count):
         name, at = _bytes(view, at, end)
@@ -123,7 +135,7 @@ def _headers(view: memoryview, at: int, end: int) -> tuple[tuple[tuple[str, byte
 
 
 def _bytes(view: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
-    size, at = _varlong(view, at)
+    size, at = read_varlong(view, at)
     if size < 0:
         return None, at
     stop = _bounded(size, at, end)
@@ -136,21 +148,6 @@ def _bounded(size: int, at: int, end: int) -> int:
             f"{size} bytes of a record expected, {max(end - at, 0)} remain", byte_offset=at
         )
     return at + size
-
-
-def _varlong(view: memoryview | bytes, at: int) -> tuple[int, int]:
-    """Return (signed number, offset after it)."""
-    value = 0
-    for place in range(MAX_VARLONG_BYTES):
-        if at + place >= len(view):
-            raise CorruptRecordsError("a varint is cut off", byte_offset=at)
-        byte = view[at + place]
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + place + 1
-    raise CorruptRecordsError(
-        f"a varint has at most {MAX_VARLONG_BYTES} bytes, this one goes on", byte_offset=at
-    )
 
 
 def _zigzag(value: int) -> bytes:

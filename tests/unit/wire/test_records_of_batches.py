@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
+from tests.batches import assign_offsets, build_batch, read_records, renew_crc
 
-from tidegate.wire.batch import CorruptRecordsError, crc_matches, read_header, renew_crc
-from tidegate.wire.batch_builder import build_batch, read_records
+from tidegate.wire.batch import CorruptRecordsError, crc_matches, read_header
 
 PAIRS = st.lists(
     st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=200)), max_size=5
@@ -77,3 +77,14 @@ def test_compressed_batches_are_not_read():
     """Compressed records stay opaque."""
     with pytest.raises(CorruptRecordsError, match="only uncompressed batches can be read, got codec 4"):
         list(read_records(build_batch([(None, b"x")], attributes=4)))
+
+
+def test_offsets_do_not_change_the_crc():
+    """Base offset and leader epoch lie before the part of a batch that its CRC covers."""
+    buffer = bytearray(build_batch([(b"k", b"one"), (None, b"two")], base_offset=5))
+    rest = buffer[17:]
+    assign_offsets(buffer, base_offset=2**40, leader_epoch=9)
+    batch = read_header(buffer)
+    assert (batch.base_offset, batch.leader_epoch, batch.last_offset) == (2**40, 9, 2**40 + 1)
+    assert crc_matches(buffer, batch)
+    assert buffer[17:] == rest

@@ -1,20 +1,23 @@
-"""The sums of what clients reported, and the board that shows rate against limit, throttles and latency."""
+"""The sums of client reports, the board, and requests to the demo's broker."""
 
 import io
 import math
+import os
 import re
+import signal
+import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tidegate.cli.demonstration.clients import Report
-from tidegate.cli.demonstration.tally import Tally, board, percentile
+from tidegate.cli.demo.traffic import QUOTAS, RATE_LIMITS, Report, Tally, as_admin, board, percentile
 
 
 def test_no_values_have_no_percentile():
-    """An empty phase has no latency, which is not the same as 0."""
+    """The percentile of no values is NaN, not 0."""
     assert math.isnan(percentile([], 0.5))
 
 
@@ -28,25 +31,25 @@ def test_percentile_is_the_nearest_rank(share, expected):
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
 def test_a_percentile_is_a_value_that_enough_do_not_exceed(values, share):
-    """The answer was measured, and at least its share of the values lies at or below it."""
+    """The result is one of the values, and at least the share of the values is at or below it."""
     found = percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values)
 
 
 def test_reports_add_up():
-    """Bytes, records, latencies, throttles and errors are sums over the phase; throttles of 0 are none."""
+    """Bytes, latencies, throttles and errors are sums over the phase; throttles of 0 are none."""
     tally = Tally(started_s=100.0)
-    tally.add(Report(bytes=10, records=1, latencies_ms=[1.0], throttles_ms=[0, 7]), 101.0)
-    tally.add(Report(bytes=20, records=2, latencies_ms=[3.0], errors=["refused"]), 102.0)
-    assert (tally.bytes, tally.records) == (30, 3)
-    assert tally.latency_ms(1.0) == 3.0
+    tally.add(Report(bytes=10, latencies_ms=[1.0], throttles_ms=[0, 7]), 101.0)
+    tally.add(Report(bytes=20, latencies_ms=[3.0], errors=["refused"]), 102.0)
+    assert tally.bytes == 30
+    assert percentile(tally.latencies_ms, 1.0) == 3.0
     assert tally.throttles_ms == [7]
     assert tally.errors == ["refused"]
 
 
 def test_the_rate_now_is_that_of_two_seconds():
-    """What came more than two seconds ago is no longer in the rate."""
+    """The rate excludes bytes from more than two seconds ago."""
     tally = Tally(started_s=100.0)
     tally.add(Report(bytes=1000), 101.0)
     assert tally.recent_bytes_per_second(101.0) == 1000.0
@@ -55,12 +58,12 @@ def test_the_rate_now_is_that_of_two_seconds():
 
 
 def test_typical_latency_is_that_of_most_moments():
-    """The median over moments of each one's percentile: a bad moment does not count, an empty one does not exist."""
+    """It is the median of each report's percentile; reports without latencies are ignored."""
     tally = Tally(started_s=0.0)
     for latencies_ms in ([1.0, 2.0], [], [500.0, 900.0], [3.0, 4.0]):
         tally.add(Report(latencies_ms=latencies_ms), 1.0)
     assert (tally.typical_latency_ms(0.5), tally.typical_latency_ms(0.9)) == (3.0, 4.0)
-    assert tally.latency_ms(0.9) == 900.0
+    assert percentile(tally.latencies_ms, 0.9) == 900.0
 
 
 def rows(tallies, limits, now_s):
@@ -85,3 +88,23 @@ def test_a_client_without_limit():
     tally.add(Report(latencies_ms=[1.25, 8.0, 15_579.6]), 1.0)
     row = ["checkout", "0.00", "0.00", "none", "never", "–", "8.0 ms", "15.6 s"]
     assert rows({"checkout": tally}, {}, 1.0) == [row]
+
+
+def test_the_limits_shown_are_the_quotas_set():
+    """The board's limits are the values that are sent to the broker."""
+    assert {client: [limit] for client, limit in RATE_LIMITS.items()} == {
+        client: list(values.values()) for client, values in QUOTAS.items()
+    }
+
+
+def _ask_and_go_on():
+    as_admin(1, lambda _: time.sleep(0.02) or {})
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.05])
+def test_no_interrupt_is_lost(after_s):
+    """Ctrl-C raises KeyboardInterrupt at any time, also while the client is created or deleted."""
+    threading.Timer(0.02 + after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        _ask_and_go_on()

@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-
-from tidegate.quota.connections.channel_mute import (
+from tests.vectors.players._channel_mute import (
     TRANSITIONS,
     ChannelMute,
     ChannelMuteError,
