@@ -21,10 +21,11 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.quota import UNLIMITED, QuotaRecord, QuotaType
-from tidegate.server.recorder import FETCHED, THROTTLED
+from tidegate.server.handler import Connection
+from tidegate.server.recorder import FETCHED, THROTTLED, ControllerRecord
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
-from tidegate.usage.columns import EXEMPT, OBSERVED_ONLY, empty_event
+from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, empty_event
 from tidegate.usage.events import read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
@@ -502,3 +503,31 @@ def test_rows_are_in_the_order_in_which_the_engine_was_asked(tmp_path):
     recorder.close()
     kinds = [event["kind"] for event in closed_events(tmp_path)]
     assert kinds == [kind for name in between for kind in ("request", name)]
+
+
+def test_a_controller_records_the_permits_of_forwarded_requests(tmp_path):
+    """On a connection id of its own, with the throttle time; the request is marked, and is in no row of it."""
+    recorder = open_recorder(tmp_path)
+    record, request = ControllerRecord(recorder), Decided(mutation_ms=5)
+    request.channel.connection = Connection(3, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
+    record.mutation(
+        request.channel.connection, request.header, 30, SimpleNamespace(strict=True), True, START_MS
+    )
+    record.request(request)
+    record.commit()
+    recorder.close()
+    events = [
+        (event["kind"], event["connection_id"], event["mutations"], event["mutation_throttle_ms"])
+        for event in closed_events(tmp_path)
+    ]
+    assert events == [("mutation", FIRST_SEQ, 30, 0), ("forwarded", FIRST_SEQ, None, 5)]
+    assert request.row_flags == FORWARDED
+
+
+def test_requests_are_marked_where_the_controller_records_nothing():
+    """They are not the node's own whether or not there is another record."""
+    record, request = ControllerRecord(None), Decided()
+    record.mutation(*asked(client()), 30, SimpleNamespace(strict=True), True, START_MS)
+    record.request(request)
+    record.commit()
+    assert request.row_flags == FORWARDED

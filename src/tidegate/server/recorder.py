@@ -1,13 +1,13 @@
-"""The recorder: a row of the usage record for each question to the engine, in the order of the questions.
+"""The recorder: one row of the usage record for each event of a node's quota engine, in their order.
 
-The node and the front call it directly; one recorder per node, called from one thread:
+The node and the front call it directly. A node has one recorder, or None, and calls it from one thread:
 
     recorder = open_recorder(config, clock)                   # None: `tidegate.usage.enable=false`
     connection.id = recorder.next_connection_id()
     recorder.start(now_ms, config.window_records())           # then quota(...) for all that is in force
     recorder.quota(record, now_ms)                            # a value of None: removed
     recorder.mutation(connection, header, permits, quota, granted, now_ms)
-    recorder.request(exchange)                                # the row is made when the next event or `commit` comes
+    recorder.request(exchange)                                # its row is made at the next event or `commit`
     recorder.commit()                                         # before the answers of a turn leave
     recorder.network(connection, header, now_ms, network_ns, exempt)
     recorder.forwarded(exchange, connection)                  # at the controller, see `ControllerRecord`
@@ -19,9 +19,10 @@ The node and the front call it directly; one recorder per node, called from one 
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
     recorder.close()
 
-Requests wait in a list until another event comes, or `commit`: their rows are made in one loop, before the row of that
-event. None of these calls raises for want of room: events that find none are counted, and a `gap` row says so once
-there is room again. After a gap the definitions in force are written again, as the lost events may have changed them.
+Requests wait in a list until the next event of another kind, or `commit`: their rows are made in one loop, before the
+row of that event. No call raises when there is no room: the lost events are counted, and a `gap` row contains their
+number once there is room again. After a gap the definitions in force are written again, as the lost events may have
+changed them.
 
 A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
 one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
@@ -79,7 +80,7 @@ SNAPSHOT_PAUSE_MS = 10_000
 LONGEST_KEPT_CLIENT_ID_CHARS = 255
 """Longer client ids are not kept between requests: the names kept for a connection take 2 KB at most."""
 
-# The rows of requests and of network time are packed by position, on the way of every answer; all others by name.
+# Rows of requests and of network time are packed by position, as they delay answers; all other rows by name.
 _END, _FETCH_END = END_FIELDS
 _REQUEST, _NETWORK = row_tail("request"), row_tail("network")
 _pack_request = row_struct("request").pack_into
@@ -97,7 +98,7 @@ _log = logging.getLogger("tidegate.server")
 
 
 class Client:
-    """Names that the requests of a connection are recorded with: six, and their number in the segment being written.
+    """The six names in the rows of a connection's requests, and their number in the segment being written.
 
     row_end: the end of the row of its last plain request, shared by all requests with the same API, version and flags.
     A plain request was not throttled, exempted or sent too early.
@@ -127,8 +128,8 @@ class Client:
 class Recorder(Appender):
     """Append the events of one node to its spool directory; see the module for the calls, `Appender` for `limits`.
 
-    start_writer: starts the process that converts the spool, when the node serves already: it takes a processor for a
-    while. None: the spool is left alone.
+    start_writer: starts the process that converts the spool. It is called by the first `maybe_roll`, when the node
+    already serves, as the start takes much processor time. None: the spool is not converted.
     """
 
     def __init__(
@@ -363,10 +364,10 @@ class Recorder(Appender):
     def snapshot_in_slices(
         self, managers: QuotaManagers, now_ms: Callable[[], int]
     ) -> Generator[None, None, None]:
-        """Write the engine's state, and the quotas in force before it, yielding in between.
+        """Write the quotas in force and then the engine's state, yielding in between.
 
-        Not under a quota callback nor in smooth mode: what a replay does not know it does not need a state for. Where
-        events are lost meanwhile it has no end.
+        Under a quota callback and in smooth mode nothing is written, as a replay could not use the state. A snapshot
+        during which events are lost has no last row.
         """
         self._snapshot_ms, self._snapshot_gaps = now_ms(), self._gaps
         if managers.callback is not None or managers.extensions.smooth.any:
@@ -431,7 +432,7 @@ class Recorder(Appender):
     # --- rows -----------------------------------------------------------------------------------------------------
 
     def _record_requests(self) -> None:
-        """Make the rows of requests that have none: before those of whatever the engine is asked next."""
+        """Make the rows of the requests that have none yet, before the row of the next event."""
         if self._requests:
             try:
                 self.requests(self._requests)
@@ -512,12 +513,13 @@ class Recorder(Appender):
 
 
 class ControllerRecord:
-    """The controller's record, for a node that forwards (B§5.4): what the controller's engine was asked is in there.
+    """The controller's record, as a node that forwards uses it (B§5.4).
 
-    That is the permits, and a row with the throttle time that came of them; the request's row in the node's own record
-    says that it is not its own. So each record has all that its node's engine did, and can be replayed by itself.
+    The controller's engine decides the mutations of such a node, so the controller's record contains the permits, and a
+    row with their throttle time. The request's own row, in the record of the node that answers it, is marked with
+    `FORWARDED`. So each record contains all that its node's engine did, and can be replayed by itself.
 
-    recorder: the controller's; None where it records nothing.
+    recorder: the controller's; None: it records nothing.
     """
 
     def __init__(self, recorder: Recorder | None) -> None:

@@ -52,6 +52,7 @@ class Connected:
 
     id: int = 7
     recorded: Client | None = None
+    at_controller: None = None
 
 
 @dataclass
