@@ -30,10 +30,9 @@ from tidegate.server.handler import Connection
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.usage_log import RecordedUsageLog
+from tidegate.server.recorder import Recorder
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
-from tidegate.usage.spool import Recorder
 from tidegate.wire import encode_request
 
 ROUNDS, TURNS, CONNECTIONS = 30, 32, 32
@@ -94,15 +93,6 @@ class InSession(Endless):
         return len(data)
 
 
-class NoWriter:
-    """Leaves the spool alone."""
-
-    def keep_running(self) -> None:
-        """Do nothing."""
-
-    stop = keep_running
-
-
 async def main() -> None:
     """Measure every frame that needs no file to be sent."""
     parser = argparse.ArgumentParser()
@@ -111,11 +101,10 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         clock = SystemClock()
         config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})
-        usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter)
+        recorder = Recorder(Path(name) / "spool", node_id=1, clock=clock)
         loop = asyncio.get_running_loop()
-        node = Node(
-            config, clock=clock, loop=loop, network=SocketNetwork(loop, clock.monotonic_ns), usage=usage
-        )
+        network = SocketNetwork(loop, clock.monotonic_ns)
+        node = Node(config, clock=clock, loop=loop, network=network, recorder=recorder)
         storage = Storage.open(Path(name), storage_config(config), clock)
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)

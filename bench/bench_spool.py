@@ -16,34 +16,31 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.unit.usage.recording import Decided
+from tests.unit.usage.recording import Connected, Decided, asked
 
 from tidegate.clock import SystemClock
+from tidegate.server.recorder import FETCHED, Client, Recorder
 from tidegate.usage.convert import compact, drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import list_files
-from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
-from tidegate.usage.spool import FETCHED, PRODUCED, Client, Recorder
+from tidegate.usage.segment import CLOSED_SUFFIX, PRODUCED, segment_paths
+from tidegate.wire import RequestHeader
 
 CHUNK_ROWS = 10_240
 TURN_ROWS = 32  # requests that are answered together, and written with one call
 CLIENTS = 1000
 DAY_MS = 86_400_000
+Asked = tuple[Connected, RequestHeader]
 
 
-def clients(recorder: Recorder) -> list[Client]:
+def clients() -> list[Client]:
     """Return clients with different names."""
     return [
-        recorder.client(
-            listener="PLAINTEXT",
-            user=f"user-{index % 100}",
-            client_id=f"client-{index}",
-            client_host=f"10.0.0.{index % 256}",
-            client_software="librdkafka",
-            client_software_version="2.8.0",
-        )
+        Client((
+            "PLAINTEXT", f"user-{index % 100}", f"client-{index}", f"10.0.0.{index % 256}", "librdkafka", "2.8.0",
+        ))
         for index in range(CLIENTS)
-    ]
+    ]  # fmt: skip
 
 
 def turns_of(who: list[Client], *, fetch: bool = False) -> list[list[Decided]]:
@@ -70,26 +67,23 @@ def requests(recorder: Recorder | None, turns: list[list[Decided]], rows: int, n
         for request in turn:
             request.now_ms = now_ms
         if recorder is not None:
-            recorder.requests(turn, _unknown)
+            recorder.requests(turn)
             recorder.commit()
 
 
-def _unknown(request: Decided) -> Client:
-    raise LookupError(request.client_id)
-
-
-def networks(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
+def networks(recorder: Recorder, who: list[Asked], rows: int, now_ms: int) -> None:
     """Record network time of clients in turn."""
     network, count = recorder.network, len(who)
     for index in range(rows):
-        network(who[index % count], now_ms, index % count, 0, 9, 3_000, 0)
+        connection, header = who[index % count]
+        network(connection, header, now_ms, 3_000, False)
 
 
-def loop(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
+def loop(recorder: Recorder, who: list[Asked], rows: int, now_ms: int) -> None:
     """Do what `networks` does besides recording."""
     count = len(who)
     for index in range(rows):
-        who[index % count]
+        _, _ = who[index % count]
 
 
 def chunks_ns(work: Callable, *arguments: object, rows: int, now_ms: int) -> list[float]:
@@ -127,8 +121,9 @@ def main() -> None:
         spool, parquet = spool_directory(Path(directory), 1), parquet_directory(Path(directory))
         now_ms = SystemClock().now_ms() // DAY_MS * DAY_MS - DAY_MS
         recorder = Recorder(spool, node_id=1, clock=SystemClock(), max_spool_bytes=64 << 30)
-        who = clients(recorder)
-        floor = min(chunks_ns(loop, recorder, who, rows=CHUNK_ROWS * 20, now_ms=0))
+        who = clients()
+        of_each = [asked(client, id=number, api_key=0, api_version=9) for number, client in enumerate(who)]
+        floor = min(chunks_ns(loop, recorder, of_each, rows=CHUNK_ROWS * 20, now_ms=0))
         turns, one = turns_of(who), turns_of(who[:1])
         turns_floor = min(chunks_ns(requests, None, turns, rows=CHUNK_ROWS * 20, now_ms=0))
         kinds = (
@@ -138,7 +133,7 @@ def main() -> None:
         )
         for name, some, part in kinds:
             report(name, chunks_ns(requests, recorder, some, rows=rows // part, now_ms=now_ms), turns_floor)
-        report("network row", chunks_ns(networks, recorder, who, rows=rows // 4, now_ms=now_ms), floor)
+        report("network row", chunks_ns(networks, recorder, of_each, rows=rows // 4, now_ms=now_ms), floor)
         recorder.close()
         rows = recorder.statistics().rows
         spool_bytes = sum(path.stat().st_size for path in spool.iterdir())

@@ -15,6 +15,7 @@ from tests.replaying.files import write_events
 from tests.unit.usage.reading import read_events
 
 from tidegate.errors import ConfigError, install_hint
+from tidegate.server.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory
@@ -22,7 +23,6 @@ from tidegate.usage.events import read_segment
 from tidegate.usage.files import list_files
 from tidegate.usage.readers import complete_files
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
-from tidegate.usage.spool import Recorder
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, WriterProcess, start_writer
 
 ROOT = Path(__file__).parents[2]

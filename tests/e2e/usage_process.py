@@ -19,8 +19,9 @@ from pathlib import Path
 from tests.unit.usage.recording import START_MS, Decided, record_requests
 
 from tidegate.clock import SystemClock
+from tidegate.server.recorder import Client, Recorder
 from tidegate.usage.directory import parquet_directory, spool_directory
-from tidegate.usage.spool import PRODUCED, Recorder
+from tidegate.usage.segment import PRODUCED
 from tidegate.usage.writer_process import start_writer
 
 ROWS = 40
@@ -35,14 +36,7 @@ def open_recorder(directory: Path) -> Recorder:
 
 def record(recorder: Recorder, number: int) -> None:
     """Record a request of one of a few clients on a connection of its own."""
-    client = recorder.client(
-        listener="L",
-        user=f"user-{number % 5}",
-        client_id=f"client-{number % 7}",
-        client_host="127.0.0.1",
-        client_software="",
-        client_software_version="",
-    )
+    client = Client(("L", f"user-{number % 5}", f"client-{number % 7}", "127.0.0.1", "", ""))
     request = Decided(
         connection_id=recorder.next_connection_id(),
         frame_bytes=number,

@@ -16,7 +16,7 @@ from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaType
 from tidegate.quota.measure.bucket_kernel import bucket_peek
 from tidegate.quota.measure.rate_kernel import rate_peek
-from tidegate.usage.snapshots import BEGINS, rows_between
+from tidegate.usage.texts import BEGINS, rows_between
 
 _SEEDS = st.integers(0, 2**32 - 1)
 _LONG = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,19 +16,11 @@ from tests.unit.usage.recording import (
     segment_of,
 )
 
+from tidegate.server.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
-from tidegate.usage.spool import (
-    EXEMPT,
-    FETCHED,
-    FORWARDED,
-    NONE,
-    OBSERVED_ONLY,
-    PRODUCED,
-    THROTTLED,
-    Client,
-    Recorder,
-)
+from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY
+from tidegate.usage.segment import PRODUCED
 
 NAMES = ("app", "loader", "")
 INT64 = st.integers(min_value=0, max_value=2**63 - 1)
@@ -97,7 +89,5 @@ def _record(recorder: Recorder, turn: list[Decided]) -> None:
     known: dict[tuple[int, str], Client] = {}
     for request in turn:  # as the front knows them: of a connection the client that came last
         connection = request.channel.connection
-        connection.recorded = known.setdefault(
-            (connection.id, request.client_id), client(recorder, request.client_id)
-        )
-    recorder.requests(turn, lambda request: client(recorder, request.client_id))
+        connection.recorded = known.setdefault((connection.id, request.client_id), client(request.client_id))
+    recorder.requests(turn)

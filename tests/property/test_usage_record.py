@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import (
     START_MS,
     Decided,
+    asked,
     client,
     open_recorder,
     record,
@@ -17,26 +19,24 @@ from tests.unit.usage.recording import (
     spool_directory,
 )  # fmt: skip
 
+from tidegate.quota import UNLIMITED, QuotaRecord, sanitize
+from tidegate.server.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import segment_table
-from tidegate.usage.columns import NAME_COLUMNS, empty_event
+from tidegate.usage.columns import EXEMPT, NAME_COLUMNS, OBSERVED_ONLY, empty_event
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import parquet_directory
 from tidegate.usage.events import read_segment
 from tidegate.usage.files import ParquetFile, parquet_path, split_superseded
-from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
-from tidegate.usage.spool import (
-    EXEMPT,
-    FETCHED,
-    NONE,
-    OBSERVED_ONLY,
+from tidegate.usage.segment import (
+    CLOSED_SUFFIX,
+    NAMES_SUFFIX,
     PRODUCED,
-    REJECTED,
-    STRICT,
-    THROTTLED,
-    Recorder,
-    tags_text,
+    SpoolError,
+    load_segment,
+    segment_paths,
 )
+from tidegate.usage.texts import tags_text
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNT = st.integers(0, 2**63 - 1)
@@ -106,7 +106,7 @@ EVENTS = st.one_of(
         ("user", TEXT),
         ("client_id", TEXT),
         ("quota_key", TEXT),
-        ("quota_value", st.none() | st.floats(width=64)),
+        ("quota_value", st.none() | st.floats(width=64).filter(lambda limit: limit != UNLIMITED)),
         ("tags", st.dictionaries(TEXT, TEXT, max_size=3)),
     ),
     event(
@@ -131,28 +131,37 @@ def replay(recorder: Recorder, fields: dict, number: int) -> None:
         recorder.clock(now_ms, fields["wall_offset_ms"])
         return
     if kind == "callback":
-        recorder.callback(now_ms, fields["callback"])
+        recorder.callback(fields["callback"], now_ms)
         return
     if kind == "snapshot":
         recorder.snapshot(now_ms, fields["quota_user"], fields["quota_client_id"], fields["snapshot"])
         return
     if kind == "tags":
-        names = {name: fields[name] for name in ("user", "client_id", "quota_key", "tags")}
-        recorder.tags(now_ms, name=str(number), limit=fields["quota_value"], **names)
+        bound = UNLIMITED if fields["quota_value"] is None else fields["quota_value"]
+        sensor = SimpleNamespace(name=str(number), tags=fields["tags"], bound=bound)
+        quota_type = SimpleNamespace(key=fields["quota_key"])
+        recorder.tags(quota_type, fields["user"], fields["client_id"], sensor, now_ms)
         return
     if kind == "quota":
-        parts = {name.removeprefix("quota_"): fields[name] for name in fields if name.startswith("quota_")}
-        recorder.quota(now_ms, **parts)
+        names = ((part, fields[f"quota_{part.replace('-', '_')}"]) for part in ("user", "client-id", "ip"))
+        entity = tuple((part, name) for part, name in names if name is not None)
+        record = QuotaRecord(entity=entity, key=fields["quota_key"], value=fields["quota_value"])
+        recorder.quota(record, now_ms)
         return
-    who = recorder.client(**{name: fields[name] for name in CLIENT_COLUMNS})
-    bits = {"strict": STRICT, "rejected": REJECTED, "exempt": EXEMPT, "observed_only": OBSERVED_ONLY}
-    flags = sum(bit for name, bit in bits.items() if fields.get(name))
+    who = Client(tuple(fields[name] for name in CLIENT_COLUMNS))
     if kind == "request":
+        flags = EXEMPT * fields["exempt"] | OBSERVED_ONLY * fields["observed_only"]
         record_requests(recorder, who, _decided(fields, flags))
         return
-    columns = (*SHARED_COLUMNS, ("network_ns" if kind == "network" else "mutations", None))
-    values = [fields[name] for name, _ in columns]
-    getattr(recorder, kind)(who, now_ms, *(NONE if value is None else value for value in values), flags)
+    request = asked(
+        who, id=fields["connection_id"], api_key=fields["api_key"], api_version=fields["api_version"]
+    )
+    if kind == "network":
+        network_ns = NONE if fields["network_ns"] is None else fields["network_ns"]
+        recorder.network(*request, now_ms, network_ns, fields["exempt"])
+        return
+    quota = SimpleNamespace(strict=fields["strict"])
+    recorder.mutation(*request, fields["mutations"], quota, not fields["rejected"], now_ms)
 
 
 def _decided(fields: dict, flags: int) -> Decided:
@@ -185,7 +194,7 @@ def test_what_is_recorded_comes_back(fields, rows):
         spool = spool_directory(Path(directory), 1)
         expected = [
             empty_event(each["kind"]) | {"node_id": 1, "seq": START_MS * 1000 + index} | each
-            for index, each in enumerate(_without_repeated_sweeps(_with_callbacks(fields)))
+            for index, each in enumerate(_without_repeated_sweeps(_as_kept(fields)))
         ]
         found = [each for path in segment_paths(spool, CLOSED_SUFFIX) for each in read_segment(path)]
         assert repr(found) == repr(expected)  # as text: NaN equals NaN, and 0.0 is not -0.0
@@ -193,13 +202,18 @@ def test_what_is_recorded_comes_back(fields, rows):
         assert repr(list(read_events(Path(directory)))) == repr(expected)
 
 
-def _with_callbacks(fields):
-    """Return the events, those with tags with their callback, and with tags as they are kept."""
+def _as_kept(fields):
+    """Return the events, those with tags with their callback, and with tags and entities as they are kept."""
     callback, found = None, []
     for each in fields:
         if each["kind"] in ("callback", "start"):
             callback = each.get("callback")
-        more = {"callback": callback, "tags": tags_text(each["tags"])} if each["kind"] == "tags" else {}
+        more = {}
+        if each["kind"] == "tags":
+            more = {"callback": callback, "tags": tags_text(each["tags"])}
+        elif each["kind"] == "quota":
+            entity = {name: each[name] for name in ("quota_user", "quota_client_id", "quota_ip")}
+            more = {name: None if text is None else sanitize(text) for name, text in entity.items()}
         found.append(each | more)
     return found
 
@@ -247,10 +261,10 @@ def test_random_damage(pokes, sizes, cut):
 def _segment(directory: Path) -> Path:
     recorder = open_recorder(directory, ManualClock())
     recorder.start(START_MS)
-    recorder.quota(START_MS, user="<default>", client_id=None, ip=None, key="producer_byte_rate", value=5.5)
+    recorder.quota(QuotaRecord(entity=(("user", None),), key="producer_byte_rate", value=5.5), START_MS)
     for index in range(10):
-        record(recorder, client(recorder, f"app-{index}"), START_MS + index, index)
-        recorder.mutation(client(recorder), START_MS, 7, 19, 6, index, STRICT)
+        record(recorder, client(f"app-{index}"), START_MS + index, index)
+        recorder.mutation(*asked(client()), index, SimpleNamespace(strict=True), True, START_MS)
     recorder.close()
     (path,) = segment_paths(spool_directory(directory, 1), CLOSED_SUFFIX)
     return path

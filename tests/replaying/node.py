@@ -19,9 +19,9 @@ from tidegate.quota.measure.window import QuotaWindow
 from tidegate.server.decision import Decider
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Answer, Charge, Connection, FetchAnswer
-from tidegate.usage.columns import empty_event
-from tidegate.usage.snapshots import BEGINS, ends, sensor_texts
-from tidegate.usage.spool import OBSERVED_ONLY, PRODUCED, tags_text
+from tidegate.usage.columns import OBSERVED_ONLY, empty_event
+from tidegate.usage.segment import PRODUCED
+from tidegate.usage.texts import BEGINS, ends, sensor_texts, tags_text
 from tidegate.wire import RequestHeader
 
 __all__ = ["RecordingNode"]

@@ -26,7 +26,7 @@ from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.node import Node
 from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.usage_log import NoUsageLog, UsageLog
+from tidegate.server.recorder import Recorder
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.log.group_commit import SyncFile
@@ -409,7 +409,7 @@ class MemoryCluster:
             controller = self.nodes[0] if self.nodes else None
             self.nodes.append(
                 Node(
-                    config, clock=self.clock, loop=self.loop, network=network, usage=self.usage_of(config),
+                    config, clock=self.clock, loop=self.loop, network=network, recorder=self.recorder_of(config),
                     controller=controller,
                 )
             )  # fmt: skip
@@ -422,9 +422,9 @@ class MemoryCluster:
         self.credentials = ScramCredentials(self.storage.store, exact=self.storage.config.kafka_exact)
         self.settings = serve_nodes(self.nodes, self.storage, self.quotas, self.loop, self.credentials)
 
-    def usage_of(self, config: ServerConfig) -> UsageLog:
-        """Return the usage log of one node."""
-        return NoUsageLog()
+    def recorder_of(self, config: ServerConfig) -> Recorder | None:
+        """Return the recorder of one node; None: it records nothing."""
+        return None
 
     def on_made(self, node: Node) -> None:
         """Do something with a node that does not serve yet."""
@@ -444,26 +444,26 @@ class MemoryCluster:
 
 
 class MemoryNode(MemoryCluster):
-    """One node, which answers with other handlers where there are any, and records to `usage`."""
+    """One node, which answers with other handlers where there are any, and records with `recorder`."""
 
     def __init__(
         self,
         directory: Path,
         handlers: HandlerTable | None = None,
         *,
-        usage: UsageLog | None = None,
+        recorder: Recorder | None = None,
         loop: ManualLoop | None = None,
         texts: Mapping[str, str] | None = None,
         **settings: str,
     ) -> None:
-        self._usage = usage or NoUsageLog()
+        self._recorder = recorder
         super().__init__(directory, loop=loop, texts=texts, **settings)
         (self.node,), (self.network,) = self.nodes, self.networks
         self.node.handlers = {**self.node.handlers, **(handlers or {})}
 
-    def usage_of(self, config: ServerConfig) -> UsageLog:
+    def recorder_of(self, config: ServerConfig) -> Recorder | None:
         """Return what was given."""
-        return self._usage
+        return self._recorder
 
 
 def dotted(settings: dict[str, str]) -> dict[str, str]:

@@ -16,9 +16,8 @@ from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handl
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.usage_log import RecordedUsageLog
+from tidegate.server.recorder import Recorder
 from tidegate.usage.readers import read_segment
-from tidegate.usage.spool import Recorder
 from tidegate.wire import encode_request, read_response
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19
@@ -40,16 +39,6 @@ class MemoryStore:
         """Keep them."""
         yield
         self.records += records
-
-
-class NoWriter:
-    """Leaves the spool alone, so that a test can read it."""
-
-    def keep_running(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 def produce_handler(request: Request) -> Answer:
@@ -203,14 +192,14 @@ class RunningNode:
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
         clock = clock or SystemClock()
         self.spool = directory / "spool"
-        self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
+        self.recorder = Recorder(self.spool, node_id=1, clock=clock)
         loop = asyncio.get_running_loop()
         self.node = Node(
             ServerConfig.load(texts),
             clock=clock,
             loop=loop,
             network=SocketNetwork(loop, clock.monotonic_ns),
-            usage=self.usage,
+            recorder=self.recorder,
         )
         self.quotas = QuotaAdministration(store, loop)
         self.quotas.load()
@@ -256,13 +245,13 @@ async def running_node(
 
 
 class _Recording(Protocol):
-    usage: RecordedUsageLog
+    recorder: Recorder
     spool: Path
 
 
 def spool_events(node: _Recording) -> list[dict[str, Any]]:
     """Return everything recorded so far, in order."""
-    node.usage._recorder._close_segment()
+    node.recorder._close_segment()
     events = [event for path in sorted(node.spool.glob("*.closed")) for event in read_segment(path)]
     return sorted(events, key=lambda event: event["seq"])
 

@@ -9,9 +9,9 @@ from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import FETCH, METADATA, PRODUCE, NodeClient, RunningNode, until
 
 from tidegate.api_keys import API_VERSIONS
-from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
-from tidegate.server.usage_log import NoUsageLog
+from tidegate.server.handler import Connection
+from tidegate.server.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
 from tidegate.wire import RequestHeader, encode_request
@@ -24,7 +24,7 @@ ONE_SAMPLE = {"quota_window_size_seconds": "60"}  # however long a busy machine 
 
 def events(node: RunningNode) -> list[dict[str, Any]]:
     """Return the requests after the quota was set, and the rows of network time."""
-    node.usage.commit()
+    node.recorder.commit()
     (path,) = node.spool.glob("*.open")
     rows = [event for event in read_segment(path) if event["kind"] in ("request", "network")]
     return rows[1:]
@@ -192,28 +192,30 @@ class LookedAtClock(ManualClock):
         return self._monotonic_ns
 
 
-class ChargedTimes(NoUsageLog):
-    """Keeps how much time each connection was charged."""
+class ChargedTimes(Recorder):
+    """Keeps how much time each connection was charged, instead of its rows."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        super().__init__(directory, node_id=1, clock=clock)
+        self.request = self._add
         self.ns: Counter[int] = Counter()
 
-    def request(self, exchange: Exchange) -> None:
+    def _add(self, exchange: Exchange) -> None:
         """Add the times of a request."""
         self.ns[exchange.channel.connection.id] += exchange.handler_ns + exchange.network_ns
 
     def network(
-        self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
+        self, connection: Connection, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None:
         """Add network time by itself."""
-        self.ns[channel.connection.id] += network_ns
+        self.ns[connection.id] += network_ns
 
 
 def test_a_turns_time_is_charged_once(tmp_path: Path) -> None:
     """Nearly all of it, nothing twice, and what is done for all requests of a turn to each alike."""
-    loop, usage, clients, rounds = ManualLoop(LookedAtClock()), ChargedTimes(), 20, 50
-    world = MemoryNode(tmp_path, loop=loop, usage=usage)
+    loop, clients, rounds = ManualLoop(LookedAtClock()), 20, 50
+    recorder = ChargedTimes(tmp_path / "spool", loop.clock)
+    world = MemoryNode(tmp_path, loop=loop, recorder=recorder)
     connections = [world.connect() for _ in range(clients)]
     frame = encode_request(API_VERSIONS, 2, 1, "c1", {})
     spent_ns = 0
@@ -228,7 +230,7 @@ def test_a_turns_time_is_charged_once(tmp_path: Path) -> None:
         connection.client_end()
     loop.turn()
     world.close()
-    charged_ns = sum(usage.ns.values())
+    charged_ns = sum(recorder.ns.values())
     assert 0.9 * spent_ns < charged_ns <= spent_ns
-    assert len(usage.ns) == clients
-    assert max(usage.ns.values()) - min(usage.ns.values()) <= 1000
+    assert len(recorder.ns) == clients
+    assert max(recorder.ns.values()) - min(recorder.ns.values()) <= 1000

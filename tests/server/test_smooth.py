@@ -12,16 +12,14 @@ from tests.server.nodes import (
     FETCH_VERSION,
     PRODUCE,
     PRODUCE_VERSION,
-    NoWriter,
     fetch_handler,
     produce_handler,
     spool_events,
 )
 
 from tidegate.quota import QuotaRecord
-from tidegate.server.usage_log import RecordedUsageLog
+from tidegate.server.recorder import Recorder
 from tidegate.testing import ManualClock
-from tidegate.usage.spool import Recorder
 from tidegate.wire import encode_request, read_response
 
 RATE = 100_000
@@ -91,11 +89,15 @@ class World:
     def __init__(self, directory, seed=0, **settings):
         self.clock = ManualClock()
         self.spool = directory / "spool"
-        self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=self.clock), NoWriter)
+        self.recorder = Recorder(self.spool, node_id=1, clock=self.clock)
         handlers = {PRODUCE: produce_handler, FETCH: fetch_handler}
         loop = ManualLoop(self.clock)
         self.node = MemoryNode(
-            directory, handlers, loop=loop, usage=self.usage, **{"tidegate_quota_smooth": "all", **settings}
+            directory,
+            handlers,
+            loop=loop,
+            recorder=self.recorder,
+            **{"tidegate_quota_smooth": "all", **settings},
         )
         for key in ("producer_byte_rate", "consumer_byte_rate"):
             record = QuotaRecord(entity=(("client-id", "c1"),), key=key, value=float(RATE))

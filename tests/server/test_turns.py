@@ -253,7 +253,7 @@ def test_an_error_at_the_end_of_a_turn_ends_the_turn(with_node, caplog, monkeypa
         clients = [await node.connect() for _ in range(2)]
         await all_accepted(node)
         front = node.node._front
-        holder, name = (node.usage, "commit") if failing == "the rows" else (front, "_count")
+        holder, name = (node.recorder, "commit") if failing == "the rows" else (front, "_count")
 
         def fail(*_: object) -> None:
             monkeypatch.undo()
@@ -407,7 +407,7 @@ def test_time_of_the_turn_is_charged_to_those_who_have_a_part_in_it(with_turn) -
             ask(client)
         for client in clients:
             await client.receive()
-        node.usage.close()
+        node.recorder.close()
         rows = [event for path in node.spool.glob("*.closed") for event in read_segment(path)]
         handler_ms = {row["client_id"]: row["handler_ns"] / 1e6 for row in rows if row["kind"] == "request"}
         assert handler_ms["a"] == pytest.approx(50, abs=20)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.open_stores import closed_after_test
-from tests.server.nodes import NoWriter
 
 from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.clock import SystemClock
@@ -17,10 +16,9 @@ from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.usage_log import RecordedUsageLog
+from tidegate.server.recorder import Recorder
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
-from tidegate.usage.spool import Recorder
 
 __all__ = ["RawClient", "WholeNode", "spool_of", "tracebacks", "whole_node"]
 
@@ -71,24 +69,22 @@ class WholeNode:
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
         clock, loop = SystemClock(), asyncio.get_running_loop()
         self.configs = node_configs(ServerConfig.load(texts), count)
-        self.usages: list[RecordedUsageLog] = []
+        self.recorders: list[Recorder] = []
         self.nodes: list[Node] = []
         for config in self.configs:
-            recorder = Recorder(
-                spool_of(directory, config["node.id"]), node_id=config["node.id"], clock=clock
-            )
-            self.usages.append(RecordedUsageLog(recorder, NoWriter))
+            spool = spool_of(directory, config["node.id"])
+            self.recorders.append(Recorder(spool, node_id=config["node.id"], clock=clock))
             self.nodes.append(
                 Node(
                     config,
                     clock=clock,
                     loop=loop,
                     network=SocketNetwork(loop, clock.monotonic_ns),
-                    usage=self.usages[-1],
+                    recorder=self.recorders[-1],
                     controller=self.nodes[0] if self.nodes else None,
                 )
             )
-        self.node, self.usage, self.spool = self.nodes[0], self.usages[0], spool_of(directory, 1)
+        self.node, self.recorder, self.spool = self.nodes[0], self.recorders[0], spool_of(directory, 1)
         self.storage = Storage.open(directory, storage_config(self.configs[0]), clock)
         closed_after_test(self.storage.store)
         self.quotas = QuotaAdministration(self.storage.store, loop)
@@ -106,8 +102,8 @@ class WholeNode:
             node.close()
         self.quotas.close()
         self.storage.close()
-        for usage in self.usages:
-            usage.close()
+        for recorder in self.recorders:
+            recorder.close()
 
 
 def spool_of(directory: Path, node_id: int) -> Path:

@@ -172,14 +172,15 @@ def _forget_all(node: Node) -> None:
 
 
 def _record_other_sizes(node: Node) -> None:
-    usage = node._usage
-    request = usage.request
+    recorder = node._recorder
+    assert recorder is not None
+    request = recorder.request
 
     def record(exchange: Exchange) -> None:
         exchange.frame_bytes += 1
         request(exchange)
 
-    usage.request = record  # type: ignore[method-assign]
+    recorder.request = record
 
 
 def _admit_everybody(node: Node) -> None:

@@ -17,7 +17,6 @@ from unittest.mock import patch
 from tests.replaying.engine import decisions, replay_with_engine
 from tests.replaying.kernel import differences, replay_events
 from tests.server.memory_network import MemoryCluster
-from tests.server.nodes import NoWriter
 from tests.server.whole_node import spool_of
 from tests.simulation.accounts import SCHEME, SHARE, Accounts, Window
 from tests.simulation.administrator import SETTINGS, Administrator
@@ -29,14 +28,13 @@ from tests.simulation.requests import LASTING_TOPICS, SYNCED_TOPIC
 from tests.simulation.rules import INT_MAX
 
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.quota import ClusterMetadata, QuotaRecord, QuotaType, QuotaWindow
+from tidegate.quota import WINDOW_SETTINGS, ClusterMetadata, QuotaRecord, QuotaType, QuotaWindow
 from tidegate.quota.measure.sensors import sensor_bytes
 from tidegate.server.config import ServerConfig
 from tidegate.server.exchange import Exchange
 from tidegate.server.node import Node
-from tidegate.server.usage_log import RecordedUsageLog, UsageLog
+from tidegate.server.recorder import Recorder
 from tidegate.usage.readers import read_segment
-from tidegate.usage.spool import Recorder
 
 __all__ = ["World", "simulate"]
 
@@ -97,12 +95,11 @@ _PARTS = {
 }
 
 
-class _WatchedUsageLog(RecordedUsageLog):
-    """A usage log that tells the auditor of each decision."""
+class _WatchedRecorder(Recorder):
+    """A recorder that tells the auditor of each decision."""
 
-    def __init__(self, recorder: Recorder, auditor: NodeAuditor) -> None:
-        super().__init__(recorder, NoWriter)
-        self.recorder = recorder
+    def __init__(self, directory: Path, *, node_id: int, clock: VirtualClock, auditor: NodeAuditor) -> None:
+        super().__init__(directory, node_id=node_id, clock=clock, segment_bytes=1 << 20)
         self._auditor = auditor
         record = self.request
 
@@ -113,9 +110,10 @@ class _WatchedUsageLog(RecordedUsageLog):
         self.request = record_and_tell
 
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
-        """Record, and tell."""
+        """Record, and tell; of the quotas, not of the window settings that a node starts with."""
         super().quota(record, now_ms)
-        self._auditor.on_quota(record)
+        if record.key not in WINDOW_SETTINGS:
+            self._auditor.on_quota(record)
 
     def mark(self, key: str, value: float, now_ms: int) -> None:
         """Put a row of the simulation's own in."""
@@ -183,7 +181,7 @@ class _Life(MemoryCluster):
         spoil: Callable[[Node], None],
     ) -> None:
         self.terms, self._spoil = terms, spoil
-        self.usages: list[_WatchedUsageLog] = []
+        self.recorders: list[_WatchedRecorder] = []
         self.schemes: list[Scheme] = []
         self._directory, self._auditor = directory, auditor
         auditor.nodes = []
@@ -198,8 +196,8 @@ class _Life(MemoryCluster):
                 self.storage.topics.create(name, partitions, settings)
         auditor.leader = self.leader
 
-    def usage_of(self, config: ServerConfig) -> UsageLog:
-        """Return a usage log that tells the auditor."""
+    def recorder_of(self, config: ServerConfig) -> Recorder:
+        """Return a recorder that tells the auditor."""
         node_id = config["node.id"]
         place = node_id - 1
         auditor = NodeAuditor(
@@ -209,13 +207,12 @@ class _Life(MemoryCluster):
         )  # fmt: skip
         self._auditor.nodes.append(auditor)
         directory = spool_of(self._directory, node_id)
-        recorder = Recorder(directory, node_id=node_id, clock=self.clock, segment_bytes=1 << 20)
-        self.usages.append(_WatchedUsageLog(recorder, auditor))
-        return self.usages[-1]
+        self.recorders.append(_WatchedRecorder(directory, node_id=node_id, clock=self.clock, auditor=auditor))
+        return self.recorders[-1]
 
     def on_made(self, node: Node) -> None:
         """Have a row say when another callback is asked, and what it is told of the cluster."""
-        usage, managers = self.usages[-1], node.managers
+        recorder, managers = self.recorders[-1], node.managers
         if self.terms.small_tables:
             for manager in managers:
                 manager._max_sensor_bytes = SMALL_TABLE_BYTES
@@ -238,7 +235,7 @@ class _Life(MemoryCluster):
             def mark() -> None:
                 self.schemes.append(scheme)
                 self._auditor.seen["callback exchanged"] += len(self.schemes) > len(self.nodes)
-                usage.mark(SCHEME, len(self.schemes) - 1, self.clock.now_ms())
+                recorder.mark(SCHEME, len(self.schemes) - 1, self.clock.now_ms())
                 if told:
                     mark_share(told[-1])
                 at_exchange()
@@ -247,7 +244,7 @@ class _Life(MemoryCluster):
 
         def mark_share(cluster: ClusterMetadata) -> None:
             led = sum(leader == node.config["node.id"] for leader in cluster.leaders.values())
-            usage.mark(SHARE, min(1.0, max(led, 1) / max(len(cluster.leaders), 1)), self.clock.now_ms())
+            recorder.mark(SHARE, min(1.0, max(led, 1) / max(len(cluster.leaders), 1)), self.clock.now_ms())
 
         def update(cluster: ClusterMetadata) -> bool:
             mark_share(cluster)
@@ -439,7 +436,7 @@ class World:
         used_bytes = _memory_used(node, now_ms)
         if used_bytes > _REQUEST_MEMORY_BYTES:
             self.auditor.fail(None, f"requests have {used_bytes} bytes of memory")
-        if any(usage.recorder.lost_events for usage in self._life.usages):
+        if any(recorder.lost_events for recorder in self._life.recorders):
             self.auditor.fail(None, "events were lost")
         if self._life.terms.small_tables:
             for manager in node.managers:

@@ -29,9 +29,9 @@ from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration
+from tidegate.server.recorder import Recorder, open_recorder
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
-from tidegate.server.usage_log import UsageLog, open_usage_log
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
@@ -168,20 +168,22 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
     Storage.check_owner(first.data_dir)
     with _written_to(first.data_dir):
         make_private_directory(first.data_dir)
-    usages: list[UsageLog] = []
+    recorders: list[Recorder] = []
     nodes: list[Node] = []
     collections = ShortCollections(loop)
     try:
         for config in configs:
             with _written_to(config.usage_dir):
-                usages.append(open_usage_log(config, clock))
+                recorder = open_recorder(config, clock)
+            if recorder is not None:
+                recorders.append(recorder)
             nodes.append(
                 Node(
                     config,
                     clock=clock,
                     loop=loop,
                     network=SocketNetwork(loop, clock.monotonic_ns),
-                    usage=usages[-1],
+                    recorder=recorder,
                     controller=nodes[0] if nodes else None,
                 )
             )
@@ -209,8 +211,8 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
             quotas.close()
             storage.close()
     finally:
-        for usage in usages:
-            usage.close()
+        for recorder in recorders:
+            recorder.close()
 
 
 def _stop(stop: asyncio.Event, number: signal.Signals) -> None:

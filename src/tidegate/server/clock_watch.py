@@ -16,10 +16,10 @@ _log = logging.getLogger("tidegate.server")
 class ClockWatch:
     """Compares the clocks of one node; `look` every second.
 
-    on_step: called with engine time and with how many ms the wall clock is ahead of it from now on.
+    on_step: if any, called with engine time and with how many ms the wall clock is ahead of it from now on.
     """
 
-    def __init__(self, clock: Clock, on_step: Callable[[int, int], None]) -> None:
+    def __init__(self, clock: Clock, on_step: Callable[[int, int], None] | None) -> None:
         self._clock = clock
         self._on_step = on_step
         self._offset_ms = 0
@@ -33,4 +33,5 @@ class ClockWatch:
             return
         self._offset_ms = offset_ms
         _log.warning("wall clock jumped by %+d ms; quotas are not affected", stepped_ms)
-        self._on_step(now_ms, offset_ms)
+        if self._on_step is not None:
+            self._on_step(now_ms, offset_ms)

@@ -605,6 +605,10 @@ class ServerConfig:
         """Yield the records of what goes beyond Kafka's quotas; none where Kafka is followed exactly."""
         return iter(()) if self.is_exact else extension_records(self.values)
 
+    def window_records(self) -> Iterator[QuotaRecord]:
+        """Yield the window settings as the usage record contains them."""
+        return (QuotaRecord(entity=(), key=key, value=float(self[key])) for key in WINDOW_SETTINGS)
+
     @property
     def quota_windows(self) -> Windows:
         """The windows that quotas are measured in."""

@@ -14,7 +14,9 @@ from tidegate.quota import QuotaManagers, QuotaType
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Charge, FetchAnswer
-from tidegate.usage.spool import EXEMPT, FETCHED, OBSERVED_ONLY, PRODUCED, THROTTLED
+from tidegate.server.recorder import FETCHED, THROTTLED
+from tidegate.usage.columns import EXEMPT, OBSERVED_ONLY
+from tidegate.usage.segment import PRODUCED
 from tidegate.wire import RequestHeader
 
 __all__ = ["Decider"]

@@ -40,7 +40,7 @@ class EngineQuotas:
         self,
         managers: QuotaManagers,
         mutations: MutationQuotaManager,
-        note_mutation: NoteMutation,
+        note_mutation: NoteMutation | None,
         now_ms: Callable[[], int],
     ) -> None:
         self._fetch = managers.fetch
@@ -72,7 +72,8 @@ class EngineQuotas:
                 return True
             self.mutation = self._new_quota(now_ms)
         granted = self.mutation.record(permits, now_ms)
-        self._note_mutation(self._connection, header, permits, self.mutation, granted, now_ms)
+        if self._note_mutation is not None:
+            self._note_mutation(self._connection, header, permits, self.mutation, granted, now_ms)
         return granted
 
     def _new_quota(self, now_ms: int) -> MutationQuota:

@@ -42,7 +42,7 @@ class Exchange:
     exempt, network_ns, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
     lag, lag_bytes: how far behind the end a Fetch reads, where it has `fetch_bytes`.
     produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: what is decided; the largest one mutes.
-    row_flags: what is special about the row, of `tidegate.usage.spool`: `PRODUCED`, `FETCHED` where bytes are charged,
+    row_flags: what is special about the row, see `tidegate.server.recorder`: `PRODUCED`, `FETCHED` where it is charged,
     `THROTTLED`, `EXEMPT`, `OBSERVED_ONLY` where what is decided is not done, `FORWARDED` where another node was asked.
     response: what is sent: the answer's, or its empty form for a fetch that is throttled; None: nothing.
     """

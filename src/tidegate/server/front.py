@@ -36,8 +36,8 @@ from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.later_work import NO_FRAME, LaterWork
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Muting
+from tidegate.server.recorder import LONGEST_KEPT_CLIENT_ID_CHARS, ControllerRecord, Recorder
 from tidegate.server.slices import UNFINISHED, Slices
-from tidegate.server.usage_log import LONGEST_KEPT_CLIENT_ID_CHARS, UsageLog
 from tidegate.wire import (
     MessageError,
     ProtocolError,
@@ -74,7 +74,8 @@ class Front:
         *,
         managers: QuotaManagers,
         mutations: MutationQuotaManager,
-        usage: UsageLog,
+        recorder: Recorder | None,
+        at_controller: ControllerRecord | None,
         requests: RequestMetrics,
         clock: Clock,
         loop: Scheduler,
@@ -94,7 +95,8 @@ class Front:
         self._exempt = managers.extensions.exempt
         self._decider = Decider(managers)
         self._decide = self._decider.decide
-        self._usage = usage
+        self._recorder = recorder
+        self._at_controller = at_controller
         self._managers = managers
         self._mutations = mutations
         self._on_closed = on_closed
@@ -194,7 +196,9 @@ class Front:
 
     def new_quotas(self) -> EngineQuotas:
         """Return what the handler of a next request asks, while that of an earlier one still works."""
-        return EngineQuotas(self._managers, self._mutations, self._usage.mutation, self._now_ms)
+        asked = self._at_controller or self._recorder
+        note_mutation = None if asked is None else asked.mutation
+        return EngineQuotas(self._managers, self._mutations, note_mutation, self._now_ms)
 
     @property
     def waiting(self) -> int:
@@ -286,7 +290,10 @@ class Front:
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
         try:
             self._count(recorded)
-            self._usage.commit()
+            if self._at_controller is not None:
+                self._at_controller.commit()
+            if self._recorder is not None:
+                self._recorder.commit()
         except Exception as error:
             for exchange in recorded:
                 self._cannot_answer(exchange, error)
@@ -342,7 +349,10 @@ class Front:
                 if exchange.throttle_ms:
                     response.set_throttle_time_ms(exchange.throttle_ms)
             exchange.response = response
-            self._usage.request(exchange)
+            if exchange.mutation is not None and self._at_controller is not None:
+                self._at_controller.request(exchange)
+            if self._recorder is not None:
+                self._recorder.request(exchange)
         except Exception as error:
             self._cannot_answer(exchange, error)
             return False
@@ -441,7 +451,8 @@ class Front:
         if answered is not None and sent_ns:
             exempt = channel.answered_exempt
             self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
-            self._usage.network(channel, answered, now_ms, sent_ns, exempt)
+            if self._recorder is not None:
+                self._recorder.network(channel.connection, answered, now_ms, sent_ns, exempt)
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from typing import Any
 
 from tidegate.acl import Authorizer
@@ -73,9 +74,9 @@ from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.quota_administration import QuotaAdministration
+from tidegate.server.recorder import ControllerRecord, Recorder
 from tidegate.server.slices import SLICE_NS, Slices
 from tidegate.server.static_quotas import static_quotas
-from tidegate.server.usage_log import ForwardingUsageLog, UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node"]
@@ -105,7 +106,7 @@ class Node:
         clock: Clock,
         loop: Scheduler,
         network: Network,
-        usage: UsageLog,
+        recorder: Recorder | None,
         controller: "Node | None" = None,
     ) -> None:
         """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one."""
@@ -113,11 +114,15 @@ class Node:
         self.managers = QuotaManagers(
             window=config.quota_windows.rate,
             controller_window=config.quota_windows.mutation,
-            note_tags=usage.tags,
+            note_tags=None if recorder is None else recorder.tags,
             late_limits=True,
         )
         self.callback = NodeCallback(
-            config, self.managers, clock=clock, loop=loop, note_exchange=usage.callback
+            config,
+            self.managers,
+            clock=clock,
+            loop=loop,
+            note_exchange=None if recorder is None else recorder.callback,
         )
         self.connections = connection_quotas(config)
         self._shares = ConnectionShares(self.connections)
@@ -128,7 +133,9 @@ class Node:
         self._tls_buffers = TlsBuffers()
         self._clock = clock
         self._loop = loop
-        self._usage: UsageLog = usage if controller is None else ForwardingUsageLog(usage, controller._usage)
+        self._recorder = recorder
+        self._next_connection_id = count(1).__next__ if recorder is None else recorder.next_connection_id
+        self._at_controller = None if controller is None else ControllerRecord(controller._recorder)
         self._controller = controller or self
         self._acceptors: dict[str, Acceptor] = {}
         self._listen(network)
@@ -211,7 +218,8 @@ class Node:
         may do everything. credentials: the credentials of SCRAM users, if they are kept.
         """
         self._load_settings(settings)
-        self._usage.start(self._clock.now_ms(), self.config)
+        if self._recorder is not None:
+            self._recorder.start(self._clock.now_ms(), self.config.window_records())
         self.callback.note_start()
         self._quotas = quotas
         for record in chain(self.config.extension_records(), self._static_quotas.values()):
@@ -227,7 +235,8 @@ class Node:
         self._front = Front(
             managers=self.managers,
             mutations=self._controller.managers.controller_mutation,
-            usage=self._usage,
+            recorder=self._recorder,
+            at_controller=self._at_controller,
             requests=RequestMetrics(self.handlers, self.listeners, self._clock.monotonic_ns),
             clock=self._clock,
             loop=self._loop,
@@ -261,8 +270,11 @@ class Node:
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
-        self._every("roll", _ROLL_USAGE_EVERY_S, self._roll_usage)
-        self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
+        on_step = None
+        if self._recorder is not None:
+            self._every("roll", _ROLL_USAGE_EVERY_S, partial(self._roll_usage, self._recorder))
+            on_step = self._recorder.clock
+        self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, on_step).look)
         self._every("stalled", _STALL_CHECK_S, self.closing.stalled)
         self._every("memory", _MEMORY_CHECK_S, self.closing.slow)
         self._memory.on_revoke = self.closing.revoke
@@ -293,7 +305,8 @@ class Node:
             self._logins.close()
         self._poller.close()
         self.callback.close()
-        self._usage.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     # --- quotas: a `QuotaSubscriber` --------------------------------------------------------------------------------
 
@@ -302,7 +315,8 @@ class Node:
         if record.value is None:
             record = self._static_quotas.get((record.entity, record.key), record)
         self.managers.apply(record)
-        self._usage.quota(record, self._clock.now_ms())
+        if self._recorder is not None:
+            self._recorder.quota(record, self._clock.now_ms())
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Limit the rate of new connections."""
@@ -430,7 +444,7 @@ class Node:
                 transport, tls.context, self._tls_buffers, poller=self._poller, owner=handshake
             )
         connection = Connection(
-            id=self._usage.next_connection_id(),
+            id=self._next_connection_id(),
             listener=listener,
             client_host=host,
             local_host=local_host,
@@ -497,12 +511,12 @@ class Node:
             compile_ahead([pair])
             self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
 
-    def _roll_usage(self) -> None:
+    def _roll_usage(self, recorder: Recorder) -> None:
         """Hand old rows of the usage record to its writer; write the engine's state where that is due."""
         now_ms = self._clock.now_ms()
-        self._usage.maybe_roll(now_ms)
-        if self._usage.snapshot_due(now_ms):
-            work = self._usage.snapshot_in_slices(self.managers, self._clock.now_ms)
+        recorder.maybe_roll(now_ms)
+        if recorder.snapshot_due(now_ms):
+            work = recorder.snapshot_in_slices(self.managers, self._clock.now_ms)
             self._slices.start(work, self._clock.monotonic_ns)
 
     def _expire_sensors(self) -> None:
@@ -512,7 +526,8 @@ class Node:
         now_ms = self._clock.now_ms()
         self._sweep = chain(self.managers.expire_in_slices(now_ms), self.connections.expire_in_slices(now_ms))
         next(self._sweep, None)
-        self._usage.expire(now_ms)
+        if self._recorder is not None:
+            self._recorder.expire(now_ms)
         self._slices.schedule(self._sweep_on)
 
     def _sweep_on(self) -> bool:

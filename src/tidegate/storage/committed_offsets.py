@@ -86,8 +86,8 @@ class _Group:
 class OffsetTable:
     """The positions of all groups of a node, counted by the principals that own the groups.
 
-    bound: the bytes of all positions. A caller reserves what it will add (`ThresholdBound.count_use`) before it is written,
-    and gives that back when it is counted here.
+    bound: the bytes of all positions. A caller reserves what it will add (`ThresholdBound.count_use`) before it is
+    written, and gives that back when it is counted here.
     """
 
     def __init__(self, capacity: int = MAX_OFFSET_BYTES) -> None:

@@ -1,9 +1,9 @@
 """Room for rows: the segment that is being written, when it rolls, and what happens when there is none.
 
-`Appender` holds the state that a row is packed into: the buffer `_rows` from `_at` on, up to `_end`. `commit` writes
-what was packed since the last time to the segment, in one call. Without room (the spool is at its bound, or its disk
-takes nothing) `_at` and `_end` are 0, events are counted as lost, and room is looked for again every `RETRY_MS`. The
-next segment then begins with a `gap` row.
+`Appender` holds the state that a row is packed into: the buffer `_rows` from `_at` on, up to `_end`. `_write_rows`
+writes what was packed since the last time to the segment, in one call. Without room (the spool is at its bound, or its
+disk takes nothing) `_at` and `_end` are 0, events are counted as lost, and room is looked for again every `RETRY_MS`.
+The next segment then begins with a `gap` row.
 
 Segments are handed over in order, and none is begun before the last one is: the writer relies on it.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
+from tidegate.usage.columns import KINDS
 from tidegate.usage.directory import SpoolDirectory
 from tidegate.usage.open_segment import NAMES_FULL, OpenSegment
 from tidegate.usage.segment import (
@@ -24,8 +25,7 @@ from tidegate.usage.segment import (
     SEGMENT_BYTES_MAX,
     Header,
     Names,
-    row_struct,
-    row_tail,
+    row_packer,
 )
 
 __all__ = ["RETRY_MS", "Appender", "RecorderStatistics"]
@@ -36,8 +36,7 @@ BUFFER_ROWS = 512
 """Rows in memory: more than a turn of requests has, few enough to stay in the processor's cache."""
 
 _pwrite = os.pwrite
-_pack_gap = row_struct("gap").pack_into
-_GAP = row_tail("gap")
+_packers = {kind: row_packer(kind) for kind in KINDS}
 
 _log = logging.getLogger(__name__)
 
@@ -70,9 +69,9 @@ class Appender:
         *,
         node_id: int,
         clock: Clock,
-        segment_bytes: int,
-        max_spool_bytes: int,
-        segment_age_ms: int,
+        segment_bytes: int = 16 << 20,
+        max_spool_bytes: int = 1 << 30,
+        segment_age_ms: int = 10_000,
     ) -> None:
         _check("node_id", node_id, least=0, most=2**31 - 1)
         _check("segment_bytes", segment_bytes, least=HEADER_BYTES + 8 * ROW_BYTES, most=SEGMENT_BYTES_MAX)
@@ -103,34 +102,9 @@ class Appender:
         """Return how many events found no room so far. Cheap, for a timer."""
         return self._lost_total
 
-    @property
-    def gaps(self) -> int:
-        """Return how many gaps were recorded so far."""
-        return self._gaps
-
-    @property
-    def is_dropping(self) -> bool:
-        """Return whether events find no room."""
-        return self._lost > 0
-
-    def commit(self) -> None:
-        """Write every row so far to the segment's file: the rows survive `kill -9` from here on."""
-        at, first = self._at, self._written
-        if first == at:
-            return
-        try:
-            written = _pwrite(self._fd, self._view[first:at], self._offset + first)
-        except OSError as error:
-            self._lose_unwritten(error)
-            return
-        if written == at - first:
-            self._written = at
-        else:
-            self._lose_unwritten(OSError(f"wrote only {written} of {at - first} bytes"))
-
     def maybe_roll(self, now_ms: int) -> None:
         """Hand a segment that has grown old to the writer, or that somebody has damaged; end a gap if there is room."""
-        self.commit()
+        self._write_rows()
         if self._segment is not None and (self._is_damaged(self._segment) or self._is_due(now_ms)):
             self._close_segment()
         if self._lost:
@@ -156,6 +130,39 @@ class Appender:
             self._find_room(self._clock.now_ms())
         self._close_segment()
         self._directory.close()
+
+    def _write(self, kind: str, now_ms: int, names: Names = (), flags: int = 0, **values: float) -> bool:
+        """Write a row of `kind`; False: no room, counted as lost. values: of its other fields, by name."""
+        if names:
+            number = self._number(names, now_ms)
+            if number is None:
+                return False
+            values["names"] = number
+        elif not self._find_room_or_drop(now_ms):
+            return False
+        self._pack(kind, now_ms, flags, values)
+        return True
+
+    def _pack(self, kind: str, now_ms: int, flags: int, values: dict[str, float]) -> None:
+        """Pack a row of `kind` where there is room for it."""
+        values["ts_ms"] = now_ms
+        _packers[kind](self._rows, self._at, flags, values)
+        self._at += ROW_BYTES
+
+    def _write_rows(self) -> None:
+        """Write every row so far to the segment's file: the rows survive `kill -9` from here on."""
+        at, first = self._at, self._written
+        if first == at:
+            return
+        try:
+            written = _pwrite(self._fd, self._view[first:at], self._offset + first)
+        except OSError as error:
+            self._lose_unwritten(error)
+            return
+        if written == at - first:
+            self._written = at
+        else:
+            self._lose_unwritten(OSError(f"wrote only {written} of {at - first} bytes"))
 
     def _lose_unwritten(self, error: OSError) -> None:
         """Count the rows that the file did not take; their numbers are not given away again."""
@@ -228,7 +235,7 @@ class Appender:
 
     def _empty_buffer(self) -> bool:
         """Commit, and restart at the beginning of the buffer; return False if the segment is full or fails."""
-        self.commit()
+        self._write_rows()
         segment = self._segment
         if segment is None:
             return False
@@ -259,8 +266,7 @@ class Appender:
 
     def _end_gap(self, now_ms: int) -> None:
         _log.warning("usage record resumed after %d lost events", self._lost)
-        _pack_gap(self._rows, self._at, now_ms, self._lost, 0, _GAP)
-        self._at += ROW_BYTES
+        self._pack("gap", now_ms, 0, {"lost_events": self._lost})
         self._gaps += 1
         self._lost = 0
         self._after_gap(now_ms)
@@ -269,7 +275,7 @@ class Appender:
         return (self._rows_at + self._at) // ROW_BYTES
 
     def _close_segment(self) -> None:
-        self.commit()  # which closes it by itself where it fails
+        self._write_rows()  # which closes it by itself where it fails
         segment = self._segment
         if segment is None:
             return

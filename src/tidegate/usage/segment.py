@@ -19,8 +19,9 @@ fields from `END_FIELDS[0]` on are the same in most rows of a connection, so the
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from tidegate.errors import TidegateError
@@ -53,6 +54,7 @@ __all__ = [
     "encode_names",
     "load_segment",
     "row_end_struct",
+    "row_packer",
     "row_struct",
     "row_tail",
     "segment_path",
@@ -173,10 +175,24 @@ def row_end_struct(kind: str, end: str) -> struct.Struct:
     return struct.Struct("<" + "".join(list(codes.values())[list(codes).index(end) :]))
 
 
+def row_packer(kind: str) -> Callable[[bytearray, int, int, dict[str, float]], None]:
+    """Return a function that packs a row of `kind` into a buffer, at a place, with `flags` and its fields by name."""
+    in_order = itemgetter(*[name for name, code in _codes(kind, ()).items() if not code.endswith("x")])
+    pack_into, tail = row_struct(kind).pack_into, row_tail(kind)
+
+    def pack(rows: bytearray, at: int, flags: int, values: dict[str, float]) -> None:
+        values["tail"] = tail | flags
+        pack_into(rows, at, *in_order(values))
+
+    return pack
+
+
 def _codes(kind: str, zero: Sequence[str]) -> dict[str, str]:
     """Return the code of each field, the last three as one, `tail`."""
-    filled = ({column.name for column in COLUMNS if kind in column.kinds} | {"names"}) - set(zero)
+    filled = {column.name for column in COLUMNS if kind in column.kinds} - set(zero)
     filled |= {IN_PLACE_OF[name] for name in filled & IN_PLACE_OF.keys()}
+    if NAME_COLUMNS[kind]:
+        filled.add("names")
     fields = ROW_FIELDS[: -len(_TAIL)]
     codes = {name: code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields}
     return codes | {"tail": "I"}

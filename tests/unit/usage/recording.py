@@ -7,23 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from tidegate.server.recorder import NONE, Client, Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.events import Event, read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     HEADER_BYTES,
+    PRODUCED,
     ROW_BYTES,
     ROW_FIELDS,
     segment_paths,
 )
-from tidegate.usage.spool import NONE, PRODUCED, Client, Recorder
 from tidegate.wire import RequestHeader
 
 __all__ = [
     "START_MS",
+    "Connected",
     "Decided",
+    "asked",
     "client",
     "closed_events",
     "erase",
@@ -43,14 +47,17 @@ START_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 
 
 @dataclass
-class _Connection:
-    id: int
+class Connected:
+    """A connection, as the front has it: one that nobody has recorded yet, unless told otherwise."""
+
+    id: int = 7
     recorded: Client | None = None
+    at_controller: None = None
 
 
 @dataclass
 class _Channel:
-    connection: _Connection
+    connection: Connected
     early_ms: int | None
 
 
@@ -82,13 +89,13 @@ class Decided:
     row_flags: int = 0
     lag: int = NONE
     lag_bytes: int = NONE
-    header: tuple[int, int, int, str, int] = field(init=False)
+    header: RequestHeader = field(init=False)
     channel: _Channel = field(init=False)
     response: _Response | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.header = RequestHeader(self.api_key, self.api_version, 5, self.client_id, 20)
-        self.channel = _Channel(_Connection(self.connection_id), self.early_ms)
+        self.channel = _Channel(Connected(self.connection_id), self.early_ms)
         self.response = None if self.response_bytes is None else _Response(self.response_bytes)
 
 
@@ -97,27 +104,30 @@ def segment_of(rows: int) -> int:
     return HEADER_BYTES + rows * ROW_BYTES
 
 
-def open_recorder(directory: Path, clock: ManualClock | None = None, **settings: int) -> Recorder:
+def open_recorder(directory: Path, clock: ManualClock | None = None, **settings: Any) -> Recorder:
     """Return a recorder of node 1 in the usage directory `directory`."""
     clock = clock or ManualClock(start_ms=START_MS)
     return Recorder(spool_directory(directory, 1), node_id=1, clock=clock, **settings)
 
 
-def client(recorder: Recorder, client_id: str = "app", user: str = "alice") -> Client:
+def client(client_id: str = "app", user: str = "alice") -> Client:
     """Return a client with the given names."""
-    return recorder.client(
-        listener="PLAINTEXT",
-        user=user,
-        client_id=client_id,
-        client_host="127.0.0.1",
-        client_software="librdkafka",
-        client_software_version="2.8",
-    )
+    return Client(("PLAINTEXT", user, client_id, "127.0.0.1", "librdkafka", "2.8"))
+
+
+def asked(
+    who: Client, *, id: int = 7, api_key: int = 19, api_version: int = 6
+) -> tuple[Connected, RequestHeader]:
+    """Return the connection and the header of a request of a client."""
+    return Connected(id, who), RequestHeader(api_key, api_version, 5, who.client_id, 20)
 
 
 def record_requests(recorder: Recorder, who: Client, *requests: Decided) -> None:
     """Record requests of a client; `commit` is yet to come."""
-    recorder.requests(requests, lambda request: who)
+    for request in requests:
+        request.header = RequestHeader(request.api_key, request.api_version, 5, who.client_id, 20)
+        request.channel.connection.recorded = who
+        recorder.request(request)
 
 
 def record(recorder: Recorder, who: Client, now_ms: int, request_bytes: int = 0) -> None:

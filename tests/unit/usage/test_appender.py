@@ -20,6 +20,7 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.errors import ConfigError
+from tidegate.server.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.segment import (
@@ -29,14 +30,13 @@ from tidegate.usage.segment import (
     SEGMENT_BYTES_MAX,
     segment_paths,
 )
-from tidegate.usage.spool import Recorder
 
 
 def test_age_rolls(tmp_path):
     """A segment with rows is handed over when it is old enough, and none is opened while nothing happens."""
     recorder = open_recorder(tmp_path, segment_age_ms=1000)
     spool = spool_directory(tmp_path, 1)
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     recorder.maybe_roll(START_MS + 999)
     assert segment_paths(spool, CLOSED_SUFFIX) == []
     recorder.maybe_roll(START_MS + 1000)
@@ -49,7 +49,7 @@ def test_age_rolls(tmp_path):
 def test_clock_stepping_back_rolls(tmp_path):
     """A segment opened in what is now the future does not wait for it."""
     recorder = open_recorder(tmp_path, segment_age_ms=1000)
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     recorder.maybe_roll(START_MS - 3_600_000)
     assert len(segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)) == 1
     recorder.close()
@@ -60,7 +60,7 @@ def test_full_table_of_names_rolls(tmp_path):
     recorder = open_recorder(tmp_path)
     ids = [f"{index:05d}" + "x" * 30_000 for index in range(NAMES_BYTES_MAX // 30_000 + 3)]
     for client_id in ids:
-        record(recorder, client(recorder, client_id), START_MS)
+        record(recorder, client(client_id), START_MS)
     recorder.close()
     assert [event["client_id"] for event in closed_events(tmp_path)] == ids
     sizes = [path.stat().st_size for path in spool_directory(tmp_path, 1).glob("*.names")]
@@ -72,7 +72,7 @@ def test_no_room_drops_and_counts(tmp_path):
     """Past the bound of the spool, events are dropped and counted, and nothing is raised."""
     bound = 2 * (segment_of(10_000) + NAMES_BYTES_MAX)
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10_000), max_spool_bytes=bound)
-    who = client(recorder)
+    who = client()
     while not recorder.lost_events:
         record(recorder, who, START_MS)
     record(recorder, who, START_MS)
@@ -92,11 +92,11 @@ def test_room_again_ends_the_gap(tmp_path):
     )
     ids = iter(range(10**6))
     while not recorder.lost_events:
-        record(recorder, client(recorder, f"{next(ids)}" + "x" * 30_000), START_MS)
+        record(recorder, client(f"{next(ids)}" + "x" * 30_000), START_MS)
     empty_spool(tmp_path)
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     clock.advance(RETRY_MS)
-    record(recorder, client(recorder), START_MS + 9)
+    record(recorder, client(), START_MS + 9)
     recorder.close()
     gap, event = closed_events(tmp_path)
     assert (gap["kind"], gap["lost_events"], gap["ts_ms"]) == ("gap", 2, START_MS + 9)
@@ -158,7 +158,7 @@ def test_statistics(tmp_path):
     """Counts of rows and segments, and what waits on disk."""
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
     for index in range(25):
-        record(recorder, client(recorder), START_MS, index)
+        record(recorder, client(), START_MS, index)
     statistics = recorder.statistics()
     assert (statistics.rows, statistics.segments, statistics.lost_events) == (25, 3, 0)
     assert statistics.spool_bytes > 3 * segment_of(10)
@@ -199,7 +199,7 @@ def test_disk_that_takes_no_names(tmp_path, taken_bytes):
     """A name that is written in part or not at all costs its event, and no other."""
     clock = ManualClock(start_ms=START_MS)
     recorder = open_recorder(tmp_path, clock)
-    alice, bob = client(recorder), client(recorder, user="bob")
+    alice, bob = client(), client(user="bob")
     record(recorder, alice, START_MS)
     (names,) = spool_directory(tmp_path, 1).glob("*.names")
     with file_size_limit(names.stat().st_size + taken_bytes):
@@ -246,7 +246,7 @@ def test_spool_that_is_removed_is_made_again(tmp_path, caplog):
     """Within one look of the timer: what was lost is counted, said once and a `gap`, and the record goes on."""
     clock = ManualClock(start_ms=START_MS)
     recorder = open_recorder(tmp_path / "usage", clock)
-    who = client(recorder)
+    who = client()
     for _ in range(3):
         record(recorder, who, START_MS)
     shutil.rmtree(tmp_path / "usage")
@@ -277,7 +277,7 @@ def test_spool_that_is_removed_is_made_again(tmp_path, caplog):
 def test_segment_that_is_cut(tmp_path, caplog, left_bytes):
     """Somebody cuts the file under the recorder: it lives, what was in it is a `gap`, what comes after is there."""
     recorder = open_recorder(tmp_path)
-    who = client(recorder)
+    who = client()
     for index in range(5):
         record(recorder, who, START_MS, index)
     (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
@@ -301,7 +301,7 @@ def test_all_of_a_cut_segment_is_counted(tmp_path):
     """Rows that were cut off without any after them are a `gap` too: the closed file's size tells how many."""
     recorder = open_recorder(tmp_path)
     for index in range(5):
-        record(recorder, client(recorder), START_MS, index)
+        record(recorder, client(), START_MS, index)
     (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
     os.truncate(path, 0)
     recorder.close()
@@ -312,12 +312,12 @@ def test_names_that_are_cut(tmp_path):
     """No row gets another's names: the next new name begins a new segment."""
     clock = ManualClock(start_ms=START_MS)
     recorder = open_recorder(tmp_path, clock)
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     (names,) = spool_directory(tmp_path, 1).glob("*.names")
     os.truncate(names, 0)
-    record(recorder, client(recorder, user="bob"), START_MS)
+    record(recorder, client(user="bob"), START_MS)
     clock.advance(RETRY_MS)
-    record(recorder, client(recorder, user="carol"), START_MS)
+    record(recorder, client(user="carol"), START_MS)
     recorder.close()
     events = [(event["kind"], event["user"], event["lost_events"]) for event in closed_events(tmp_path)]
     assert events == [("gap", "", 1), ("gap", "", 1), ("request", "carol", None)]
@@ -327,7 +327,7 @@ def test_rows_that_the_disk_takes_no_more_are_counted(tmp_path):
     """A write that fails costs the rows of its turn, whose numbers are not given away again."""
     clock = ManualClock(start_ms=START_MS)
     recorder = open_recorder(tmp_path, clock)
-    who = client(recorder)
+    who = client()
     record(recorder, who, START_MS, 1)
     record_requests(recorder, who, Decided(frame_bytes=2))
     with file_size_limit(segment_of(1)):

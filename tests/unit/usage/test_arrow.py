@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 def write_segment(tmp_path, *, rows=10, step_ms=1, client_id="app", start_ms=START_MS):
     recorder = open_recorder(tmp_path)
     for index in range(rows):
-        record(recorder, client(recorder, client_id), start_ms + index * step_ms, index)
+        record(recorder, client(client_id), start_ms + index * step_ms, index)
     recorder.close()
     (path,) = segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)
     return path

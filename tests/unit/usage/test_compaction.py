@@ -40,7 +40,7 @@ def usage(tmp_path):
         write_events(tmp_path / "parquet", _events(node_id), rows_per_file=4)
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
     for number in range(25):
-        record(recorder, client(recorder), START_MS + number, number)
+        record(recorder, client(), START_MS + number, number)
     recorder.close()
     segments = sorted(spool_directory(tmp_path, 1).glob("*.closed"))
     segments[-1].rename(segments[-1].with_suffix(".open"))

@@ -39,7 +39,7 @@ def record_segments(tmp_path, segments=3, *, step_ms=1, start_ms=START_MS):
     """Record some segments of ten rows and return their events."""
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
     for index in range(segments * 10):
-        record(recorder, client(recorder), start_ms + index * step_ms, index)
+        record(recorder, client(), start_ms + index * step_ms, index)
     recorder.close()
     return closed_events(tmp_path)
 
@@ -249,11 +249,11 @@ def test_hours_of_a_clock_that_was_not_set_are_kept(tmp_path):
 def test_segment_without_its_names_becomes_a_gap(tmp_path):
     """Names that somebody has removed do not hold up what comes after."""
     recorder = open_recorder(tmp_path)
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     recorder.maybe_roll(START_MS + 10**6)
     (names,) = spool_directory(tmp_path, 1).glob("*.names")
     names.unlink()
-    record(recorder, client(recorder), START_MS, 7)
+    record(recorder, client(), START_MS, 7)
     recorder.close()
     drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path))
     events = [

@@ -86,7 +86,7 @@ def test_open_segments_of_a_dead_process_are_closed(tmp_path):
     """What was recorded before a process died is handed to the writer at the next start."""
     recorder = open_recorder(tmp_path)
     for index in range(5):
-        record(recorder, client(recorder), START_MS, index)
+        record(recorder, client(), START_MS, index)
     spool = spool_directory(tmp_path, 1)
     dead = tmp_path / "copy"
     dead.mkdir()

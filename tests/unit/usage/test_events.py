@@ -22,7 +22,7 @@ def segment(tmp_path):
     """A closed segment of ten requests of ten clients, one ms apart."""
     recorder = open_recorder(tmp_path)
     for index in range(10):
-        record(recorder, client(recorder, f"app-{index}"), START_MS + index, index)
+        record(recorder, client(f"app-{index}"), START_MS + index, index)
     recorder.close()
     (path,) = segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)
     return path

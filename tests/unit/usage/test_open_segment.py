@@ -44,7 +44,7 @@ def test_size_is_taken_at_once(tmp_path, segment):
 
 def test_handed_over_without_what_was_not_used(tmp_path, segment):
     """What the writer gets ends after the last row."""
-    segment.write(row_struct("start").pack(77, 0, row_tail("start")), ROW_BYTES)
+    segment.write(row_struct("start").pack(77, row_tail("start")), ROW_BYTES)
     finish(segment, 1)
     path = segment_path(tmp_path, 1000, CLOSED_SUFFIX)
     assert path.stat().st_size == 2 * ROW_BYTES

@@ -3,12 +3,12 @@
 from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import START_MS
 
+from tidegate.server.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import gap_table, write_parquet
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import HOUR_MS
-from tidegate.usage.spool import Recorder
 
 
 def test_events_by_node_in_order(tmp_path):

@@ -1,20 +1,26 @@
 """The spool's format: header, rows, names, and what is refused."""
 
+import struct
+
 import pytest
 
-from tidegate.usage.columns import KINDS
+from tidegate.usage.columns import COLUMNS, KINDS, NAME_COLUMNS
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     HEADER_BYTES,
+    IN_PLACE_OF,
+    MARKER,
     NAME_BYTES_MAX,
     NAMES_BYTES_MAX,
     NAMES_SUFFIX,
     ROW_BYTES,
+    ROW_FIELDS,
     Header,
     SpoolError,
     encode_header,
     encode_names,
     load_segment,
+    row_packer,
     row_struct,
     row_tail,
     segment_path,
@@ -23,7 +29,7 @@ from tidegate.usage.segment import (
 )
 
 HEADER = Header(node_id=3, first_seq=1000, opened_ms=1_700_000_000_000)
-ROW = row_struct("start").pack(1_700_000_000_000, 0, row_tail("start"))
+ROW = row_struct("start").pack(1_700_000_000_000, row_tail("start"))
 
 
 def write_segment(directory, *, header=None, rows=ROW, names=b""):
@@ -37,6 +43,26 @@ def write_segment(directory, *, header=None, rows=ROW, names=b""):
 def test_rows_have_one_size(kind):
     """Rows of every kind have the same size, so that a place in the file is a sequence number."""
     assert row_struct(kind).size == ROW_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_packed_by_the_names_of_its_fields(kind):
+    """Every field that its kind fills is where the layout has it, and all others are zero; none can be left out."""
+    filled = {column.name for column in COLUMNS if kind in column.kinds} - {"kind", "ts_ms"}
+    filled |= {IN_PLACE_OF[name] for name in filled & IN_PLACE_OF.keys()}
+    filled |= {"names"} if NAME_COLUMNS[kind] else set()
+    fields = [name for name, _ in ROW_FIELDS if name in filled]
+    values = {name: number for number, name in enumerate(fields, 1)}
+    row = bytearray(ROW_BYTES)
+    row_packer(kind)(row, 0, 8, {"ts_ms": 1_700_000_000_000, **values})
+    layout = struct.Struct("<" + "".join(code for _, code in ROW_FIELDS))
+    whole = dict(zip((name for name, _ in ROW_FIELDS if name != "spare"), layout.unpack(row), strict=True))
+    found = {name: value for name, value in whole.items() if value}
+    tail = {"kind": KINDS.index(kind) + 1, "flags": 8, "marker": MARKER}
+    assert found == {"ts_ms": 1_700_000_000_000, **values, **tail}
+    for name in fields:
+        with pytest.raises(KeyError, match=name):
+            row_packer(kind)(row, 0, 0, {"ts_ms": 1, **{n: v for n, v in values.items() if n != name}})
 
 
 def test_rows_do_not_cross_sectors():
@@ -88,7 +114,7 @@ def test_names_cut_short_by_a_crash_are_left_out(tmp_path):
 @pytest.mark.parametrize("rows", [0, 1, 5, 600, 1300])
 def test_used_bytes_ends_after_the_last_whole_row(rows):
     """The zeros of the pre-sized file and a row without its marker are not part of it."""
-    torn = row_struct("start").pack(1, 0, 0)
+    torn = row_struct("start").pack(1, 0)
     data = encode_header(HEADER) + ROW * rows + torn + bytes(ROW_BYTES * 700 + 3)
     assert used_bytes(data) == HEADER_BYTES + rows * ROW_BYTES
 

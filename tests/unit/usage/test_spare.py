@@ -80,14 +80,14 @@ def test_a_link_is_no_spare_file(spool):
 def test_a_recorder_writes_into_it(tmp_path):
     """The next segment is the spare file, and reads like any other."""
     recorder = open_recorder(tmp_path)
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     spool = spool_directory(tmp_path, 1)
     waiting(spool, 1, FILLED_BYTES)
     keep_spare(spool)
     segment_path(spool, 0, CLOSED_SUFFIX).unlink()
     inode = (spool / SPARE).stat().st_ino
     recorder.maybe_roll(START_MS + 10**6)
-    record(recorder, client(recorder), START_MS + 1)
+    record(recorder, client(), START_MS + 1)
     (opened,) = spool.glob(f"*{OPEN_SUFFIX}")
     assert opened.stat().st_ino == inode
     assert not (spool / SPARE).exists()

@@ -42,7 +42,7 @@ def recorder(tmp_path):
     """A recorder that has written `ROWS` rows over two hours, the last ones into a segment that is open."""
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
     for number in range(ROWS):
-        record(recorder, client(recorder), START_MS + number * 100_000, number)
+        record(recorder, client(), START_MS + number * 100_000, number)
     yield recorder
     recorder.close()
 
@@ -75,7 +75,7 @@ def test_what_is_converted_meanwhile_is_read_once(tmp_path, recorder, monkeypatc
     work = ExitStack()
 
     def convert() -> None:
-        record(recorder, client(recorder), START_MS + ROWS * 100_000, ROWS)
+        record(recorder, client(), START_MS + ROWS * 100_000, ROWS)
         closed = segment_paths(spool, CLOSED_SUFFIX)
         for path in closed[:converted]:
             convert_segment(path, parquet, node_id=1)

@@ -25,7 +25,7 @@ def make_writer(tmp_path, clock, retention_ms=5 * HOUR_MS):
 def record_rolls(tmp_path, segments):
     recorder = open_recorder(tmp_path)
     for index in range(segments):
-        record(recorder, client(recorder), START_MS, index)
+        record(recorder, client(), START_MS, index)
         recorder.maybe_roll(START_MS + 10**6)
     recorder.close()
 

@@ -16,7 +16,7 @@ from tidegate.pipeline.read.steps import SensorState, Step
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.window import MAX_SAMPLES
-from tidegate.usage.snapshots import rows_between
+from tidegate.usage.texts import rows_between
 
 __all__ = ["SENSOR_COLUMNS", "ReadSensors", "is_bucket_state", "is_sensor_state", "with_snapshots"]
 

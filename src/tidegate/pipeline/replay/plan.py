@@ -21,7 +21,7 @@ from tidegate.quota.admin.sanitizer import desanitize, sanitize
 from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, EXTENSION_SETTINGS, THROTTLE_MAX_MS
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
-from tidegate.usage.spool import tags_text
+from tidegate.usage.texts import tags_text
 
 __all__ = [
     "INDEX_BY_KEY",

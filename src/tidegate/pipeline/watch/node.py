@@ -32,7 +32,7 @@ from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
-from tidegate.usage.snapshots import BEGINS
+from tidegate.usage.texts import BEGINS
 
 __all__ = ["Advance", "NodeWatch", "advances", "read_table", "table_bytes"]
 

@@ -30,7 +30,7 @@ UNCHANGED: Final = object()
 class NodeCallback:
     """The callback of one node. cluster: what it is told of the cluster, if anything.
 
-    note_exchange: called with the class, None for none, when it is in force and usage is counted afresh.
+    note_exchange: if any, called with the class, None for none, when it is in force and usage is counted afresh.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NodeCallback:
         *,
         clock: Clock,
         loop: Scheduler,
-        note_exchange: Callable[[str | None, int], None],
+        note_exchange: Callable[[str | None, int], None] | None,
     ) -> None:
         self.cluster: Callable[[], ClusterMetadata] | None = None
         self._named_at_start: str = config[CALLBACK_CLASS]
@@ -124,7 +124,8 @@ class NodeCallback:
             self.current.close()
 
     def _note_current(self) -> None:
-        self._note_exchange(None if self.current is None else self.current.name, self._clock.now_ms())
+        if self._note_exchange is not None:
+            self._note_exchange(None if self.current is None else self.current.name, self._clock.now_ms())
 
     def _check_allowed(self, name: str, modules: str) -> None:
         """Refuse what clients could load otherwise: importing a module runs it."""

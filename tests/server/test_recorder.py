@@ -1,11 +1,15 @@
 """The recorder: what each call writes, when segments roll, and what happens without room."""
 
+import errno
 import os
+import shutil
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.usage.recording import (
     START_MS,
     Decided,
+    asked,
     client,
     closed_events,
     lose_events,
@@ -16,25 +20,18 @@ from tests.unit.usage.recording import (
     spool_directory,
 )
 
+from tidegate.quota import UNLIMITED, QuotaRecord, QuotaType
+from tidegate.server.handler import Connection
+from tidegate.server.recorder import FETCHED, THROTTLED, ControllerRecord
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
-from tidegate.usage.columns import empty_event
+from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, empty_event
 from tidegate.usage.events import read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
-    NAME_BYTES_MAX,
     OPEN_SUFFIX,
-    segment_paths,
-)
-from tidegate.usage.spool import (
-    EXEMPT,
-    FETCHED,
-    OBSERVED_ONLY,
     PRODUCED,
-    REJECTED,
-    STRICT,
-    THROTTLED,
-    tags_text,
+    segment_paths,
 )
 
 CLIENT = {
@@ -76,7 +73,7 @@ def test_request_row(tmp_path):
     (event,) = events_of(
         tmp_path,
         lambda r: record_requests(
-            r, client(r),
+            r, client(),
             Decided(
                 **_DECIDED, produce_ms=11, fetch_ms=12, request_ms=13, mutation_ms=14, throttle_ms=0, early_ms=15,
                 row_flags=OBSERVED_ONLY | EXEMPT | PRODUCED | FETCHED | THROTTLED, fetch_bytes=400, lag=5, lag_bytes=0,
@@ -95,7 +92,7 @@ def test_request_row(tmp_path):
 def test_unthrottled_request_row(tmp_path, row_flags):
     """Nor is anything lost of one without a throttle, which has a shorter way."""
     decided = Decided(**_DECIDED, row_flags=row_flags)
-    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(r), decided))
+    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(), decided))
     charged = {"produce_bytes": 100 if row_flags & PRODUCED else None, "exempt": bool(row_flags & EXEMPT)}
     assert event == expected("request", **CLIENT, **_DECIDED_COLUMNS, **charged)
 
@@ -113,10 +110,10 @@ def test_rows_of_one_connection(tmp_path):
     ]
 
     def record(recorder):
-        known = client(recorder)
+        known = client()
         for request in requests:
             request.channel.connection.recorded = known
-        recorder.requests(requests, pytest.fail)
+        recorder.requests(requests)
 
     assert [
         (row["api_key"], row["api_version"], row["produce_bytes"], row["fetch_bytes"], row["lag"])
@@ -134,25 +131,33 @@ def test_rows_of_one_connection(tmp_path):
 def test_request_row_with_nulls(tmp_path):
     """`NONE` is null, and zero is zero."""
     decided = Decided(response_bytes=None, row_flags=FETCHED, fetch_bytes=0)
-    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(r), decided))
+    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(), decided))
     assert (event["produce_bytes"], event["fetch_bytes"], event["early_ms"]) == (None, 0, None)
     assert (event["response_bytes"], event["exempt"], event["observed_only"]) == (0, False, False)
 
 
 def test_network_row(tmp_path):
     """Network time that became known later carries the identity of its request."""
-    (event,) = events_of(tmp_path, lambda r: r.network(client(r), START_MS, 7, 1, 12, 600, EXEMPT))
+    request = asked(client(), api_key=1, api_version=12)
+    (event,) = events_of(tmp_path, lambda r: r.network(*request, START_MS, 600, True))
     columns = {"connection_id": 7, "api_key": 1, "api_version": 12, "network_ns": 600, "exempt": True}
     assert event == expected("network", **CLIENT, **columns)
 
 
-@pytest.mark.parametrize("flags", [0, STRICT, REJECTED | STRICT])
-def test_mutation_row(tmp_path, flags):
+@pytest.mark.parametrize(("strict", "granted"), [(False, True), (True, True), (True, False)])
+def test_mutation_row(tmp_path, strict, granted):
     """Permits asked for, of which kind of quota object, and whether they were refused."""
-    (event,) = events_of(tmp_path, lambda r: r.mutation(client(r), START_MS, 7, 19, 6, 30, flags))
+    quota = SimpleNamespace(strict=strict)
+    (event,) = events_of(tmp_path, lambda r: r.mutation(*asked(client()), 30, quota, granted, START_MS))
     columns = {"connection_id": 7, "api_key": 19, "api_version": 6, "mutations": 30}
-    decided = {"strict": bool(flags & STRICT), "rejected": bool(flags & REJECTED)}
+    decided = {"strict": strict, "rejected": not granted}
     assert event == expected("mutation", **CLIENT, **columns, **decided)
+
+
+def definition(key, value, **entity):
+    """Return a definition of a quota; None in the entity is the default one."""
+    parts = tuple((kind.replace("_", "-"), name) for kind, name in entity.items())
+    return QuotaRecord(entity=parts, key=key, value=value)
 
 
 @pytest.mark.parametrize("value", [1048576.0, 0.1, 0.0, -0.0, float("inf"), None])
@@ -160,9 +165,7 @@ def test_quota_row(tmp_path, value):
     """A definition keeps every bit of its value; removed is null."""
     (event,) = events_of(
         tmp_path,
-        lambda r: r.quota(
-            START_MS, user="a%20b", client_id="<default>", ip=None, key="producer_byte_rate", value=value
-        ),
+        lambda r: r.quota(definition("producer_byte_rate", value, user="a b", client_id=None), START_MS),
     )
     entity = {"quota_user": "a%20b", "quota_client_id": "<default>", "quota_key": "producer_byte_rate"}
     assert event == expected("quota", **entity, quota_value=value)
@@ -173,9 +176,7 @@ def test_quota_row_with_nan(tmp_path):
     """Kafka takes NaN for a quota, so the record does."""
     (event,) = events_of(
         tmp_path,
-        lambda r: r.quota(
-            START_MS, user=None, client_id="", ip=None, key="consumer_byte_rate", value=float("nan")
-        ),
+        lambda r: r.quota(definition("consumer_byte_rate", float("nan"), client_id=""), START_MS),
     )
     assert event["quota_client_id"] == ""
     assert event["quota_value"] != event["quota_value"]
@@ -230,7 +231,7 @@ def test_sweeps_without_room_are_counted(tmp_path):
 def test_events_keep_their_order(tmp_path):
     """Sequence numbers follow the calls, over segments too."""
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
-    alice, bob = client(recorder), client(recorder, user="bob")
+    alice, bob = client(), client(user="bob")
     for index in range(33):
         record(recorder, (alice, bob)[index % 2], START_MS, index)
     recorder.close()
@@ -244,7 +245,7 @@ def test_events_keep_their_order(tmp_path):
 def test_rows_can_be_read_at_once(tmp_path):
     """Every row is in the file when `commit` returns, nothing is kept back in the process."""
     recorder = open_recorder(tmp_path)
-    who = client(recorder)
+    who = client()
     for index in range(3):
         record(recorder, who, START_MS, index)
         (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
@@ -255,8 +256,8 @@ def test_rows_can_be_read_at_once(tmp_path):
 def test_a_client_of_another_recorder_is_numbered_anew(tmp_path):
     """Names follow a client into whatever segment its rows go to."""
     first, second = open_recorder(tmp_path / "1"), open_recorder(tmp_path / "2")
-    bob = client(second, user="bob")
-    record(second, client(second, user="carol"), START_MS)
+    bob = client(user="bob")
+    record(second, client(user="carol"), START_MS)
     record(second, bob, START_MS)
     record(first, bob, START_MS)
     first.close()
@@ -270,10 +271,8 @@ def test_definitions_follow_a_gap(tmp_path):
     recorder = open_recorder(tmp_path, clock, segment_bytes=segment_of(8))
     recorder.start(START_MS)
     for index in range(20):
-        recorder.quota(
-            START_MS, user=f"u{index}", client_id=None, ip=None, key="producer_byte_rate", value=1.0
-        )
-    recorder.quota(START_MS, user="u7", client_id=None, ip=None, key="producer_byte_rate", value=None)
+        recorder.quota(definition("producer_byte_rate", 1.0, user=f"u{index}"), START_MS)
+    recorder.quota(definition("producer_byte_rate", None, user="u7"), START_MS)
     lose_events(recorder, tmp_path, 3)
     clock.advance(RETRY_MS)
     recorder.expire(START_MS)
@@ -291,7 +290,7 @@ def test_restart_continues_the_sequence(tmp_path):
     for now_ms in (START_MS, 0, START_MS + 5):
         recorder = open_recorder(tmp_path, ManualClock(start_ms=now_ms))
         connections += [recorder.next_connection_id() for _ in range(3)]
-        record(recorder, client(recorder), START_MS)
+        record(recorder, client(), START_MS)
         recorder.close()
         seqs = [event["seq"] for event in closed_events(tmp_path)]
     assert seqs == sorted(set(seqs))
@@ -302,7 +301,7 @@ def test_restart_continues_the_sequence(tmp_path):
 def test_files_are_private(tmp_path):
     """Names are personal data: nobody but the owner reads them."""
     recorder = open_recorder(tmp_path / "usage")
-    record(recorder, client(recorder), START_MS)
+    record(recorder, client(), START_MS)
     paths = list((tmp_path / "usage").rglob("*"))
     assert {os.stat(path).st_mode & 0o777 for path in paths if path.is_file()} == {0o600}
     assert {os.stat(path).st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
@@ -332,18 +331,18 @@ def test_the_clock_follows_a_gap(tmp_path):
 GROUPS = "tidegate.callbacks:QuotaGroups"
 
 
-def tags(recorder, client_id="app", group="etl", limit=5.0, now_ms=START_MS, quota_key="producer_byte_rate"):
+def tags(recorder, client_id="app", group="etl", limit=5.0, quota_type=QuotaType.PRODUCE):
     """Record that a client is counted in a group."""
-    recorder.tags(
-        now_ms, user="alice", client_id=client_id, quota_key=quota_key, name=group, tags={"group": group}, limit=limit
-    )  # fmt: skip
+    bound = UNLIMITED if limit is None else limit
+    sensor = SimpleNamespace(name=group, tags={"group": group}, bound=bound)
+    recorder.tags(quota_type, "alice", client_id, sensor, START_MS)
 
 
 @pytest.mark.parametrize("limit", [5.0, 0.0, None])
 def test_rows_of_a_callback(tmp_path, limit):
     """Its class, and the tags that it chose for a client with their limit; null: there is none."""
     callback, row = events_of(
-        tmp_path, lambda r: r.callback(START_MS, GROUPS), lambda r: tags(r, limit=limit)
+        tmp_path, lambda r: r.callback(GROUPS, START_MS), lambda r: tags(r, limit=limit)
     )
     assert callback == expected("callback", callback=GROUPS)
     assert row == expected(
@@ -355,20 +354,20 @@ def test_rows_of_a_callback(tmp_path, limit):
 def test_tags_are_a_row_where_they_are_news(tmp_path):
     """Another client, type, group or limit, also one that goes back, and after another callback; nothing else."""
     calls = [
-        lambda r: r.callback(START_MS, GROUPS),
+        lambda r: r.callback(GROUPS, START_MS),
         tags,
         tags,
         lambda r: tags(r, "other"),
-        lambda r: tags(r, quota_key="consumer_byte_rate"),
+        lambda r: tags(r, quota_type=QuotaType.FETCH),
         lambda r: tags(r, limit=6.0),
         lambda r: tags(r, "other", limit=6.0),
         lambda r: tags(r, limit=5.0),
         lambda r: tags(r, "other"),
         lambda r: tags(r, group="web"),
         tags,
-        lambda r: r.callback(START_MS, GROUPS),
+        lambda r: r.callback(GROUPS, START_MS),
         tags,
-        lambda r: r.callback(START_MS, None),
+        lambda r: r.callback(None, START_MS),
     ]
     found = [
         (event["client_id"], event["quota_key"], event["quota_value"], event["tags"], event["callback"])
@@ -393,7 +392,7 @@ def test_tags_are_a_row_where_they_are_news(tmp_path):
 def test_each_segment_says_the_tags_that_are_used_in_it(tmp_path):
     """So a reader of some hours knows them, and what is remembered is bounded by the names in a segment."""
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(8))
-    recorder.callback(START_MS, GROUPS)
+    recorder.callback(GROUPS, START_MS)
     for index in range(100):
         tags(recorder, f"app-{index}")
         tags(recorder)
@@ -413,8 +412,8 @@ def test_the_callback_follows_a_gap(tmp_path):
     for directory, name in ((tmp_path / "1", GROUPS), (tmp_path / "2", None)):
         clock = ManualClock(start_ms=START_MS)
         recorder = open_recorder(directory, clock)
-        recorder.callback(START_MS, GROUPS)
-        recorder.callback(START_MS, name)
+        recorder.callback(GROUPS, START_MS)
+        recorder.callback(name, START_MS)
         tags(recorder)
         lose_events(recorder, directory, 3)
         tags(recorder)
@@ -428,29 +427,107 @@ def test_the_callback_follows_a_gap(tmp_path):
 def test_a_start_is_without_a_callback(tmp_path):
     """What was said before is not said of it."""
     events = events_of(
-        tmp_path, lambda r: r.callback(START_MS, GROUPS), tags, lambda r: r.start(START_MS), tags
+        tmp_path, lambda r: r.callback(GROUPS, START_MS), tags, lambda r: r.start(START_MS), tags
     )
     assert [(event["kind"], event["callback"]) for event in events] == [
         ("callback", GROUPS), ("tags", GROUPS), ("start", None), ("tags", None),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ({}, "{}"),
-        ({"b": "1", "a": "2"}, '{"b":"1","a":"2"}'),
-        ({"é": "\ud800"}, r'{"\u00e9":"\ud800"}'),
-        ({"a": "x" * (NAME_BYTES_MAX - 8)}, '{"a":"' + "x" * (NAME_BYTES_MAX - 8) + '"}'),
-    ],
-)
-def test_tags_are_kept_exactly(given, kept):
-    """Whatever is in them: who shares a limit is told by equal texts."""
-    assert tags_text(given) == kept
+class Writer:
+    """A writer that is there, and counts how often it was looked after and stopped."""
+
+    looks = stops = 0
+
+    def keep_running(self) -> None:
+        """Count."""
+        self.looks += 1
+
+    def stop(self) -> None:
+        """Count."""
+        self.stops += 1
 
 
-def test_tags_that_are_too_long_are_told_apart():
-    """By a digest of the whole: a name that is cut would make different ones equal."""
-    texts = [tags_text({"a": "x" * NAME_BYTES_MAX + end}) for end in ("", "y", "y")]
-    assert [len(text) for text in texts] == [77] * 3
-    assert texts[0] != texts[1] == texts[2]
+def test_writer_that_cannot_be_started_is_tried_again(tmp_path, caplog):
+    """Without a descriptor or a process to be had the spool waits, one line says so, and nothing is raised."""
+    writer, left = Writer(), [3]
+
+    def start() -> Writer:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return writer
+
+    recorder = open_recorder(tmp_path, start_writer=start)
+    for _ in range(5):
+        recorder.maybe_roll(START_MS)
+    recorder.close()
+    assert (left[0], writer.looks, writer.stops) == (0, 3, 1)
+    assert caplog.messages == [
+        "cannot start the usage writer: [Errno 24] Too many open files; events stay in the spool"
+    ]
+
+
+def test_losses_are_reported_when_they_grow(tmp_path, caplog):
+    """Once, with how many there are by then; not again while there are no more."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path / "usage", clock)
+    recorder.start(START_MS)
+    shutil.rmtree(tmp_path / "usage")
+    for _ in range(5):
+        clock.advance(500)
+        recorder.maybe_roll(START_MS)
+    recorder.close()
+    assert [text for text in caplog.messages if "events of the usage record so far" in text] == [
+        "lost 1 events of the usage record so far"
+    ]
+
+
+def test_rows_are_in_the_order_in_which_the_engine_was_asked(tmp_path):
+    """Whatever else happens between two requests of a turn, its row stands between theirs."""
+    recorder = open_recorder(tmp_path)
+    request, quota = asked(client()), SimpleNamespace(strict=False)
+    between = {
+        "network": lambda: recorder.network(*request, START_MS, 5, False),
+        "mutation": lambda: recorder.mutation(*request, 3, quota, True, START_MS),
+        "quota": lambda: recorder.quota(definition("producer_byte_rate", 1.0, user="alice"), START_MS),
+        "callback": lambda: recorder.callback("a:Callback", START_MS),
+        "tags": lambda: tags(recorder),
+        "expire": lambda: recorder.expire(START_MS),
+        "clock": lambda: recorder.clock(START_MS, 7),
+    }
+    for event in between.values():
+        record_requests(recorder, client(), Decided())
+        event()
+    recorder.commit()
+    recorder.close()
+    kinds = [event["kind"] for event in closed_events(tmp_path)]
+    assert kinds == [kind for name in between for kind in ("request", name)]
+
+
+def test_a_controller_records_the_permits_of_forwarded_requests(tmp_path):
+    """On a connection id of its own, with the throttle time; the request is marked, and is in no row of it."""
+    recorder = open_recorder(tmp_path)
+    record, request = ControllerRecord(recorder), Decided(mutation_ms=5)
+    request.channel.connection = Connection(3, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
+    record.mutation(
+        request.channel.connection, request.header, 30, SimpleNamespace(strict=True), True, START_MS
+    )
+    record.request(request)
+    record.commit()
+    recorder.close()
+    events = [
+        (event["kind"], event["connection_id"], event["mutations"], event["mutation_throttle_ms"])
+        for event in closed_events(tmp_path)
+    ]
+    assert events == [("mutation", FIRST_SEQ, 30, 0), ("forwarded", FIRST_SEQ, None, 5)]
+    assert request.row_flags == FORWARDED
+
+
+def test_requests_are_marked_where_the_controller_records_nothing():
+    """They are not the node's own whether or not there is another record."""
+    record, request = ControllerRecord(None), Decided()
+    record.mutation(*asked(client()), 30, SimpleNamespace(strict=True), True, START_MS)
+    record.request(request)
+    record.commit()
+    assert request.row_flags == FORWARDED

@@ -1,152 +1,58 @@
-"""What the server does when the usage record cannot go on as it should."""
+"""Snapshots of the engine's state: what is in them, when they are due, and what cuts them short."""
 
-import errno
 import json
-import os
 import shutil
-from types import SimpleNamespace
 
 from tests.server.memory_network import ManualLoop, MemoryNode
-from tests.unit.usage.recording import START_MS, closed_events, no_room, open_recorder, spool_directory
+from tests.unit.usage.recording import (
+    START_MS,
+    Decided,
+    client,
+    closed_events,
+    no_room,
+    open_recorder,
+    record_requests,
+    spool_directory,
+)
 
 from tidegate.in_slices import run_at_once
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.steps import CONTROL_KINDS, control_events
 from tidegate.pipeline.read.timeline import timelines
-from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow
-from tidegate.quota.measure.sensors import RateSensor
+from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.server.config import ServerConfig
-from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Connection
-from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
-from tidegate.usage.spool import NONE
-from tidegate.wire import RequestHeader
 
-HEADER = RequestHeader(19, 7, 1, "app", 20)
 USER = (("user", "alice"),)
-SENSOR = RateSensor("s", {"group": "etl"}, window=QuotaWindow(), bound=1.0, cap_ms=0, now_ms=START_MS)
-
-
-class Writer:
-    """A writer that is there, and counts how often it was looked after and stopped."""
-
-    looks = stops = 0
-
-    def keep_running(self) -> None:
-        """Count."""
-        self.looks += 1
-
-    def stop(self) -> None:
-        """Count."""
-        self.stops += 1
-
-
-def test_writer_that_cannot_be_started_is_tried_again(tmp_path, caplog):
-    """Without a descriptor or a process to be had the spool waits, one line says so, and nothing is raised."""
-    writer, left = Writer(), [3]
-
-    def start() -> Writer:
-        if left[0]:
-            left[0] -= 1
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return writer
-
-    usage = RecordedUsageLog(open_recorder(tmp_path), start)
-    for _ in range(5):
-        usage.maybe_roll(START_MS)
-    usage.close()
-    assert (left[0], writer.looks, writer.stops) == (0, 3, 1)
-    assert caplog.messages == [
-        "cannot start the usage writer: [Errno 24] Too many open files; events stay in the spool"
-    ]
-
-
-def test_losses_are_reported_when_they_grow(tmp_path, caplog):
-    """Once, with how many there are by then; not again while there are no more."""
-    clock = ManualClock(start_ms=START_MS)
-    recorder = open_recorder(tmp_path / "usage", clock)
-    usage = RecordedUsageLog(recorder, Writer)
-    recorder.start(START_MS)
-    shutil.rmtree(tmp_path / "usage")
-    for _ in range(5):
-        clock.advance(500)
-        usage.maybe_roll(START_MS)
-    usage.close()
-    assert [text for text in caplog.messages if "events of the usage record so far" in text] == [
-        "lost 1 events of the usage record so far"
-    ]
-
-
-def test_rows_are_in_the_order_in_which_the_engine_was_asked(tmp_path):
-    """Whatever else happens between two requests of a turn, its row stands between theirs."""
-    usage = RecordedUsageLog(open_recorder(tmp_path), Writer)
-    channel = SimpleNamespace(connection=connection(), early_ms=None)
-    between = {
-        "network": lambda: usage.network(channel, HEADER, START_MS, 5, False),
-        "mutation": lambda: usage.mutation(
-            channel.connection, HEADER, 3, SimpleNamespace(strict=False), True, START_MS
-        ),
-        "quota": lambda: usage.quota(QuotaRecord(entity=USER, key="producer_byte_rate", value=1.0), START_MS),
-        "callback": lambda: usage.callback("a:Callback", START_MS),
-        "tags": lambda: usage.tags(QuotaType.PRODUCE, "alice", "app", SENSOR, START_MS),
-        "expire": lambda: usage.expire(START_MS),
-        "clock": lambda: usage.clock(START_MS, 7),
-    }
-    for event in between.values():
-        usage.request(exchange(channel))
-        event()
-    usage.commit()
-    usage.close()
-    kinds = [event["kind"] for event in closed_events(tmp_path)]
-    assert kinds == [kind for name in between for kind in ("request", name)]
-
-
-def connection() -> Connection:
-    """Return a connection of a client on this machine."""
-    return Connection(7, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
-
-
-def exchange(channel: SimpleNamespace) -> Exchange:
-    """Return a request that was decided and not throttled."""
-    decided = Exchange(channel, HEADER, 100, 0)
-    decided.response, decided.exempt, decided.now_ms = None, False, START_MS
-    decided.fetch_bytes = NONE
-    decided.network_ns = decided.throttle_ms = decided.row_flags = 0
-    decided.produce_ms = decided.fetch_ms = decided.request_ms = decided.mutation_ms = 0
-    return decided
-
-
 HOUR_MS = 3_600_000
 ALICE = QuotaRecord(entity=USER, key="producer_byte_rate", value=100.0)
 
 
 class SnapshotLog:
-    """A usage log of an engine with one quota, on a clock that stands still."""
+    """The recorder of an engine with one quota, on a clock that stands still."""
 
     def __init__(self, directory, **settings):
         self.directory = directory
         self.clock = ManualClock(start_ms=START_MS)
         self.recorder = open_recorder(directory, self.clock, **settings)
-        self.usage = RecordedUsageLog(self.recorder, Writer)
         self.managers = QuotaManagers()
-        self.usage.start(START_MS, ServerConfig.load({}))
+        self.recorder.start(START_MS, ServerConfig.load({}).window_records())
         self.quota(ALICE)
 
     def quota(self, record):
         """Put a definition in force."""
         self.managers.apply(record)
-        self.usage.quota(record, self.clock.now_ms())
+        self.recorder.quota(record, self.clock.now_ms())
 
     def snapshot(self):
         """Return a snapshot that is about to be written."""
-        return self.usage.snapshot_in_slices(self.managers, self.clock.now_ms)
+        return self.recorder.snapshot_in_slices(self.managers, self.clock.now_ms)
 
     def close(self):
         """Return the events since the first snapshot."""
-        self.usage.close()
+        self.recorder.close()
         events = closed_events(self.directory)
         first = next((place for place, event in enumerate(events) if event["snapshot"]), len(events))
         return events[first:]
@@ -188,16 +94,15 @@ def test_requests_between_two_slices_are_between_the_rows(tmp_path):
     """Each sensor's row stands where its state was so; a quota that changes meanwhile is stated as it is then."""
     log = SnapshotLog(tmp_path)
     snapshot = log.snapshot()
-    channel = SimpleNamespace(connection=connection(), early_ms=None)
     log.managers.produce.record("alice", "app", 5.0, START_MS)
     for _ in range(3):
         next(snapshot)
     log.quota(QuotaRecord(entity=USER, key="producer_byte_rate", value=7.0))
-    log.usage.request(exchange(channel))
+    record_requests(log.recorder, client(), Decided())
     for _ in range(3):
         next(snapshot)
     log.managers.produce.record("alice", "app", 6.0, START_MS)
-    log.usage.request(exchange(channel))
+    record_requests(log.recorder, client(), Decided())
     run_at_once(snapshot)
     events = log.close()
     assert [event["kind"] for event in events] == [
@@ -211,13 +116,13 @@ def test_a_snapshot_is_due_in_each_hour(tmp_path):
     """Once: not in that of the start, and not while one is being written."""
     log = SnapshotLog(tmp_path)
     in_hour = [START_MS, START_MS // HOUR_MS * HOUR_MS + HOUR_MS]
-    assert [log.usage.snapshot_due(now_ms) for now_ms in in_hour] == [False, True]
+    assert [log.recorder.snapshot_due(now_ms) for now_ms in in_hour] == [False, True]
     log.clock.advance(HOUR_MS)
     snapshot = log.snapshot()
     next(snapshot)
-    assert not log.usage.snapshot_due(START_MS + 2 * HOUR_MS)
+    assert not log.recorder.snapshot_due(START_MS + 2 * HOUR_MS)
     run_at_once(snapshot)
-    assert [log.usage.snapshot_due(START_MS + hours * HOUR_MS) for hours in (1, 2)] == [False, True]
+    assert [log.recorder.snapshot_due(START_MS + hours * HOUR_MS) for hours in (1, 2)] == [False, True]
     log.close()
 
 
@@ -225,15 +130,15 @@ def test_a_snapshot_is_due_after_a_gap_and_not_while_rows_find_no_room(tmp_path)
     """Ten seconds after the last one at the soonest."""
     log = SnapshotLog(tmp_path)
     with no_room(log.recorder, tmp_path):
-        log.usage.expire(START_MS)
-        assert not log.usage.snapshot_due(START_MS + 2 * HOUR_MS)
+        log.recorder.expire(START_MS)
+        assert not log.recorder.snapshot_due(START_MS + 2 * HOUR_MS)
     log.clock.advance(1000)
-    log.usage.maybe_roll(START_MS)
-    assert not log.usage.snapshot_due(START_MS + 9_999)
-    assert log.usage.snapshot_due(START_MS + 10_000)
+    log.recorder.maybe_roll(START_MS)
+    assert not log.recorder.snapshot_due(START_MS + 9_999)
+    assert log.recorder.snapshot_due(START_MS + 10_000)
     log.clock.advance(10_000)
     run_at_once(log.snapshot())
-    assert not log.usage.snapshot_due(START_MS + 30_000)
+    assert not log.recorder.snapshot_due(START_MS + 30_000)
     log.close()
 
 
@@ -249,7 +154,7 @@ def test_a_snapshot_that_loses_rows_has_no_end(tmp_path):
     with no_room(log.recorder, tmp_path):
         next(snapshot)
     log.clock.advance(1000)
-    log.usage.maybe_roll(START_MS)
+    log.recorder.maybe_roll(START_MS)
     run_at_once(snapshot)
     assert [event for event in log.close() if (event["snapshot"] or "").startswith("ends")] == []
 
@@ -283,7 +188,7 @@ def test_a_snapshot_that_a_kill_cut_short_has_no_end(tmp_path):
     snapshot = log.snapshot()
     for _ in range(50):
         next(snapshot)
-    log.usage.commit()
+    log.recorder.commit()
     shutil.copytree(tmp_path / "killed", tmp_path / "left")
     log.close()
     after = SnapshotLog(tmp_path / "left")
@@ -303,14 +208,14 @@ def test_a_snapshot_that_a_kill_cut_short_has_no_end(tmp_path):
 def test_a_node_states_what_it_knows_in_each_hour(tmp_path):
     """By its timer, in slices of its loop: nothing in the hour of its start, then once an hour."""
     loop = ManualLoop(ManualClock(start_ms=START_MS))
-    usage = RecordedUsageLog(open_recorder(tmp_path / "usage", loop.clock), Writer)
-    world = MemoryNode(tmp_path / "data", usage=usage, loop=loop)
+    recorder = open_recorder(tmp_path / "usage", loop.clock)
+    world = MemoryNode(tmp_path / "data", recorder=recorder, loop=loop)
     world.node.on_quota(ALICE)
     world.node.managers.produce.record("alice", "app", 5.0, loop.clock.now_ms())
     ends_after = []
     for _ in range(3):
         loop.advance(1000)
-        usage.commit()
+        recorder.commit()
         ends_after.append(sum(event["snapshot"] == "ends 1" for event in recorded_events(tmp_path / "usage")))
         loop.clock.advance(HOUR_MS - 2000)
     world.close()

@@ -1,8 +1,9 @@
-"""Texts of the `snapshot` column: where a snapshot of the engine's state begins and ends, and the state of a sensor.
+"""Texts of the columns `snapshot` and `tags`.
 
-A snapshot consists of a row of kind `snapshot` with the text `begins`, the `quota` rows of all that is in force, a row
-for each sensor (several if its text is longer than a name may be), and a row with the text `ends` and the number of
-rows of kind `snapshot` in between. Other rows may stand among them: each sensor's state is that at its own place.
+A snapshot of the engine's state consists of a row of kind `snapshot` with the text `begins`, the `quota` rows of all
+that is in force, a row for each sensor (several if its text is longer than a name may be), and a row with the text
+`ends` and the number of rows of kind `snapshot` in between. Other rows may stand among them: each sensor's state is
+that at its own place.
 
 >>> sensor_texts({"quota_key": "producer_byte_rate", "recorded_ms": -5, "samples": [[1.5, -9, -5]], "current": 0})
 ['{"quota_key":"producer_byte_rate","recorded_ms":-5,"samples":[[1.5,-9,-5]],"current":0}']
@@ -10,13 +11,14 @@ rows of kind `snapshot` in between. Other rows may stand among them: each sensor
 (3, None)
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from tidegate.usage.segment import NAME_BYTES_MAX
 
-__all__ = ["BEGINS", "ends", "rows_between", "sensor_texts"]
+__all__ = ["BEGINS", "ends", "rows_between", "sensor_texts", "tags_text"]
 
 BEGINS = "begins"
 _ENDS = "ends "
@@ -36,5 +38,21 @@ def rows_between(text: str) -> int | None:
 
 def sensor_texts(state: Mapping[str, Any]) -> list[str]:
     """Return the state of a sensor as JSON in ASCII, in parts that fit into a name each; joined they are the whole."""
-    text = json.dumps(state, separators=(",", ":"))
+    text = _json(state)
     return [text[at : at + NAME_BYTES_MAX] for at in range(0, len(text), NAME_BYTES_MAX)]
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """Return tags as JSON in ASCII, in their order; what is longer than a name may be is told apart by a digest.
+
+    >>> tags_text({"group": "etl"})
+    '{"group":"etl"}'
+    """
+    text = _json(tags)
+    return (
+        text if len(text) <= NAME_BYTES_MAX else _json({"sha256": hashlib.sha256(text.encode()).hexdigest()})
+    )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(dict(value), separators=(",", ":"))
