@@ -126,9 +126,8 @@ def usage_kernel() -> UsageKernel:
     """Return the passes compiled."""
     engine = vars(compile_kernel(compiled))
     names = {**vars(percentiles), **globals(), **engine}
-    names |= compile_together((bucket_of,), names, inlined=True)
-    names |= compile_together((rate_record, rate_decide), {**vars(rate_kernel), **engine}, inlined=True)
-    names |= compile_together((_use, _measure), names, inlined=True)
+    names |= compile_together((), {**vars(rate_kernel), **engine}, inlined=(rate_record, rate_decide))
+    names |= compile_together((), names, inlined=(bucket_of, _use, _measure))
     made = (
         compile_cached(each, names, modules=KERNEL_MODULES)
         for each in (add_up, sort_rows, count_buckets, measure)
