@@ -5,7 +5,7 @@ delivered and request time, which measures as the quota's would (B§1.3, 1.4, 4.
 in one minute of it, for which is added up. Each pass does one thing, which the processor does faster than all at once.
 `count_buckets` takes the rows of a cell together, so that what it counts in stays in the cache; `measure` takes them as
 they come, as a sensor that is used again at once waits for what was just written to it. All functions are written for
-numba, as `replay.kernel`.
+numba, as `replay.kernel.open_loop`.
 """
 
 import functools
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled
 from tidegate.pipeline.rollup import percentiles
 from tidegate.pipeline.rollup.percentiles import BUCKETS, bucket_of
 from tidegate.quota.managers.request import PERCENT_PER_NS

@@ -44,12 +44,11 @@ from tidegate.pipeline.layout import (
     SWEEP,
     SWEPT,
     WINDOW_MS,
-    Floats,
     Int64s,
     Rows,
     State,
 )
-from tidegate.pipeline.replay.certainty import (
+from tidegate.pipeline.replay.kernel.certainty import (
     bucket_reason,
     follow_bucket,
     follow_rate,
@@ -57,7 +56,7 @@ from tidegate.pipeline.replay.certainty import (
     lose_bytes,
     note_record,
 )
-from tidegate.pipeline.replay.pending import pending_put, pending_take
+from tidegate.pipeline.replay.kernel.pending import pending_put, pending_take
 from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_record, bucket_tokens
 from tidegate.quota.measure.rate_kernel import rate_configure, rate_decide, rate_record
@@ -186,7 +185,7 @@ def take_permits(
         tokens = bucket_tokens(floats, ints, now_ms)
     is_rejected = is_strict and tokens < 0.0
     if not is_rejected:  # a refusal is no record
-        charge_permits(state, floats, ints, permits, now_ms)
+        charge_permits(state, bucket, permits, now_ms)
         use[LAST_MS] = now_ms
     if not is_strict:
         tokens = bucket_tokens(floats, ints, now_ms)
@@ -240,9 +239,9 @@ def take_back(state: State, account: int, amount: int, most: int, now_ms: int) -
     rate_record(state.rate_floats[rate], state.rate_ints[rate], -float(amount), now_ms)
 
 
-def charge_permits(state: State, floats: Floats, ints: Int64s, permits: int, now_ms: int) -> None:
+def charge_permits(state: State, bucket: int, permits: int, now_ms: int) -> None:
     """Charge permits to a bucket."""
-    bucket_record(floats, ints, float(permits), now_ms)
+    bucket_record(state.bucket_floats[bucket], state.bucket_ints[bucket], float(permits), now_ms)
 
 
 # --- sensors ----------------------------------------------------------------------------------------------------------

@@ -29,15 +29,14 @@ from tidegate.pipeline.layout import (
     SENSOR,
     SWEEP,
     WANTED,
-    Floats,
-    Int64s,
-    StateBeyondKafka,
 )
-from tidegate.pipeline.replay.certainty import begin_unknown, follow_bucket, follow_rate
-from tidegate.pipeline.replay.closed_loop_kernel import CLOSED_LOOP_MODULES, ClosedLoop, loop_names, run
-from tidegate.pipeline.replay.compiled import compile_cached, compile_together
-from tidegate.pipeline.replay.kernel import KERNEL_MODULES, Kernel, driver_names, replay
-from tidegate.pipeline.replay.row_decision import DECIDING, note_swept, ready_rate
+from tidegate.pipeline.replay.kernel.certainty import begin_unknown, follow_bucket
+from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, ClosedLoop, loop_names, run
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together
+from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, Kernel, driver_names, replay
+from tidegate.pipeline.replay.kernel.row_decision import DECIDING, note_swept, ready_rate
+from tidegate.pipeline.replay.kernel.row_decision import decide_bytes as decide_by_rate
+from tidegate.pipeline.replay.kernel.row_decision import take_back as take_back_from_rate
 from tidegate.quota.measure.bucket_kernel import (
     BUCKET_FLOATS,
     bucket_configure,
@@ -45,7 +44,6 @@ from tidegate.quota.measure.bucket_kernel import (
     bucket_record,
     bucket_throttle_ms,
 )
-from tidegate.quota.measure.rate_kernel import rate_decide, rate_record
 from tidegate.quota.measure.smooth import BURST_WINDOW_MS
 from tidegate.quota.measure.throttle import MAX_INT32, UNLIMITED
 
@@ -75,46 +73,37 @@ def run_kernel_beyond_kafka() -> Callable[[Any, ClosedLoop, int, int], bool]:
 @functools.cache
 def _decision() -> dict[str, Any]:
     """Return what decides a row, compiled, by its names in `row_decision`."""
-    return compile_together((*_EXCHANGED, *DECIDING), {**globals(), **driver_names()})
+    plain = driver_names()
+    by_rate = {"decide_by_rate": plain["decide_bytes"], "take_back_from_rate": plain["take_back"]}
+    return compile_together((*_EXCHANGED, *DECIDING), {**globals(), **plain, **by_rate})
 
 
-def is_observed(state: StateBeyondKafka, flags: int) -> bool:
+def is_observed(state: Any, flags: int) -> bool:
     """Return whether the client of the row was observed, under the quotas that it was observed under."""
     return bool(state.settings[OBSERVES] != 0 and flags & OBSERVED != 0)
 
 
-def decide_bytes(
-    state: StateBeyondKafka, account: int, amount: int, most: int, now_ms: int
-) -> tuple[int, int]:
+def decide_bytes(state: Any, account: int, amount: int, most: int, now_ms: int) -> tuple[int, int]:
     """Charge bytes to the account's bucket, or outside smooth mode to its rate, as `row_decision.decide_bytes` does."""
     rate = _ready_sensor(state, account, now_ms)
-    use, reason = state.rate_use[rate], EXACT
     if state.modes[rate, HELD] == 0:
-        byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
-        if use[REASON] != EXACT:
-            reason = follow_rate(state, account, rate, most, False, now_ms)
-        return byte_ms, reason
-    byte_ms = _decide_smooth(state, rate, amount, now_ms)
-    if state.bounds[account] == UNLIMITED:
-        byte_ms = 0
+        return decide_by_rate(state, account, amount, most, now_ms)
+    byte_ms, use = _decide_smooth(state, rate, amount, now_ms), state.rate_use[rate]
     if use[REASON] != EXACT:
         follow_bucket(use, now_ms)
-        if state.bounds[account] != UNLIMITED:
-            reason = use[REASON]
-    return byte_ms, reason
+    if state.bounds[account] == UNLIMITED:
+        return 0, EXACT
+    return byte_ms, use[REASON]
 
 
-def take_back(state: StateBeyondKafka, account: int, amount: int, most: int, now_ms: int) -> None:
+def take_back(state: Any, account: int, amount: int, most: int, now_ms: int) -> None:
     """Subtract the bytes of a fetch that is answered empty, whether or not they were charged (B§6.3).
 
     Follows: `tidegate.quota.measure.smooth.SmoothSensor.record`.
     """
     rate = _ready_sensor(state, account, now_ms)
-    is_followed = not state.settings[FETCH] and state.rate_use[rate, REASON] != EXACT
     if state.modes[rate, HELD] == 0:
-        if is_followed:
-            follow_rate(state, account, rate, most, False, now_ms)
-        rate_record(state.rate_floats[rate], state.rate_ints[rate], -float(amount), now_ms)
+        take_back_from_rate(state, account, amount, most, now_ms)
         return
     floats, value = state.smooth_floats[rate], -float(amount)
     if value < 0.0:
@@ -123,18 +112,19 @@ def take_back(state: StateBeyondKafka, account: int, amount: int, most: int, now
             value = 0.0
     bucket_record(floats, state.smooth_ints[rate], value, now_ms)
     floats[FORGIVEN] = 0.0
-    if is_followed:
+    if not state.settings[FETCH] and state.rate_use[rate, REASON] != EXACT:
         follow_bucket(state.rate_use[rate], now_ms)
 
 
-def charge_permits(state: StateBeyondKafka, floats: Floats, ints: Int64s, permits: int, now_ms: int) -> None:
+def charge_permits(state: Any, bucket: int, permits: int, now_ms: int) -> None:
     """Charge permits to a bucket, whose debt may have a bound."""
+    floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
     bucket_record(floats, ints, float(permits), now_ms)
     if state.settings[DEBT_MAX_S] > 0:
         bucket_forgive(floats, ints, state.settings[DEBT_MAX_S], now_ms)
 
 
-def _decide_smooth(state: StateBeyondKafka, rate: int, amount: int, now_ms: int) -> int:
+def _decide_smooth(state: Any, rate: int, amount: int, now_ms: int) -> int:
     """Charge a bucket. Follows: `tidegate.quota.measure.smooth.SmoothSensor.decide`."""
     floats, ints, mode = state.smooth_floats[rate], state.smooth_ints[rate], state.modes[rate]
     before_ms = bucket_throttle_ms(floats, ints, now_ms)
@@ -149,7 +139,7 @@ def _decide_smooth(state: StateBeyondKafka, rate: int, amount: int, now_ms: int)
     return min(throttle_ms, MAX_INT32)
 
 
-def _ready_sensor(state: StateBeyondKafka, account: int, now_ms: int) -> int:
+def _ready_sensor(state: Any, account: int, now_ms: int) -> int:
     """Return the account's sensor, in the mode that it is to be in, ready for a record at `now_ms`."""
     rate: int = state.accounts[account, SENSOR]
     mode, use = state.modes[rate], state.rate_use[rate]

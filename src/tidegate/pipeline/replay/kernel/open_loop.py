@@ -53,11 +53,11 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.replay import certainty, pending, row_decision
-from tidegate.pipeline.replay.certainty import CERTAINTY_KERNEL
-from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
-from tidegate.pipeline.replay.pending import PENDING_KERNEL
-from tidegate.pipeline.replay.row_decision import (
+from tidegate.pipeline.replay.kernel import certainty, pending, row_decision
+from tidegate.pipeline.replay.kernel.certainty import CERTAINTY_KERNEL
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.kernel.pending import PENDING_KERNEL
+from tidegate.pipeline.replay.kernel.row_decision import (
     INLINED,
     ROW_KERNEL,
     Decided,

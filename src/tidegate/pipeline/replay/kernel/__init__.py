@@ -1,0 +1,1 @@
+"""What numba compiles: the decision of a row, how exact it is, and the loops over the rows, open and closed."""
