@@ -34,8 +34,8 @@ from tidegate.pipeline.replay.kernel.certainty import begin_unknown, follow_buck
 from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, ClosedLoop, loop_names, run
 from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together
 from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, Kernel, driver_names, replay
-from tidegate.pipeline.replay.kernel.row_decision import DECIDING, note_swept, ready_rate
 from tidegate.pipeline.replay.kernel.row_decision import decide_bytes as decide_by_rate
+from tidegate.pipeline.replay.kernel.row_decision import decide_row, note_swept, ready_rate, take_permits
 from tidegate.pipeline.replay.kernel.row_decision import take_back as take_back_from_rate
 from tidegate.quota.measure.bucket_kernel import (
     BUCKET_FLOATS,
@@ -75,7 +75,8 @@ def _decision() -> dict[str, Any]:
     """Return what decides a row, compiled, by its names in `row_decision`."""
     plain = driver_names()
     by_rate = {"decide_by_rate": plain["decide_bytes"], "take_back_from_rate": plain["take_back"]}
-    return compile_together((*_EXCHANGED, *DECIDING), {**globals(), **plain, **by_rate})
+    names = {**globals(), **plain, **by_rate}
+    return compile_together((*_SMOOTH, take_permits), names, inlined=(*_EXCHANGED, decide_row))
 
 
 def is_observed(state: Any, flags: int) -> bool:
@@ -168,4 +169,5 @@ REPLAY_MODULES = (*KERNEL_MODULES, sys.modules[__name__])
 RUN_MODULES = (*CLOSED_LOOP_MODULES, sys.modules[__name__])
 """Those that go into `run`."""
 
-_EXCHANGED = (is_observed, decide_bytes, take_back, charge_permits, _decide_smooth, _ready_sensor)
+_SMOOTH = (_decide_smooth, _ready_sensor)
+_EXCHANGED = (is_observed, decide_bytes, take_back, charge_permits)

@@ -8,8 +8,8 @@ than the recorded one, and against several states. All functions are written for
 but numbers and arrays, no array made. Functions in `INLINED` are inlined into their callers: passing a `State` costs
 more than what they do.
 
-The functions in `EXCHANGED` follow Kafka's own rules. `beyond_kafka` compiles `DECIDING` again with others of these
-names, so a replay without extensions runs no code of them (decision 0080).
+The functions in `EXCHANGED` follow Kafka's own rules. `beyond_kafka` compiles `decide_row` and `take_permits` again
+with other functions of these names, so a replay without extensions runs no code of them (decision 0080).
 """
 
 from typing import NamedTuple
@@ -64,7 +64,6 @@ from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.throttle import narrow_to_int32, tokens_throttle_ms
 
 __all__ = [
-    "DECIDING",
     "EXCHANGED",
     "INLINED",
     "ROW_KERNEL",
@@ -73,6 +72,7 @@ __all__ = [
     "note_swept",
     "pass_sweeps",
     "ready_rate",
+    "take_permits",
     "was_taken_back",
 ]
 
@@ -289,6 +289,5 @@ def note_swept(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bo
 
 
 EXCHANGED = (is_observed, decide_bytes, take_back, charge_permits)
-DECIDING = (take_permits, decide_row)
 ROW_KERNEL = (was_taken_back, note_swept, _prepare_rate, _prepare_bucket, take_permits)
 INLINED = (pass_sweeps, ready_rate, decide_row, *EXCHANGED)
