@@ -1,1 +1,1 @@
-"""What numba compiles: the decision of a row, how exact it is, and the loops over the rows, open and closed."""
+"""Functions that numba compiles: the decision of a row, its certainty, and the loops over the rows, open and closed."""

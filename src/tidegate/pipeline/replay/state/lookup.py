@@ -1,4 +1,4 @@
-"""Where each client is counted: the account and the sensor that it has under each quota type.
+"""The account and the sensor under which each client is counted, by quota type.
 
 The kernel sees arrays only. Names become numbers here: a client's account under a quota type is looked up by the
 engine's own rules when its first row comes, and again when the definitions of that type have changed since. In place of

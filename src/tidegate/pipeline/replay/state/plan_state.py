@@ -1,4 +1,4 @@
-"""All that the replay of one plan keeps from row to row on one node, and the arrays that the kernel works on."""
+"""State that the replay of one plan keeps from row to row on one node, and the arrays that the kernel works on."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ __all__ = ["PlanState"]
 
 
 class PlanState:
-    """Where each client is counted, the sensors, and the permits of requests in progress; empty at first."""
+    """The accounts of clients, the sensors, and the permits of requests in progress; empty at first."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a step of the timeline does to the state of a plan: which quotas are in force, and what is known from there on.
+"""Steps of the timeline, applied to the state of a plan: the quotas in force, and what is known from there on.
 
 Starts, gaps and other breaks concern every plan, all other steps only the quotas in force.
 """
