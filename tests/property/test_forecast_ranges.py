@@ -26,7 +26,7 @@ from tests.replaying.kernel import closed_loop_of, forecast_events
 from tests.replaying.logs import random_records
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.replay import closed_loop_kernel as kernel
+from tidegate.pipeline.replay.kernel import closed_loop as kernel
 from tidegate.pipeline.replay.plan import Plan
 
 _JAVA, _LIBRDKAFKA, _KAFKA_PYTHON, _OTHER = "apache-kafka-java", "librdkafka", "kafka-python", ""

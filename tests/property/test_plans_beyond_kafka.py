@@ -18,7 +18,7 @@ from tests.replaying.plans import callback_of, random_groups, random_smooth
 from tidegate.config.windows import Windows
 from tidegate.pipeline.jobs.local import local_replay
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.replay.beyond_kafka import MOST_ATTEMPTS
+from tidegate.pipeline.replay.kernel.beyond_kafka import MOST_ATTEMPTS
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.quota import QuotaRecord
 from tidegate.quota.admin.groups import Groups

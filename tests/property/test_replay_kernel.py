@@ -11,7 +11,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.layout import BYTE_REASON, REQUEST_REASON
-from tidegate.pipeline.replay.kernel import replay, replay_kernel
+from tidegate.pipeline.replay.kernel.open_loop import replay, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaType
 from tidegate.quota.measure.bucket_kernel import bucket_peek

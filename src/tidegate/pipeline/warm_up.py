@@ -22,10 +22,10 @@ from tidegate.child_python import module_command
 from tidegate.pipeline.layout import ROW_TYPES, Rows
 from tidegate.pipeline.read.packing import pack, unpack
 from tidegate.pipeline.read.timeline import Timeline, empty_timeline
-from tidegate.pipeline.replay.beyond_kafka import REPLAY_MODULES, RUN_MODULES
-from tidegate.pipeline.replay.closed_loop_kernel import CLOSED_LOOP_MODULES, run
-from tidegate.pipeline.replay.compiled import cache_directory
-from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay
+from tidegate.pipeline.replay.kernel.beyond_kafka import REPLAY_MODULES, RUN_MODULES
+from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, run
+from tidegate.pipeline.replay.kernel.compiled import cache_directory
+from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, replay
 from tidegate.pipeline.replay.partition import Members, Partition
 from tidegate.pipeline.replay.plan import Plan, is_beyond_kafka
 from tidegate.pipeline.rollup import kernel as rollup_kernel

@@ -15,10 +15,10 @@ from tidegate.pipeline.jobs.local import local_usage
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
-from tidegate.pipeline.replay.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
-from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kernel
-from tidegate.pipeline.replay.compiled import cache_directory
-from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay_kernel
+from tidegate.pipeline.replay.kernel.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
+from tidegate.pipeline.replay.kernel.closed_loop import run_kernel, take_in_kernel
+from tidegate.pipeline.replay.kernel.compiled import cache_directory
+from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.rollup.kernel import usage_kernel
 from tidegate.pipeline.rollup.parts import compile_usage_kernel

@@ -9,51 +9,41 @@ yet. A state is JSON. Times in it are engine time; the state of a sensor is a sn
 
 import hashlib
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.layout import (
     COLD_START,
     EXACT,
-    LAST_MS,
     MISSING_ROWS,
     MUTATION,
     REASON,
     REASON_NAMES,
-    SWEPT,
     USE_COLUMNS,
 )
 from tidegate.pipeline.read.snapshots import is_bucket_state, is_sensor_state
 from tidegate.pipeline.read.steps import SensorState
 from tidegate.pipeline.read.timeline import Run, Timeline
-from tidegate.pipeline.replay.certainty import forget_swept, make_unknown
-from tidegate.pipeline.replay.plan import INDEX_BY_KEY, QUOTA_TYPES, Plan
-from tidegate.pipeline.replay.settings import SettingsBeyondKafka
-from tidegate.pipeline.replay.tables import SensorTable
+from tidegate.pipeline.replay.names import ClientNames
+from tidegate.pipeline.replay.plan import INDEX_BY_KEY, Plan
+from tidegate.pipeline.replay.state.permits import Permits
+from tidegate.pipeline.replay.state.plan_state import PlanState
 from tidegate.quota.admin.entity import Tags
-from tidegate.quota.measure.sensors import EXPIRY_MS
-from tidegate.quota.measure.snapshot import bucket_snapshot, rate_snapshot
 
 __all__ = [
     "Carried",
     "End",
-    "Permits",
     "StateRow",
     "carried_states",
     "ends_of",
     "following",
-    "new_sensors_reason",
-    "node_row",
-    "permits_row",
+    "go_on_from",
     "plan_digest",
-    "sensor_rows",
-    "sensors_of",
-    "without_new",
+    "sensor_key",
 ]
 
 STATE_FORMAT = 1
@@ -61,7 +51,6 @@ MAX_STATES = 4_000_000
 """Rows of one state; each names a client or an entity."""
 
 NODE, SENSOR_ROW, PERMITS = "node", "sensor", "permits"
-_HOLDS = {"unknown", "smooth"}  # where a sensor is not as a new one, whatever its samples
 _INT64 = 2**63
 _DAMAGED = "was it written by `tidegate replay --out`?"
 
@@ -70,17 +59,6 @@ StateRow = dict[str, Any]
 
 Key = tuple[int, Tags | str]
 """Place in `QUOTA_TYPES`, and the tags that a sensor counts under, or the name of its group."""
-
-
-class Permits(NamedTuple):
-    """The throttle that a connection remembers for the permits that its request has asked for."""
-
-    user: str
-    client_id: str
-    connection_id: int
-    last_ms: int
-    at_ms: int
-    reason: int
 
 
 class End(NamedTuple):
@@ -161,109 +139,22 @@ def _reason_between(before: End, first_seq: int, *, is_imported: bool) -> int:
     return before.gap_reason
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
-def node_row(
-    plan: Plan, node_id: int, end: End, *, reason: int, sensors_reason: int, since_ms: int
-) -> StateRow:
-    """Return the row of a node."""
-    state = {
-        "format": STATE_FORMAT,
-        "plan": plan_digest(plan),
-        "first_seq": end.first_seq,
-        "last_seq": end.last_seq,
-        "gap_reason": REASON_NAMES[end.gap_reason],
-        "lost_events": end.lost_events,
-        "reason": REASON_NAMES[reason],
-        "sensors_reason": REASON_NAMES[sensors_reason],
-        "since_ms": since_ms,
-    }
-    return _row(plan, node_id, NODE, None, None, state)
-
-
-def permits_row(plan: Plan, node_id: int, permits: Permits) -> StateRow:
-    """Return the row of a request that has asked for permits."""
-    state = {
-        "connection_id": permits.connection_id,
-        "last_ms": permits.last_ms,
-        "at_ms": permits.at_ms,
-        "reason": REASON_NAMES[permits.reason],
-    }
-    return _row(plan, node_id, PERMITS, permits.user, permits.client_id, state)
-
-
-def sensor_rows(
-    plan: Plan,
-    node_id: int,
-    table: SensorTable,
-    settings: npt.NDArray[np.int64],
-    sweeps: npt.NDArray[np.int64],
-    *,
-    beyond: SettingsBeyondKafka | None,
-) -> Iterator[StateRow]:
-    """Yield the rows of the sensors, after all sweeps. beyond: has the buckets of rates in smooth mode."""
-    latest_ms = np.append(np.maximum.accumulate(sweeps[::-1, 1])[::-1], np.iinfo(np.int64).min)
-    for (index, tags), number in table:
-        use, floats, ints = table.use[number], table.floats[number], table.ints[number]
-        smooth = None if beyond is None else beyond.snapshot(number)
-        if latest_ms[use[SWEPT]] > use[LAST_MS] + EXPIRY_MS:  # as `row_decision` finds it at the next use
-            floats, ints, smooth = np.zeros_like(floats), np.zeros_like(ints), None
-            if use[REASON] != EXACT:
-                forget_swept(settings, use, sweeps)
-        take = bucket_snapshot if index == MUTATION else rate_snapshot
-        state = {"quota_key": QUOTA_TYPES[index].key, "recorded_ms": int(use[LAST_MS])}
-        state |= take(floats.tolist(), ints.tolist(), 0)
-        if use[REASON] != EXACT:
-            state["unknown"] = use[REASON:].tolist()
-        if smooth is not None:
-            state["smooth"] = smooth
-        if isinstance(tags, str):
-            state["group"] = tags
-        user, client_id = (None, None) if isinstance(tags, str) else tags
-        yield _row(plan, node_id, SENSOR_ROW, user, client_id, state)
-
-
-def sensors_of(rows: Iterable[StateRow]) -> set[Key]:
-    """Return the sensors that the rows are of."""
-    return {_key(row, json.loads(row["state"])) for row in rows if row["kind"] == SENSOR_ROW}
-
-
-def without_new(rows: Iterable[StateRow]) -> Iterator[StateRow]:
-    """Yield the rows of one plan and node but for sensors that are as new ones: it is there for nothing."""
-    states = [(row, json.loads(row["state"])) for row in rows]
-    (node,) = [state for row, state in states if row["kind"] == NODE]
-    for row, state in states:
-        is_new = not state.get("samples") and not state.get("updated_ms") and not state.keys() & _HOLDS
-        if row["kind"] != SENSOR_ROW or not is_new or node["sensors_reason"] != REASON_NAMES[EXACT]:
-            yield row
-
-
-def new_sensors_reason(
-    reason: int, since_ms: int, settings: npt.NDArray[np.int64], sweeps: npt.NDArray[np.int64]
-) -> int:
-    """Return why a sensor that is made after all sweeps is not known, where one was made before for this reason."""
-    use = np.zeros((1, USE_COLUMNS), np.int64)
-    make_unknown(use, reason, since_ms)
-    if reason != EXACT and len(sweeps):
-        forget_swept(settings, use[0], sweeps)
-    return int(use[0, REASON])
-
-
-def _row(
-    plan: Plan, node_id: int, kind: str, user: str | None, client_id: str | None, state: Mapping[str, Any]
-) -> StateRow:
-    return {
-        "plan": plan.name,
-        "node_id": node_id,
-        "kind": kind,
-        "user": user,
-        "client_id": client_id,
-        "state": json.dumps(state, separators=(",", ":")),
-    }
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
+def go_on_from(carried: Carried, state: PlanState, names: ClientNames, *, is_imported: bool) -> None:
+    """Begin with what the hours before have left. Raises `UsageFilesError`."""
+    if not is_imported:
+        state.sensors.go_on_from(
+            carried.reason, sensors_reason=carried.sensors_reason, since_ms=carried.since_ms
+        )
+    state.sensors.stated.take(carried.sensors.values(), sweep=0)
+    numbers = {names[client]: client for client in range(len(names))} if carried.permits else {}
+    state.permits.make_room(len(carried.permits))
+    for permits in carried.permits:
+        client = numbers.get((permits.user, permits.client_id))
+        if client is None:
+            state.permits.elsewhere.append(permits)
+        else:
+            state.lookup.look_up(MUTATION, np.array([client]))
+            state.permits.put(permits, int(state.lookup.account_of[MUTATION, client]))
 
 
 def carried_states(
@@ -292,7 +183,7 @@ def carried_states(
             if row["kind"] == NODE:
                 nodes[key] = _checked_node(state, wanted[row["plan"]], of)
             elif row["kind"] == SENSOR_ROW:
-                sensor = _key(row, state)
+                sensor = sensor_key(row, state)
                 sensors.setdefault(key, {})[sensor] = _sensor(state, sensor[1], row["state"])
             elif row["kind"] == PERMITS:
                 permits.setdefault(key, []).append(_permits(state, row["user"] or "", row["client_id"] or ""))
@@ -326,6 +217,15 @@ def carried_states(
     }
 
 
+def sensor_key(row: Mapping[str, Any], state: Mapping[str, Any]) -> Key:
+    """Return the sensor that a row is of. Raises `ValueError`."""
+    tags = row["user"] or "", row["client_id"] or ""
+    group = state.get("group")
+    if group is not None and (type(group) is not str or tags != ("", "")):
+        raise ValueError("it is of no group")
+    return INDEX_BY_KEY[state["quota_key"]], tags if group is None else group
+
+
 def _checked_node(state: Any, plan: Plan, of: str) -> Mapping[str, Any]:
     if state["format"] != STATE_FORMAT:
         raise ConfigError(
@@ -341,14 +241,6 @@ def _checked_node(state: Any, plan: Plan, of: str) -> Mapping[str, Any]:
         REASON_NAMES.index(state[name])
     _int(state["since_ms"]), _int(state["first_seq"]), _int(state["last_seq"])
     return state  # type: ignore[no-any-return]
-
-
-def _key(row: Mapping[str, Any], state: Mapping[str, Any]) -> Key:
-    tags = row["user"] or "", row["client_id"] or ""
-    group = state.get("group")
-    if group is not None and (type(group) is not str or tags != ("", "")):
-        raise ValueError("it is of no group")
-    return INDEX_BY_KEY[state["quota_key"]], tags if group is None else group
 
 
 def _sensor(state: Any, tags: Tags | str, text: str) -> SensorState:

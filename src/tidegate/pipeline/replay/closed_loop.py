@@ -24,14 +24,14 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import LONGEST_MS, ROW_TYPES, THROTTLED, TOTAL_MS, Int32s, Int64s, Rows
 from tidegate.pipeline.read.steps import Step
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay import closed_loop_kernel as kernel
-from tidegate.pipeline.replay.beyond_kafka import run_kernel_beyond_kafka
-from tidegate.pipeline.replay.closed_loop_kernel import ClosedLoop, run_kernel, take_in_kernel
+from tidegate.pipeline.replay.kernel import closed_loop as kernel
+from tidegate.pipeline.replay.kernel.beyond_kafka import run_kernel_beyond_kafka
+from tidegate.pipeline.replay.kernel.closed_loop import ClosedLoop, run_kernel, take_in_kernel
 from tidegate.pipeline.replay.names import ClientNames
-from tidegate.pipeline.replay.pending import roomy_pending
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.wanted import SharedWanted
+from tidegate.pipeline.replay.state.lookup import SharedWanted
+from tidegate.pipeline.replay.state.steps import STOPS
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["MAX_WAITING_ROWS", "MEMORY_ROWS", "ClosedLoopReplay"]
@@ -68,7 +68,7 @@ class ClosedLoopReplay(PlanReplay):
         self._idle_wanted_at = _CROWD
         self._latest_ms = kernel.NEVER_MS
         self._take_in = take_in_kernel()
-        self._run_loop = run_kernel_beyond_kafka() if self._beyond.is_needed else run_kernel()
+        self._run_loop = run_kernel_beyond_kafka() if self._state.sensors.beyond.is_needed else run_kernel()
         waiting = _slots(_FEW)
         self._loop = ClosedLoop(
             connections=np.zeros((0, kernel.CONNECTION_COLUMNS), np.int64),
@@ -133,7 +133,7 @@ class ClosedLoopReplay(PlanReplay):
         return taken
 
     def _take(self, step: Step) -> None:
-        is_cut = step.kind in ("start", "gap", "break")
+        is_cut = step.kind in STOPS
         if is_cut:
             self._decide(MAX_INT64, step.seq)
         for replay in self._bounding:
@@ -147,8 +147,8 @@ class ClosedLoopReplay(PlanReplay):
             return
         for replay in self._bounding:
             replay._run(rows, decisions, first, end)
-        mutations = self._open_accounts(rows, first, end)
-        self._pending = roomy_pending(self._pending, mutations + int(self._loop.counts[kernel.MUTATIONS]))
+        mutations = self._state.lookup.open_accounts(rows, first, end)
+        self._state.permits.make_room(mutations + int(self._loop.counts[kernel.MUTATIONS]))
         self._make_room(end - first)
         order_ms = np.maximum.accumulate(np.append(self._latest_ms, rows.ts_ms[first:end]))[1:]
         connection = self._connections(rows.connection_id[first:end])
@@ -161,7 +161,7 @@ class ClosedLoopReplay(PlanReplay):
         self._loop = self._loop._replace(
             felt=_longer(self._loop.felt, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
-        state = self._whole(self.state())
+        state = self._state.sensors.beyond.extended(self.state())
         has_throttled = self._loop.counts[kernel.HAS_THROTTLED]
         while not self._run_loop(state, self._loop, until_ms, end_seq):
             if len(self._loop.log):
@@ -175,8 +175,8 @@ class ClosedLoopReplay(PlanReplay):
     def _with_clients(self, clients: int) -> "ClosedLoopReplay":
         """Return a copy that goes on with clients of another kind."""
         shared = (
-            self._plan, self._names, self._timeline, self._steps, self._definitions, self._wanted,
-            self._take_in, self._run_loop,
+            self._plan, self._names, self._timeline, self._steps, self._take_in, self._run_loop,
+            self._state.lookup.definitions, self._state.lookup.wanted,
         )  # fmt: skip
         other = copy.deepcopy(self, {id(each): each for each in shared})
         other._loop = other._loop._replace(log=self._loop.log[:0])

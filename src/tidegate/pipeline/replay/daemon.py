@@ -17,7 +17,7 @@ def main() -> None:
         Exception
     ):  # whatever is wrong shows in the worker, which says what it was doing
         import tidegate.pipeline.replay.partition  # noqa: F401
-        from tidegate.pipeline.replay.kernel import replay_kernel
+        from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 
         replay_kernel()
     manager()

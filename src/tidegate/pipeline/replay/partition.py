@@ -42,7 +42,7 @@ from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
-from tidegate.pipeline.replay.wanted import SharedWanted
+from tidegate.pipeline.replay.state.lookup import SharedWanted
 from tidegate.pipeline.schemas import (
     BLOCKS,
     LIMITS_BY_NODE,

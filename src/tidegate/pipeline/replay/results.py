@@ -12,7 +12,7 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.tables import Limit, Used
+from tidegate.pipeline.replay.state.tables import Limit, Used
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.admin.sanitizer import desanitize

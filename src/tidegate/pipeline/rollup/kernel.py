@@ -5,7 +5,7 @@ delivered and request time, which measures as the quota's would (B§1.3, 1.4, 4.
 in one minute of it, for which is added up. Each pass does one thing, which the processor does faster than all at once.
 `count_buckets` takes the rows of a cell together, so that what it counts in stays in the cache; `measure` takes them as
 they come, as a sensor that is used again at once waits for what was just written to it. All functions are written for
-numba, as `replay.kernel`.
+numba, as `replay.kernel.open_loop`.
 """
 
 import functools
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled
 from tidegate.pipeline.rollup import percentiles
 from tidegate.pipeline.rollup.percentiles import BUCKETS, bucket_of
 from tidegate.quota.managers.request import PERCENT_PER_NS
@@ -126,9 +126,8 @@ def usage_kernel() -> UsageKernel:
     """Return the passes compiled."""
     engine = vars(compile_kernel(compiled))
     names = {**vars(percentiles), **globals(), **engine}
-    names |= compile_together((bucket_of,), names, inlined=True)
-    names |= compile_together((rate_record, rate_decide), {**vars(rate_kernel), **engine}, inlined=True)
-    names |= compile_together((_use, _measure), names, inlined=True)
+    names |= compile_together((), {**vars(rate_kernel), **engine}, inlined=(rate_record, rate_decide))
+    names |= compile_together((), names, inlined=(bucket_of, _use, _measure))
     made = (
         compile_cached(each, names, modules=KERNEL_MODULES)
         for each in (add_up, sort_rows, count_buckets, measure)

@@ -14,8 +14,9 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.steps import Step, Steps
 from tidegate.pipeline.read.timeline import empty_timeline
-from tidegate.pipeline.replay import closed_loop, closed_loop_kernel
+from tidegate.pipeline.replay import closed_loop
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
+from tidegate.pipeline.replay.kernel import closed_loop as closed_loop_kernel
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 

@@ -17,7 +17,7 @@ from tidegate.in_slices import run_at_once
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.local import local_replay, local_usage
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.replay.kernel import replay_kernel
+from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.report.notes import late_notes
 from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS

@@ -6,10 +6,10 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.timeline import empty_timeline
-from tidegate.pipeline.replay.kernel import driver_names
+from tidegate.pipeline.replay.kernel.open_loop import driver_names
+from tidegate.pipeline.replay.kernel.row_decision import Decided
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.row_decision import Decided
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _T0 = 1_700_000_000_000

@@ -21,7 +21,7 @@ from tidegate.pipeline.layout import (
     TALLIES,
     USE_COLUMNS,
 )
-from tidegate.pipeline.replay.certainty import make_stated, make_unknown
+from tidegate.pipeline.replay.kernel.certainty import make_stated, make_unknown
 from tidegate.quota.admin.entity import QuotaEntity, Tags
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
 from tidegate.quota.measure.throttle import UNLIMITED

@@ -2,9 +2,9 @@
 
 from tidegate.pipeline.layout import AFTER_GAP, EXACT, REASON, UNKNOWN_MS
 from tidegate.pipeline.read.steps import SensorState
-from tidegate.pipeline.replay.settings import SettingsBeyondKafka
-from tidegate.pipeline.replay.stated import StatedSensors
-from tidegate.pipeline.replay.tables import SensorTable
+from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
+from tidegate.pipeline.replay.state.stated import StatedSensors
+from tidegate.pipeline.replay.state.tables import SensorTable
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 

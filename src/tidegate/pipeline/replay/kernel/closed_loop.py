@@ -32,9 +32,15 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.replay.compiled import compile_cached, compile_together
-from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _add, _tally_row, _tally_throttle, driver_names
-from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps, was_taken_back
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together
+from tidegate.pipeline.replay.kernel.open_loop import (
+    KERNEL_MODULES,
+    _add,
+    _tally_row,
+    _tally_throttle,
+    driver_names,
+)
+from tidegate.pipeline.replay.kernel.row_decision import decide_row, pass_sweeps, was_taken_back
 
 __all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "loop_names", "run", "run_kernel", "take_in_kernel"]
 

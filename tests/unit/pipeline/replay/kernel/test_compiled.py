@@ -7,9 +7,9 @@ from pathlib import Path
 
 import tidegate
 from tidegate.config import windows
-from tidegate.pipeline.replay import pending
-from tidegate.pipeline.replay.compiled import cache_directory, compile_together
-from tidegate.pipeline.replay.pending import PENDING_KERNEL, empty_pending
+from tidegate.pipeline.replay.kernel import pending
+from tidegate.pipeline.replay.kernel.compiled import cache_directory, compile_together
+from tidegate.pipeline.replay.kernel.pending import PENDING_KERNEL, empty_pending
 
 
 def test_the_cache_is_named_after_what_is_compiled(tmp_path):
@@ -40,7 +40,7 @@ def test_a_home_that_cannot_be_written_needs_no_cache(tmp_path):
     blocked = tmp_path / "file"
     blocked.touch()
     program = (
-        "from tidegate.pipeline.replay import compiled, pending;"
+        "from tidegate.pipeline.replay.kernel import compiled, pending;"
         "f = compiled.compile_cached(pending._home, vars(pending), modules=[pending]);"
         "print(f(pending.empty_pending(), 1) >= 0)"
     )
@@ -56,7 +56,7 @@ def test_what_was_compiled_of_an_archive_is_found_again(tmp_path):
     package = Path(tidegate.__file__).parent
     archive = Path(shutil.make_archive(str(tmp_path / "first"), "zip", package.parent, package.name))
     program = (
-        "from tidegate.pipeline.replay import compiled, pending;"
+        "from tidegate.pipeline.replay.kernel import compiled, pending;"
         "f = compiled.compile_cached(pending._home, vars(pending), modules=[pending]);"
         "f(pending.empty_pending(), 1);"
         "print('.zip' in pending.__file__, sum(f.stats.cache_hits.values()))"

@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.pipeline.layout import CHECKS_FIRST, FETCH, HELD, MODE_COLUMNS, WANTED, Floats, Int64s
-from tidegate.pipeline.replay.beyond_kafka import SMOOTH_FLOATS
+from tidegate.pipeline.layout import (
+    CHECKS_FIRST,
+    FETCH,
+    HELD,
+    MODE_COLUMNS,
+    WANTED,
+    Floats,
+    Int64s,
+    State,
+    StateBeyondKafka,
+)
+from tidegate.pipeline.replay.kernel.beyond_kafka import SMOOTH_FLOATS
 from tidegate.pipeline.replay.plan import is_beyond_kafka
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
@@ -59,6 +69,12 @@ class SettingsBeyondKafka:
         self.floats.fill(0.0)
         self.ints.fill(0)
         self.modes[:, HELD] = 0
+
+    def extended(self, state: State) -> Any:
+        """Return the state of the kernel that is needed: `state`, or `StateBeyondKafka`."""
+        if not self.is_needed:
+            return state
+        return StateBeyondKafka(*state, self.floats, self.ints, self.modes)
 
     def choose(self, index: int, rate: int, tags: Tags | str, *, rates: int) -> bool:
         """Set the mode for the next use of the row `rate` of `rates`; return whether that mode is smooth."""

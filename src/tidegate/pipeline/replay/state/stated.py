@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import MUTATION, REASON
 from tidegate.pipeline.read.steps import SensorState
-from tidegate.pipeline.replay.certainty import make_unknown
+from tidegate.pipeline.replay.kernel.certainty import make_unknown
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY
-from tidegate.pipeline.replay.settings import SettingsBeyondKafka
-from tidegate.pipeline.replay.tables import SensorTable
+from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
+from tidegate.pipeline.replay.state.tables import SensorTable
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.measure.snapshot import restore_bucket, restore_rate
+from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["StatedSensors"]
 
@@ -49,9 +50,10 @@ class StatedSensors:
             if key in self._lost:
                 make_unknown(self._table(key).use[number : number + 1], *self._lost.pop(key))
 
-    def waiting(self) -> list[Key]:
-        """Return the sensors whose state waits."""
-        return list(self._waiting)
+    def use_all(self) -> None:
+        """Make the sensors whose state waits, and restore them. Raises `UsageFilesError`."""
+        for key in list(self._waiting):
+            self.note_used(key, self._table(key).number(key, bound=UNLIMITED))
 
     def lose(self, reason: int, since_ms: int) -> None:
         """Mark the waiting states as not known: up to `since_ms` anything may have been recorded."""

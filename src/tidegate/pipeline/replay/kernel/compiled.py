@@ -35,13 +35,18 @@ def compiled(
 
 
 def compile_together(
-    functions: Iterable[Callable[..., Any]], names: dict[str, Any], *, inlined: bool = False
+    functions: Iterable[Callable[..., Any]],
+    names: dict[str, Any],
+    *,
+    inlined: Iterable[Callable[..., Any]] = (),
 ) -> dict[str, Any]:
-    """Return the functions compiled, by name, each seeing `names` and the compiled forms of the others."""
+    """Return the functions compiled, by name, each seeing `names` and the compiled forms of the others.
+
+    inlined: more functions, which are inlined into their callers.
+    """
     names = dict(names)
-    together = {
-        function.__name__: compiled(_seeing(function, names), inlined=inlined) for function in functions
-    }
+    together = {each.__name__: compiled(_seeing(each, names)) for each in functions}
+    together |= {each.__name__: compiled(_seeing(each, names), inlined=True) for each in inlined}
     names.update(together)
     return together
 

@@ -3,10 +3,13 @@
 The order in which it charges is that of `tidegate.server.decision`; a property test holds the two together
 (decision 0042). Rates and token buckets are the engine's own functions (`tidegate.quota.measure.engine_kernel`).
 
-`decide_row` looks at its row and at the sensors of its state, and at no other row: who calls it may decide a row at
-another time than it was recorded at, and against several states. All functions are written for numba: arguments by
-position, nothing but numbers and arrays, no array made. Those in `INLINED` are inlined where they are called, as
-handing a `State` on costs more than what is done with it.
+`decide_row` reads its row and the sensors of its state, and no other row. A caller may decide a row at another time
+than the recorded one, and against several states. All functions are written for numba: arguments by position, nothing
+but numbers and arrays, no array made. Functions in `INLINED` are inlined into their callers: passing a `State` costs
+more than what they do.
+
+The functions in `EXCHANGED` follow Kafka's own rules. `beyond_kafka` compiles `decide_row` and `take_permits` again
+with other functions of these names, so a replay without extensions runs no code of them (decision 0080).
 """
 
 from typing import NamedTuple
@@ -45,7 +48,7 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.replay.certainty import (
+from tidegate.pipeline.replay.kernel.certainty import (
     bucket_reason,
     follow_bucket,
     follow_rate,
@@ -53,7 +56,7 @@ from tidegate.pipeline.replay.certainty import (
     lose_bytes,
     note_record,
 )
-from tidegate.pipeline.replay.pending import pending_put, pending_take
+from tidegate.pipeline.replay.kernel.pending import pending_put, pending_take
 from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_record, bucket_tokens
 from tidegate.quota.measure.rate_kernel import rate_configure, rate_decide, rate_record
@@ -61,14 +64,15 @@ from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.throttle import narrow_to_int32, tokens_throttle_ms
 
 __all__ = [
+    "EXCHANGED",
     "INLINED",
     "ROW_KERNEL",
     "Decided",
     "decide_row",
-    "is_forgotten",
+    "note_swept",
     "pass_sweeps",
-    "ready_bucket",
     "ready_rate",
+    "take_permits",
     "was_taken_back",
 ]
 
@@ -109,7 +113,7 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     if flags & KIND_BITS == MUTATION_ROW:
         account, amount = state.account_of[MUTATION, client], rows.amount[at]
         if settings[MUTATION]:
-            is_rejected = _take_permits(state, account, rows.connection_id[at], flags, amount, now_ms)
+            is_rejected = take_permits(state, account, rows.connection_id[at], flags, amount, now_ms)
             if byte_reason == EXACT:
                 byte_reason = bucket_reason(state, account)
         elif byte_reason != EXACT:  # there may have been a quota, whose throttle the request is told
@@ -117,11 +121,8 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     elif flags & CHARGE_BITS == PRODUCE_CHARGE:
         account, amount = state.account_of[PRODUCE, client], rows.amount[at]
         if settings[PRODUCE]:
-            rate = ready_rate(state, account, now_ms)
-            byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
-            if state.rate_use[rate, REASON] != EXACT:
-                reason = follow_rate(state, account, rate, amount, False, now_ms)
-                byte_reason = reason if byte_reason == EXACT else byte_reason
+            byte_ms, reason = decide_bytes(state, account, amount, amount, now_ms)
+            byte_reason = reason if byte_reason == EXACT else byte_reason
     elif flags & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
         last_ms, at_ms, account, reason = pending_take(state.pending, rows.connection_id[at])
         if last_ms != 0:
@@ -150,25 +151,51 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     if flags & CHARGE_BITS == FETCH_CHARGE and settings[FINDS_LIMITS] and was_taken_back(rows, at):
         account = state.account_of[FETCH, client]
     elif flags & CHARGE_BITS == FETCH_CHARGE:
-        account = state.account_of[FETCH, client]
-        is_capped = rows.amount[at] > state.accounts[account, CAP_BYTES]
-        amount = min(rows.amount[at], state.accounts[account, CAP_BYTES])
-        if settings[FETCH] or request_ms > 0:
-            rate = ready_rate(state, account, now_ms)
-            floats, ints = state.rate_floats[rate], state.rate_ints[rate]
-            if settings[FETCH]:
-                byte_ms = rate_decide(floats, ints, float(amount), now_ms)
-            if state.rate_use[rate, REASON] != EXACT:
-                reason = follow_rate(state, account, rate, rows.amount[at], False, now_ms)
-                byte_reason = reason if byte_reason == EXACT and settings[FETCH] else byte_reason
-            if byte_ms > 0 or request_ms > 0:
-                rate_record(floats, ints, -float(amount), now_ms)
+        account, most = state.account_of[FETCH, client], rows.amount[at]
+        is_capped = most > state.accounts[account, CAP_BYTES]
+        amount = min(most, state.accounts[account, CAP_BYTES])
+        if settings[FETCH]:
+            byte_ms, reason = decide_bytes(state, account, amount, most, now_ms)
+            byte_reason = reason if byte_reason == EXACT else byte_reason
+        if (byte_ms > 0 or request_ms > 0) and not is_observed(state, flags):
+            take_back(state, account, amount, most, now_ms)
         if is_capped and byte_reason == EXACT:
             byte_reason = CAPPED_FETCH
         if byte_reason != EXACT or request_reason != EXACT:
             lose_bytes(state, account, max(byte_reason, request_reason), now_ms)
 
+    if is_observed(state, flags) and (byte_ms > 0 or request_ms > 0):
+        byte_ms = request_ms = 0
     return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount, byte_reason, request_reason)
+
+
+def take_permits(
+    state: State, account: int, connection_id: int, flags: int, permits: int, now_ms: int
+) -> bool:
+    """Charge permits, store with the connection how long they throttle, and return whether they are refused."""
+    bucket: int = state.accounts[account, SENSOR]
+    if state.bucket_use[bucket, READY] != state.settings[SWEEP]:
+        _prepare_bucket(state, account, bucket)
+    floats, ints, use = state.bucket_floats[bucket], state.bucket_ints[bucket], state.bucket_use[bucket]
+    last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)
+    if use[REASON] != EXACT:
+        follow_bucket(use, now_ms)
+    is_strict = flags & STRICT != 0 and not is_observed(state, flags)
+    if is_strict:
+        tokens = bucket_tokens(floats, ints, now_ms)
+    is_rejected = is_strict and tokens < 0.0
+    if not is_rejected:  # a refusal is no record
+        charge_permits(state, bucket, permits, now_ms)
+        use[LAST_MS] = now_ms
+    if not is_strict:
+        tokens = bucket_tokens(floats, ints, now_ms)
+    if tokens < 0.0:
+        last_ms, at_ms = tokens_throttle_ms(tokens, state.bounds[account]), now_ms
+        reason = EXACT
+    if reason == EXACT:
+        reason = bucket_reason(state, account)
+    pending_put(state.pending, connection_id, last_ms, at_ms, account, reason)
+    return is_rejected
 
 
 def was_taken_back(rows: Rows, at: int) -> bool:
@@ -184,32 +211,37 @@ def pass_sweeps(state: State, seq: int) -> None:
     state.settings[SWEEP] = sweep
 
 
-def _take_permits(
-    state: State, account: int, connection_id: int, flags: int, permits: int, now_ms: int
-) -> bool:
-    """Charge permits, store with the connection how long they throttle, and return whether they are refused."""
-    bucket = ready_bucket(state, account)
-    floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
-    last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)
-    if state.bucket_use[bucket, REASON] != EXACT:
-        follow_bucket(state.bucket_use[bucket], now_ms)
-    is_strict = flags & STRICT != 0
-    if is_strict:
-        tokens = bucket_tokens(floats, ints, now_ms)
-    is_rejected = is_strict and tokens < 0.0
-    if not is_rejected:
-        bucket_record(floats, ints, float(permits), now_ms)
-        state.bucket_use[bucket, LAST_MS] = now_ms
-    if not is_strict:
-        tokens = bucket_tokens(floats, ints, now_ms)
-    own_reason = bucket_reason(state, account)
-    if tokens < 0.0:
-        last_ms, at_ms = tokens_throttle_ms(tokens, state.bounds[account]), now_ms
-        reason = EXACT
-    if reason == EXACT:
-        reason = own_reason
-    pending_put(state.pending, connection_id, last_ms, at_ms, account, reason)
-    return is_rejected
+# --- exchanged by `beyond_kafka` --------------------------------------------------------------------------------------
+
+
+def is_observed(state: State, flags: int) -> bool:
+    """Return whether the decision was not applied to the client of the row: never, by Kafka's own rules."""
+    return False
+
+
+def decide_bytes(state: State, account: int, amount: int, most: int, now_ms: int) -> tuple[int, int]:
+    """Charge bytes to the account; return the throttle time, and why it is not exact.
+
+    most: the largest number of bytes that may have been charged.
+    """
+    rate = ready_rate(state, account, now_ms)
+    byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
+    if state.rate_use[rate, REASON] == EXACT:
+        return byte_ms, EXACT
+    return byte_ms, follow_rate(state, account, rate, most, False, now_ms)
+
+
+def take_back(state: State, account: int, amount: int, most: int, now_ms: int) -> None:
+    """Subtract the bytes of a fetch that is answered empty, whether or not they were charged (B§6.3)."""
+    rate = ready_rate(state, account, now_ms)
+    if not state.settings[FETCH] and state.rate_use[rate, REASON] != EXACT:
+        follow_rate(state, account, rate, most, False, now_ms)
+    rate_record(state.rate_floats[rate], state.rate_ints[rate], -float(amount), now_ms)
+
+
+def charge_permits(state: State, bucket: int, permits: int, now_ms: int) -> None:
+    """Charge permits to a bucket."""
+    bucket_record(state.bucket_floats[bucket], state.bucket_ints[bucket], float(permits), now_ms)
 
 
 # --- sensors ----------------------------------------------------------------------------------------------------------
@@ -224,22 +256,12 @@ def ready_rate(state: State, account: int, now_ms: int) -> int:
     return rate
 
 
-def ready_bucket(state: State, account: int) -> int:
-    """Return the account's bucket, ready to be asked; a refusal is no record."""
-    bucket: int = state.accounts[account, SENSOR]
-    if state.bucket_use[bucket, READY] != state.settings[SWEEP]:
-        _prepare_bucket(state, account, bucket)
-    return bucket
-
-
 def _prepare_rate(state: State, account: int, rate: int) -> None:
     """Make a rate ready: forgotten if a sweep found it idle, configured, and marked with the sweep."""
     floats, ints, settings = state.rate_floats[rate], state.rate_ints[rate], state.settings
-    if is_forgotten(settings, state.rate_use, state.sweeps, rate):
+    if note_swept(settings, state.rate_use, state.sweeps, rate):
         floats[:] = 0.0
         ints[:] = 0
-        if state.rate_use[rate, REASON] != EXACT:
-            forget_swept(settings, state.rate_use[rate], state.sweeps)
     cap_ms = state.accounts[account, CAP_MS]
     rate_configure(floats, ints, state.bounds[account], settings[SAMPLES], settings[WINDOW_MS], cap_ms)
     state.rate_use[rate, READY] = state.rate_use[rate, SWEPT] = settings[SWEEP]
@@ -248,23 +270,24 @@ def _prepare_rate(state: State, account: int, rate: int) -> None:
 def _prepare_bucket(state: State, account: int, bucket: int) -> None:
     """Make a bucket ready, likewise."""
     floats, ints, settings = state.bucket_floats[bucket], state.bucket_ints[bucket], state.settings
-    if is_forgotten(settings, state.bucket_use, state.sweeps, bucket):
+    if note_swept(settings, state.bucket_use, state.sweeps, bucket):
         floats[:] = 0.0
         ints[:] = 0
-        if state.bucket_use[bucket, REASON] != EXACT:
-            forget_swept(settings, state.bucket_use[bucket], state.sweeps)
     samples, window_ms = settings[BUCKET_SAMPLES], settings[BUCKET_WINDOW_MS]
     bucket_configure(floats, ints, state.bounds[account], samples, window_ms)
     state.bucket_use[bucket, READY] = state.bucket_use[bucket, SWEPT] = settings[SWEEP]
 
 
-def is_forgotten(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
-    """Return whether a sweep since its last use found the sensor idle. Follows: B§1.2 (expiry)."""
+def note_swept(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
+    """Note a sweep that found the sensor idle since its last use; return whether there was one (B§1.2, expiry)."""
     for sweep in range(use[sensor, SWEPT], settings[SWEEP]):
         if sweeps[sweep, 1] - use[sensor, LAST_MS] > EXPIRY_MS:
+            if use[sensor, REASON] != EXACT:
+                forget_swept(settings, use[sensor], sweeps)
             return True
     return False
 
 
-ROW_KERNEL = (was_taken_back, is_forgotten, _prepare_rate, _prepare_bucket, ready_bucket, _take_permits)
-INLINED = (pass_sweeps, ready_rate, decide_row)
+EXCHANGED = (is_observed, decide_bytes, take_back, charge_permits)
+ROW_KERNEL = (was_taken_back, note_swept, _prepare_rate, _prepare_bucket, take_permits)
+INLINED = (pass_sweeps, ready_rate, decide_row, *EXCHANGED)

@@ -13,7 +13,7 @@ from tidegate.pipeline.layout import (
     PRODUCE_CHARGE,
     REQUEST,
 )
-from tidegate.pipeline.replay.kernel import find_wanted, wanted_kernel
+from tidegate.pipeline.replay.kernel.open_loop import find_wanted, wanted_kernel
 
 _CLIENTS = 5
 _ROWS = {

@@ -53,11 +53,11 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.replay import certainty, pending, row_decision
-from tidegate.pipeline.replay.certainty import CERTAINTY_KERNEL
-from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
-from tidegate.pipeline.replay.pending import PENDING_KERNEL
-from tidegate.pipeline.replay.row_decision import (
+from tidegate.pipeline.replay.kernel import certainty, pending, row_decision
+from tidegate.pipeline.replay.kernel.certainty import CERTAINTY_KERNEL
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.kernel.pending import PENDING_KERNEL
+from tidegate.pipeline.replay.kernel.row_decision import (
     INLINED,
     ROW_KERNEL,
     Decided,
@@ -86,7 +86,7 @@ def replay_kernel() -> Kernel:
 @functools.cache
 def wanted_kernel() -> Callable[[Int16s, Int32s, Int64s, Int64s, Int64s], tuple[int, int]]:
     """Return `find_wanted` compiled."""
-    names = {**globals(), **compile_together((_want,), globals(), inlined=True)}
+    names = {**globals(), **compile_together((), globals(), inlined=(_want,))}
     return compile_cached(find_wanted, names, modules=KERNEL_MODULES)
 
 
@@ -99,12 +99,11 @@ def driver_names() -> dict[str, Any]:
         **vars(row_decision),
         **globals(),
         **engine,
-        **compile_together(_ENGINE_INLINED, {**vars(rate_kernel), **engine}, inlined=True),
+        **compile_together((), {**vars(rate_kernel), **engine}, inlined=_ENGINE_INLINED),
         **compile_together(PENDING_KERNEL, vars(pending)),
     }
-    names |= compile_together(CERTAINTY_KERNEL, names, inlined=True)
-    names |= compile_together((*ROW_KERNEL, *_TALLY_KERNEL), names)
-    return names | compile_together((*INLINED, _tally_row), names, inlined=True)
+    inlined = (*CERTAINTY_KERNEL, *INLINED, _tally_row)
+    return names | compile_together((*ROW_KERNEL, *_TALLY_KERNEL), names, inlined=inlined)
 
 
 def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) -> None:

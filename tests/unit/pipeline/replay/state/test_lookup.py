@@ -13,7 +13,7 @@ from tidegate.pipeline.layout import (
     ROW_TYPES,
     Rows,
 )
-from tidegate.pipeline.replay.wanted import SharedWanted, wanted_of
+from tidegate.pipeline.replay.state.lookup import SharedWanted, wanted_of
 
 
 def _rows(flags, clients):

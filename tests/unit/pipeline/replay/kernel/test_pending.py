@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.pipeline.replay.pending import empty_pending, pending_put, pending_take, roomy_pending
+from tidegate.pipeline.replay.kernel.pending import empty_pending, pending_put, pending_take, roomy_pending
 
 _connections = st.one_of(
     st.integers(0, 5), st.integers(0, 2**62), st.sampled_from([64, 128, 2**32, 2**33 + 64])

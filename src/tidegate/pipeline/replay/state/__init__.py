@@ -1,0 +1,1 @@
+"""The state that the replay of one plan keeps from row to row: accounts, sensors and permits."""
