@@ -100,8 +100,10 @@ def test_without_limits_nothing_comes_later(seed):
     assert [row[2:5] for row in closed.decisions] == [
         tuple(row) for row in opened.decisions[:, : layout.IS_CAPPED].tolist()
     ]
-    unfelt = dict.fromkeys(set(layout.FELT_COLUMNS) - {"recorded_requests", "recorded_amount"})
-    assert sorted(repr(result | unfelt) for result in closed.results) == sorted(map(repr, opened.results))
+    not_forecast = dict.fromkeys(set(layout.FORECAST_COLUMNS) - {"recorded_requests", "recorded_amount"})
+    assert sorted(repr(result | not_forecast) for result in closed.results) == sorted(
+        map(repr, opened.results)
+    )
     assert all(result["waited_ms"] == 0 for result in closed.results)
 
 

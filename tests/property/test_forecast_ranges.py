@@ -164,7 +164,7 @@ def test_ranges_are_those_of_clients_of_one_kind_from_the_beginning(seed, batch_
             account for account, _, _ in found._accounts
         ]
         tallies.append(alone._accounts.tallies[used.numbers])
-    ranges = found.felt(used.numbers)
+    ranges = found.forecasts(used.numbers)
     for name, column in (("throttle_ms", layout.TOTAL_MS), ("throttled_requests", layout.THROTTLED)):
         columns = np.array([tally[:, column] for tally in tallies])
         assert ranges[f"{name}_low"].to_pylist() == columns.min(axis=0).tolist()

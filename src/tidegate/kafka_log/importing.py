@@ -1,8 +1,8 @@
 """`tidegate import`: request logs of real brokers become a usage record, in processes side by side.
 
 The files are read here, block by block; other processes make columns of the lines; hour by hour they are sorted and
-written as Parquet. What is held in memory is the rows of one hour, blocks under way, and what requests told of topics
-and quotas.
+written as Parquet. What is held in memory is the rows of one hour, blocks under way, and what requests state
+about topics and quotas.
 """
 
 import os
@@ -24,19 +24,19 @@ import pyarrow.parquet as pq
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.errors import ConfigError
+from tidegate.kafka_log.exchanges import (
+    Topics,
+    events_before,
+    exchange_events,
+    move_to_controller,
+    move_to_handler_start,
+)
 from tidegate.kafka_log.line import has_fractions
 from tidegate.kafka_log.log_files import BLOCK_BYTES, LogFile, LogFileError, Source, find_logs
 from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.no_requests import no_requests_error
-from tidegate.kafka_log.requests import RequestColumns, Told
-from tidegate.kafka_log.told import (
-    Topics,
-    events_before,
-    move_to_controller,
-    move_to_handler_start,
-    told_events,
-)
+from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
 from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US
@@ -91,7 +91,7 @@ class _Taken:
     """The result of reading a block of lines."""
 
     table: pa.Table
-    told: list[Told]
+    exchanges: list[LoggedExchange]
     has_zookeeper: bool
     lines: int
     requests: int
@@ -113,10 +113,10 @@ class _File:
 
 @dataclass(slots=True)
 class _Node:
-    """The unfinished import of one node: rows by hour, in memory or in files, and what its requests told."""
+    """The unfinished import of one node: rows by hour, in memory or in files, and what its requests state."""
 
     node_id: int
-    told: list[Told] = field(default_factory=list)
+    exchanges: list[LoggedExchange] = field(default_factory=list)
     has_zookeeper: bool = False
     held: dict[int, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     aside: dict[int, list[Path]] = field(default_factory=lambda: defaultdict(list))
@@ -325,9 +325,9 @@ class _Import:
             self._rejected.append(f"{file.path}:{file.lines + number}: {reason}\n")
         before = file.number * _LINES_PER_FILE + file.lines
         file.lines += taken.lines
-        for told in taken.told:
-            told.line += before
-        node.told += taken.told
+        for exchange in taken.exchanges:
+            exchange.line += before
+        node.exchanges += taken.exchanges
         node.has_zookeeper |= taken.has_zookeeper
         at = taken.table.column_names.index("line")
         table = taken.table.set_column(at, "line", pc.add(taken.table["line"], before))
@@ -351,9 +351,9 @@ class _Import:
 
     def _write_node(self, node: _Node, *, is_new: bool) -> None:
         if node.has_zookeeper:
-            move_to_handler_start(node.told)
-        moved_us = move_to_controller(node.told)
-        node.told = [told for told in node.told if not told.forwarded]
+            move_to_handler_start(node.exchanges)
+        moved_us = move_to_controller(node.exchanges)
+        node.exchanges = [exchange for exchange in node.exchanges if not exchange.forwarded]
         events = self._events(node)
         first_us = min(
             (
@@ -432,21 +432,23 @@ class _Import:
         self._manifest.moves.append((made_name, place_name, others))
 
     def _events(self, node: _Node) -> dict[int, list[PlacedEvent]]:
-        """Return what the requests of a node told, by hour."""
+        """Return the events that the requests of a node state, by hour."""
         key = str(node.node_id)
         topics = Topics(self._manifest.topics.get(key, {}), has_zookeeper=node.has_zookeeper)
         found: list[PlacedEvent] = []
-        for told in sorted(node.told, key=lambda told: (told.asked_us, told.line)):
+        for exchange in sorted(node.exchanges, key=lambda exchange: (exchange.asked_us, exchange.line)):
             try:
-                found += told_events(told, topics)
+                found += exchange_events(exchange, topics)
             except (
                 KeyError,
                 TypeError,
                 ValueError,
                 AttributeError,
-            ):  # the request counts, what it told does not
+            ):  # the request counts, what it states does not
                 self._summary.bad += 1
-                self._rejected.append(f"line {told.line % _LINES_PER_FILE}: a field has an unexpected type\n")
+                self._rejected.append(
+                    f"line {exchange.line % _LINES_PER_FILE}: a field has an unexpected type\n"
+                )
         self._summary.quotas += sum(event.behind for event in found)
         self._summary.unpriced += topics.unpriced
         self._manifest.topics[key] = topics.partitions
@@ -470,7 +472,7 @@ def _take(zone: str, block: bytes) -> _Taken:
         columns.add_line(number, line)
     return _Taken(
         columns.table(),
-        columns.told,
+        columns.exchanges,
         columns.has_zookeeper,
         len(lines) - 1,
         columns.requests,

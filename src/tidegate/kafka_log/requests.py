@@ -41,7 +41,7 @@ from tidegate.kafka_log.sizes import request_size, response_size
 from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
 
-__all__ = ["KEPT_APIS", "NO_BYTES", "NO_LAG", "UNKNOWN_BYTES", "RequestColumns", "Told"]
+__all__ = ["KEPT_APIS", "NO_BYTES", "NO_LAG", "UNKNOWN_BYTES", "LoggedExchange", "RequestColumns"]
 
 NO_BYTES = -1
 """Nothing is charged to this quota."""
@@ -92,7 +92,7 @@ _NUMBERS = {
 }
 
 
-class Told:
+class LoggedExchange:
     """The topics or quotas in one request and its response, with its place among the requests.
 
     asked_us: when permits were asked for: before the change was written to the metadata log, which answers wait for;
@@ -120,11 +120,11 @@ class Told:
 
 
 class RequestColumns:
-    """Takes lines of one broker, in any order, and keeps columns of them; bodies of `KEPT_APIS` alone, in `told`.
+    """Takes lines of one broker, in any order, and keeps columns of them; bodies of `KEPT_APIS` alone, in `exchanges`.
 
     bad: the number of each line that could not be read, and why; at most `BAD_KEPT` of them, `bad_lines` counts all.
-    skipped: how many lines were left out, by reason. told: what the rows do not say. has_zookeeper: the broker uses
-    ZooKeeper.
+    skipped: how many lines were left out, by reason. exchanges: requests and responses that state more than a row
+    has room for. has_zookeeper: the broker uses ZooKeeper.
     """
 
     BAD_KEPT = 1000
@@ -133,7 +133,7 @@ class RequestColumns:
         self.requests = self.bad_lines = 0
         self.bad: list[tuple[int, str]] = []
         self.skipped: Counter[str] = Counter()
-        self.told: list[Told] = []
+        self.exchanges: list[LoggedExchange] = []
         self._read = LineReader(zone).read
         self._rows: list[tuple[Any, ...]] = []
         self._read_from: list[tuple[int, int, int, int]] = []
@@ -210,10 +210,10 @@ class RequestColumns:
         With ZooKeeper the broker imposes both and logs the longer one twice. With KRaft it logs its own, of request
         time, and in the response the longer of that and the controller's.
         """
-        own, told = (columns[name].to_numpy() for name in ("throttle_ms", "mutation_throttle_ms"))
+        own, stated = (columns[name].to_numpy() for name in ("throttle_ms", "mutation_throttle_ms"))
         if self.has_zookeeper:
-            return {"throttle_ms": pa.array(np.where(told > 0, 0, own))}
-        return {"mutation_throttle_ms": pa.array(np.where(told > own, told, 0))}
+            return {"throttle_ms": pa.array(np.where(stated > 0, 0, own))}
+        return {"mutation_throttle_ms": pa.array(np.where(stated > own, stated, 0))}
 
     def _add(self, number: int, logged: LoggedRequest, line_us: int, whole_ms: bool) -> None:
         body, response = logged.request, logged.response
@@ -227,7 +227,7 @@ class RequestColumns:
         if logged.is_forwarded:  # its broker has a line of it too; when permits were asked for, this one says
             self.skipped["forwarded"] += 1
             if logged.request_header.request_api_key in _MUTATIONS:
-                self.told.append(Told(decided_us, number, logged, {}))
+                self.exchanges.append(LoggedExchange(decided_us, number, logged, {}))
             return
         header = logged.request_header
         api_key, api_version, client_id = (
@@ -284,7 +284,7 @@ class RequestColumns:
         self.requests += 1
 
     def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
-        """Keep what was told, of topics only what differs from what was last seen here."""
+        """Store what an exchange states, of topics only what differs from what was last seen here."""
         if logged.request_header.request_api_key in (METADATA, DESCRIBE_TOPIC_PARTITIONS):
             assert isinstance(logged.response, dict)
             partitions = partitions_of(logged.response)
@@ -299,7 +299,7 @@ class RequestColumns:
                     _without_configs(logged.request),
                     _without_configs(logged.response),
                 )
-        self.told.append(Told(decided_us, number, logged, client))
+        self.exchanges.append(LoggedExchange(decided_us, number, logged, client))
 
     def _connection(self, text: str) -> tuple[int, str]:
         """Return the id of a connection, the same wherever it is met, and the address of its client."""
@@ -384,11 +384,11 @@ def _read_from(asked: list[dict[str, Any]], answered: list[dict[str, Any]]) -> t
 
 
 def _throttle_ms(response: dict[str, Any]) -> int:
-    """Return the throttle time that the client was told: of a mutation it is nowhere else."""
-    told = response.get("throttleTimeMs", 0)
-    if type(told) is not int or not 0 <= told <= SIZE_MAX:
+    """Return the throttle time of a response: for a mutation, nothing else in the log states it."""
+    throttle_ms = response.get("throttleTimeMs", 0)
+    if type(throttle_ms) is not int or not 0 <= throttle_ms <= SIZE_MAX:
         raise LineError(f"throttleTimeMs of the response is not a whole number from 0 to {SIZE_MAX}")
-    return told
+    return throttle_ms
 
 
 def _fetch_header(api_version: int) -> int:

@@ -66,7 +66,7 @@ PEAKS = 2
 # waited for their muted connections, when the last was answered and when that was recorded, how many were sent again.
 # What was recorded: in the tallies each attempt of a fetch counts, and of one that was cut what was left of it. And
 # between which numbers a forecast lies, whatever kind of client the record is of (`closed_loop`).
-FELT_COLUMNS = (
+FORECAST_COLUMNS = (
     "waited_ms",
     "longest_wait_ms",
     "last_ts_ms",

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.pipeline.layout import FELT_COLUMNS
+from tidegate.pipeline.layout import FORECAST_COLUMNS
 from tidegate.usage.columns import COLUMNS
 
 __all__ = [
@@ -187,7 +187,7 @@ _TALLY: list[_Column] = [
     ("approximate_capped", _LONG),
     ("approximate_imported", _LONG),
     ("approximate_different_decisions", _LONG),
-    *((name, _LONG) for name in FELT_COLUMNS),
+    *((name, _LONG) for name in FORECAST_COLUMNS),
 ]
 
 _ENTITY: list[_Column] = [

@@ -145,7 +145,7 @@ def go_on_from(carried: Carried, state: PlanState, names: ClientNames, *, is_imp
         state.sensors.go_on_from(
             carried.reason, sensors_reason=carried.sensors_reason, since_ms=carried.since_ms
         )
-    state.sensors.stated.take(carried.sensors.values(), sweep=0)
+    state.sensors.stated.set_states(carried.sensors.values(), sweep=0)
     numbers = {names[client]: client for client in range(len(names))} if carried.permits else {}
     state.permits.make_room(len(carried.permits))
     for permits in carried.permits:

@@ -78,7 +78,7 @@ class ClosedLoopReplay(PlanReplay):
             links=waiting[-1],
             heap=np.zeros((0, kernel.HEAP_COLUMNS), np.int64),
             counts=np.zeros(kernel.COUNTS, np.int64),
-            felt=np.zeros((0, kernel.FELT), np.int64),
+            forecasts=np.zeros((0, kernel.FORECASTS), np.int64),
             log=np.zeros((log_rows, kernel.LOG_COLUMNS), np.int64),
         )
         self._logged: list[Int64s] = []
@@ -96,28 +96,30 @@ class ClosedLoopReplay(PlanReplay):
             replay.finish()
         self._decide(MAX_INT64, MAX_INT64)
 
-    def felt(self, numbers: Int64s) -> dict[str, pa.Array]:
-        """Return what some accounts felt, by the columns of `FELT_COLUMNS`; a time is null where there was none."""
-        felt = _longer(self._loop.felt, int(numbers.max(initial=-1)) + 1)[numbers]
-        last_ms, recorded_ms = felt[:, kernel.LAST_TS_MS], felt[:, kernel.RECORDED_LAST_TS_MS]
+    def forecasts(self, numbers: Int64s) -> dict[str, pa.Array]:
+        """Return the forecasts of some accounts, by the columns of `FORECAST_COLUMNS`; null for a missing time."""
+        forecasts = _longer(self._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers]
+        last_ms, recorded_ms = forecasts[:, kernel.LAST_TS_MS], forecasts[:, kernel.RECORDED_LAST_TS_MS]
         return {
-            "waited_ms": pa.array(felt[:, kernel.WAITED_MS]),
-            "longest_wait_ms": pa.array(felt[:, kernel.LONGEST_WAIT_MS]),
+            "waited_ms": pa.array(forecasts[:, kernel.WAITED_MS]),
+            "longest_wait_ms": pa.array(forecasts[:, kernel.LONGEST_WAIT_MS]),
             "last_ts_ms": pa.array(last_ms, mask=last_ms == 0),
             "recorded_last_ts_ms": pa.array(recorded_ms, mask=recorded_ms == 0),
-            "sent_again": pa.array(felt[:, kernel.SENT_AGAIN]),
-            "recorded_requests": pa.array(felt[:, kernel.RECORDED_REQUESTS]),
-            "recorded_amount": pa.array(felt[:, kernel.RECORDED_AMOUNT]),
+            "sent_again": pa.array(forecasts[:, kernel.SENT_AGAIN]),
+            "recorded_requests": pa.array(forecasts[:, kernel.RECORDED_REQUESTS]),
+            "recorded_amount": pa.array(forecasts[:, kernel.RECORDED_AMOUNT]),
             **self._ranges(numbers),
         }
 
     def _ranges(self, numbers: Int64s) -> dict[str, pa.Array]:
         """Return between which numbers some accounts lie, by the columns that end in `_low` and `_high`."""
         replays = [self, *self._bounding]
-        felt = [_longer(replay._loop.felt, int(numbers.max(initial=-1)) + 1)[numbers] for replay in replays]
+        forecasts = [
+            _longer(replay._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers] for replay in replays
+        ]
         tallies = [replay._accounts.tallies[numbers] for replay in replays]
         found = {name: [tally[:, column] for tally in tallies] for name, column in _RANGES.items()}
-        found["last_ts_ms"] = [columns[:, kernel.LAST_TS_MS] for columns in felt]
+        found["last_ts_ms"] = [columns[:, kernel.LAST_TS_MS] for columns in forecasts]
         ranges = {}
         for name, values in found.items():
             for end, of in (("low", np.minimum), ("high", np.maximum)):
@@ -159,7 +161,7 @@ class ClosedLoopReplay(PlanReplay):
 
     def _decide(self, until_ms: int, end_seq: int) -> None:
         self._loop = self._loop._replace(
-            felt=_longer(self._loop.felt, len(self._accounts.bounds)), heap=self._roomy_heap()
+            forecasts=_longer(self._loop.forecasts, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
         state = self._state.sensors.beyond.extended(self.state())
         has_throttled = self._loop.counts[kernel.HAS_THROTTLED]

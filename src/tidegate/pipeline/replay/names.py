@@ -43,7 +43,7 @@ class Names:
         """Return user and client id."""
         return self._users[client].as_py(), self._client_ids[client].as_py()
 
-    def take(self, clients: Numbers) -> tuple[pa.Array, pa.Array]:
+    def select(self, clients: Numbers) -> tuple[pa.Array, pa.Array]:
         """Return the users and the client ids of some clients."""
         places = pa.array(clients)
         return self._users.take(places), self._client_ids.take(places)
@@ -72,7 +72,7 @@ class Clients:
             int(self.client_id[client])
         ].as_py()
 
-    def take(self, numbers: Ints) -> "Clients":
+    def select(self, numbers: Ints) -> "Clients":
         """Return some of the clients, under numbers from 0."""
         return Clients(
             node_id=self.node_id[numbers],
@@ -97,13 +97,13 @@ def clients_of(tables: Iterable[pa.Table]) -> tuple[Clients, Ints]:
     code = (node.reshape(-1) * len(users) + user) * len(client_ids) + client_id
     _, first, number = np.unique(code, return_index=True, return_inverse=True)
     clients = Clients(node_id=node_id, user=user, client_id=client_id, users=users, client_ids=client_ids)
-    return clients.take(first), number.reshape(-1)
+    return clients.select(first), number.reshape(-1)
 
 
 def columns_of(names: ClientNames, clients: Numbers) -> tuple[pa.Array, pa.Array]:
     """Return the users and the client ids of some clients."""
     if isinstance(names, Names):
-        return names.take(clients)
+        return names.select(clients)
     pairs = [names[client] for client in clients.tolist()]
     return pa.array([user for user, _ in pairs], pa.string()), pa.array(
         [name for _, name in pairs], pa.string()

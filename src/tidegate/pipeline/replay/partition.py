@@ -169,7 +169,7 @@ class Partition:
             pa.repeat(pa.scalar(self.node_id, pa.int32()), rows_decided),
             pa.array(rows.seq[decided]),
             pa.array(rows.ts_ms[decided]),
-            *self.names.take(rows.client[decided]),
+            *self.names.select(rows.client[decided]),
             pa.array(made[:, BYTE_MS]),
             pa.array(made[:, REQUEST_MS]),
             *(pa.array(made[:, column] != 0) for column in (IS_REJECTED, IS_CAPPED)),

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidegate.pipeline.layout import (
     EXACT,
-    FELT_COLUMNS,
+    FORECAST_COLUMNS,
     MISSING_ROWS,
     QUOTAS_REASON,
     Int32s,
@@ -121,9 +121,9 @@ class PlanReplay:
         """Tally anew, from 0."""
         self._accounts.tallies.fill(0)
 
-    def felt(self, numbers: Int64s) -> dict[str, pa.Array]:
-        """Return what is forecast of some accounts, by the columns of `FELT_COLUMNS`; nulls in open loop."""
-        return dict.fromkeys(FELT_COLUMNS, pa.nulls(len(numbers), pa.int64()))
+    def forecasts(self, numbers: Int64s) -> dict[str, pa.Array]:
+        """Return what is forecast of some accounts, by the columns of `FORECAST_COLUMNS`; nulls in open loop."""
+        return dict.fromkeys(FORECAST_COLUMNS, pa.nulls(len(numbers), pa.int64()))
 
     def used(self) -> Used:
         """Return the accounts that were used, with what limited them and their tallies."""

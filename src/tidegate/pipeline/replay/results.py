@@ -62,15 +62,17 @@ class Counted(NamedTuple):
     users: pa.Array
     client_ids: pa.Array
     used: Used
-    felt: dict[str, pa.Array]
+    forecasts: dict[str, pa.Array]
 
 
 def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> Counted:
     """Return what a replay has counted."""
     used = replay.used()
     clients = columns_of(names, np.array([account.client for account in used.accounts], np.int64))
-    felt = replay.felt(used.numbers)
-    return Counted(plan, node_id, *clients, used, felt if plan.is_closed else felt | _recorded(used.tallies))
+    forecasts = replay.forecasts(used.numbers)
+    return Counted(
+        plan, node_id, *clients, used, forecasts if plan.is_closed else forecasts | _recorded(used.tallies)
+    )
 
 
 def client_results(parts: Sequence[Counted]) -> pa.Table:
@@ -99,7 +101,10 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
         "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.CUT_AMOUNT].sum(axis=1)),
         "first_throttled_ts_ms": _first(tallies, 0),
         "recorded_first_throttled_ts_ms": _first(tallies, layout.RECORDED),
-        **{name: pa.concat_arrays([part.felt[name] for part in parts]) for name in layout.FELT_COLUMNS},
+        **{
+            name: pa.concat_arrays([part.forecasts[name] for part in parts])
+            for name in layout.FORECAST_COLUMNS
+        },
     }
     schema = to_arrow_schema(REPLAY_BY_CLIENT)
     return pa.table([columns[name] for name in schema.names], schema=schema)

@@ -41,7 +41,7 @@ def shared_sensors(
                 yield Shared(places, sensors * len(nodes) + node[places])
             continue
         for node_id, here in places_by(clients.node_id):
-            for places, sensors in _under_those_in_force(clients.take(here), timelines[node_id]):
+            for places, sensors in _under_those_in_force(clients.select(here), timelines[node_id]):
                 yield Shared(here[places], sensors)
 
 

@@ -119,7 +119,7 @@ def lay_out(
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
     partitions = max(wanted, math.ceil(len(clients) / CLIENTS_PER_PARTITION))
     given_out = assign_partitions(component=joined, node_id=clients.node_id, rows=rows, wanted=partitions)
-    in_order = clients.take(np.argsort(given_out.number))
+    in_order = clients.select(np.argsort(given_out.number))
     users, client_ids = in_order.columns()
     task = ReplayTask(
         plans=tuple(plans),

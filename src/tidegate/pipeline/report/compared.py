@@ -292,7 +292,7 @@ class _Names(NamedTuple):
     numbers: Numbers
     names: pa.Array
 
-    def find(self, names: Sequence[str | None]) -> Numbers:
+    def indexes_of(self, names: Sequence[str | None]) -> Numbers:
         """Return the numbers of names, -1 for a name that does not occur."""
         found = pc.index_in(pa.array(names, pa.string()), value_set=self.names)
         numbers: Numbers = pc.fill_null(found, -2).to_numpy().astype(np.int32) + np.int32(1)
@@ -400,7 +400,7 @@ def _is_named(table: pa.Table, named: Collection[tuple[str, _Entity]]) -> Flags:
         return np.zeros(len(table), bool)
     columns = [_names(table, name) for name in ("quota_type", *_ENTITY)]
     wanted = [(quota_type, *entity) for quota_type, entity in named]
-    asked = [column.find([each[place] for each in wanted]) for place, column in enumerate(columns)]
+    asked = [column.indexes_of([each[place] for each in wanted]) for place, column in enumerate(columns)]
     occur = np.all([numbers >= 0 for numbers in asked], axis=0)
     both = [
         np.concatenate([column.numbers, numbers[occur]])

@@ -115,10 +115,10 @@ ONE_BY_ONE = 1
 BY_THE_CLOCK = 2
 """Their data comes at the recorded times, whatever is throttled. The greatest load that leads to the record."""
 
-# Columns of `ClosedLoop.felt`, one row per account.
+# Columns of `ClosedLoop.forecasts`, one row per account.
 WAITED_MS, LONGEST_WAIT_MS, LAST_TS_MS, RECORDED_LAST_TS_MS, SENT_AGAIN = range(5)
 RECORDED_REQUESTS, RECORDED_AMOUNT = 5, 6
-FELT = 7
+FORECASTS = 7
 
 # Columns of `ClosedLoop.log`.
 LOG_SEQ, LOG_NOW_MS, LOG_BYTE_MS, LOG_REQUEST_MS, LOG_IS_REJECTED, LOG_AMOUNT = range(6)
@@ -139,7 +139,7 @@ class ClosedLoop(NamedTuple):
     links: Int64s  # [slot]: the next of its queue, or the next that is free
     heap: Int64s  # [place, column]
     counts: Int64s
-    felt: Int64s  # [account, column]
+    forecasts: Int64s  # [account, column]
     log: Int64s  # [decision, column]; no rows where nobody asks
 
 
@@ -420,33 +420,33 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
 def _feel(loop: ClosedLoop, number: int, account: int, waited_ms: int) -> None:
     """Count how long a request waited for its connection to be read, with the quota that muted it."""
     if account >= 0 and waited_ms > 0:
-        loop.felt[account, WAITED_MS] += waited_ms
-        loop.felt[account, LONGEST_WAIT_MS] = max(loop.felt[account, LONGEST_WAIT_MS], waited_ms)
+        loop.forecasts[account, WAITED_MS] += waited_ms
+        loop.forecasts[account, LONGEST_WAIT_MS] = max(loop.forecasts[account, LONGEST_WAIT_MS], waited_ms)
 
 
 def _note_last(loop: ClosedLoop, account: int, now_ms: int, ts_ms: int) -> None:
-    loop.felt[account, LAST_TS_MS] = max(loop.felt[account, LAST_TS_MS], now_ms)
-    loop.felt[account, RECORDED_LAST_TS_MS] = max(loop.felt[account, RECORDED_LAST_TS_MS], ts_ms)
+    loop.forecasts[account, LAST_TS_MS] = max(loop.forecasts[account, LAST_TS_MS], now_ms)
+    loop.forecasts[account, RECORDED_LAST_TS_MS] = max(loop.forecasts[account, RECORDED_LAST_TS_MS], ts_ms)
 
 
 def _note_recorded(state: State, loop: ClosedLoop, slot: int, account: int) -> None:
     """Count what was recorded of a row: once, however often it is tried."""
-    rows, felt = loop.rows, loop.felt
+    rows, forecasts = loop.rows, loop.forecasts
     is_request = 1 if rows.flags[slot] & KIND_BITS == REQUEST_ROW else 0
     if account >= 0:
-        felt[account, RECORDED_REQUESTS] += is_request
+        forecasts[account, RECORDED_REQUESTS] += is_request
         if rows.flags[slot] & CHARGE_BITS != FETCH_CHARGE or not was_taken_back(rows, slot):
-            _add(felt, account, RECORDED_AMOUNT, rows.amount[slot])
+            _add(forecasts, account, RECORDED_AMOUNT, rows.amount[slot])
     if rows.flags[slot] & (MUTATION_ROW | EXEMPT) == 0:
         of_time = state.account_of[REQUEST, rows.client[slot]]
-        felt[of_time, RECORDED_REQUESTS] += is_request
-        _add(felt, of_time, RECORDED_AMOUNT, rows.network_ns[slot] + is_request * rows.handler_ns[slot])
+        forecasts[of_time, RECORDED_REQUESTS] += is_request
+        _add(forecasts, of_time, RECORDED_AMOUNT, rows.network_ns[slot] + is_request * rows.handler_ns[slot])
 
 
 def _note_sent_again(loop: ClosedLoop, number: int) -> None:
     account = loop.connections[number, CULPRIT]
     if account >= 0:
-        loop.felt[account, SENT_AGAIN] += 1
+        loop.forecasts[account, SENT_AGAIN] += 1
 
 
 def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None:

@@ -156,8 +156,8 @@ class Lookup:
                 or limit.is_known is not is_known
             ):
                 limit = Limit(resolved.bound, resolved.entity, is_known)
-            number = self.accounts.number(Account(index, client, resolved.tags), limit)
-            found.add(number, sensor, resolved.bound, cap_bytes)
+            number = self.accounts.row_for(Account(index, client, resolved.tags), limit)
+            found.add_row(number, sensor, resolved.bound, cap_bytes)
         self.account_of[index, clients] = self.accounts.lead(found, cap_ms=cap_ms)
         self._looked_up[index, clients] = self._versions[index]
 

@@ -36,7 +36,7 @@ class Sensors:
         """Return the row of a client's sensor, made if it is not there, and whether it is in smooth mode."""
         key = index, resolved.sensor
         table = self.buckets if index == MUTATION else self.rates
-        number = table.number(key, bound=resolved.bound)
+        number = table.row_for(key, bound=resolved.bound)
         is_smooth = False
         if self.beyond.is_needed and index in (PRODUCE, FETCH):
             is_smooth = self.beyond.choose(index, number, resolved.tags, rates=len(self.rates.use))

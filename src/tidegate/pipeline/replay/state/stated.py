@@ -31,11 +31,11 @@ class StatedSensors:
         self._waiting: dict[Key, tuple[SensorState, int]] = {}
         self._lost: dict[Key, tuple[int, int]] = {}
 
-    def take(self, states: Iterable[SensorState], *, sweep: int) -> None:
+    def set_states(self, states: Iterable[SensorState], *, sweep: int) -> None:
         """Set sensors to these states, which follow `sweep` sweeps. Raises `UsageFilesError`."""
         for state in states:
             key = INDEX_BY_KEY[state.quota_key], state.tags
-            number = self._table(key).find(key)
+            number = self._table(key).find_row(key)
             if number is None:
                 self._waiting[key] = state, sweep
                 self._lost.pop(key, None)
@@ -53,7 +53,7 @@ class StatedSensors:
     def use_all(self) -> None:
         """Make the sensors whose state waits, and restore them. Raises `UsageFilesError`."""
         for key in list(self._waiting):
-            self.note_used(key, self._table(key).number(key, bound=UNLIMITED))
+            self.note_used(key, self._table(key).row_for(key, bound=UNLIMITED))
 
     def lose(self, reason: int, since_ms: int) -> None:
         """Mark the waiting states as not known: up to `since_ms` anything may have been recorded."""

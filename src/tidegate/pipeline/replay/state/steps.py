@@ -83,7 +83,7 @@ def _follow_quotas(state: PlanState, step: Step, timeline: Timeline) -> None:
         case "sensors":
             _know_quotas(state)  # they are stated before the sensors
             sweep = int(np.searchsorted(timeline.sweeps[:, 0], step.seq))
-            sensors.stated.take(step.states, sweep=sweep)
+            sensors.stated.set_states(step.states, sweep=sweep)
         case "ends":
             _know_quotas(state)
             sensors.end_stating()

@@ -96,7 +96,7 @@ class Found(NamedTuple):
     bounds: list[float]
     caps_bytes: list[int]
 
-    def add(self, account: int, sensor: int, bound: float, cap_bytes: int) -> None:
+    def add_row(self, account: int, sensor: int, bound: float, cap_bytes: int) -> None:
         """Add one."""
         self.accounts.append(account)
         self.sensors.append(sensor)
@@ -116,7 +116,7 @@ class SensorTable:
         self._reason, self._since_ms = EXACT, 0
         self.forget()
 
-    def number(self, key: Hashable, *, bound: float) -> int:
+    def row_for(self, key: Hashable, *, bound: float) -> int:
         """Return the row of the sensor `key`, made if it is not there, with this bound from now on."""
         number = self._numbers.setdefault(key, len(self._numbers))
         if number == len(self._bounds):
@@ -156,7 +156,7 @@ class SensorTable:
         """Return how many samples a rate has room for."""
         return self.floats.shape[1] - FLOAT_SLOTS
 
-    def find(self, key: Hashable) -> int | None:
+    def find_row(self, key: Hashable) -> int | None:
         """Return the row of the sensor `key`; None: there is none."""
         return self._numbers.get(key)
 
@@ -220,7 +220,7 @@ class AccountTable:
         self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
         self.peaks = np.zeros((_FEW, PEAKS))
 
-    def number(self, account: Account, limit: Limit) -> int:
+    def row_for(self, account: Account, limit: Limit) -> int:
         """Return the row of `account`, made if it is not there, which this limit has from now on."""
         number = self._numbers.setdefault(account, len(self._numbers))
         if number == len(self.bounds):

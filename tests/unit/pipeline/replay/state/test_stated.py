@@ -17,17 +17,17 @@ def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
     rates = SensorTable(floats=FLOAT_SLOTS + 12, ints=INT_SLOTS + 24)
     stated = StatedSensors(rates, SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS), SettingsBeyondKafka())
     state = SensorState("producer_byte_rate", _KEY[1], 5000, _TEXT)
-    stated.take([state], sweep=0)
+    stated.set_states([state], sweep=0)
     rates.make_unknown(AFTER_GAP, 6000)
     stated.lose(AFTER_GAP, 6000)
-    number = rates.number(_KEY, bound=1.0)
+    number = rates.row_for(_KEY, bound=1.0)
     stated.note_used(_KEY, number)
     assert rates.use[number, [REASON, UNKNOWN_MS]].tolist() == [AFTER_GAP, 6000]
     assert rates.floats[number].any()
     stated.forget()
     other = (0, ("bob", ""))
     for _ in range(2):
-        stated.take([state._replace(tags=other[1])], sweep=0)
-    number = rates.number(other, bound=1.0)
+        stated.set_states([state._replace(tags=other[1])], sweep=0)
+    number = rates.row_for(other, bound=1.0)
     stated.note_used(other, number)
     assert rates.use[number, REASON] == EXACT

@@ -7,15 +7,17 @@ import pytest
 from tests.unit.kafka_log.samples import line
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, METADATA
-from tidegate.kafka_log.requests import RequestColumns, Told
-from tidegate.kafka_log.told import Topics, move_to_controller, move_to_handler_start, told_events
+from tidegate.kafka_log.exchanges import Topics, exchange_events, move_to_controller, move_to_handler_start
+from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
 
 REFUSED = 89
 SIZES = {"a": 5, "b": 1, "c": 3, "d": 2}
 
 
-def told(time: str, api_key: int, api_version: int, request: Any, response: Any, **others: Any) -> Told:
-    """Return what a request told, as the importer reads it from its line."""
+def exchange(
+    time: str, api_key: int, api_version: int, request: Any, response: Any, **others: Any
+) -> LoggedExchange:
+    """Return an exchange, as the importer reads it from its line."""
     columns = RequestColumns(ZoneInfo("UTC"))
     columns.add_line(
         1,
@@ -23,28 +25,30 @@ def told(time: str, api_key: int, api_version: int, request: Any, response: Any,
              response=response, **{"remoteTimeMs": 10.0, "localTimeMs": 4.0, **others}),
     )  # fmt: skip
     assert not columns.bad
-    return columns.told[0]
+    return columns.exchanges[0]
 
 
-def deleted(time: str, *answers: tuple[str, int], **others: Any) -> Told:
+def deleted(time: str, *answers: tuple[str, int], **others: Any) -> LoggedExchange:
     """Return a DeleteTopics with its answers in this order."""
     response = {"throttleTimeMs": 0, "responses": [
         {"name": name, "errorCode": error, "errorMessage": None} for name, error in answers]}  # fmt: skip
     request = {"topicNames": [name for name, _ in answers], "timeoutMs": 1}
-    return told(time, DELETE_TOPICS, 5, request, response, **others)
+    return exchange(time, DELETE_TOPICS, 5, request, response, **others)
 
 
-def created(time: str, topics: dict[str, int], *, validate_only: bool = False, **others: Any) -> Told:
+def created(
+    time: str, topics: dict[str, int], *, validate_only: bool = False, **others: Any
+) -> LoggedExchange:
     """Return a CreateTopics that was accepted."""
     request = {"timeoutMs": 1, "validateOnly": validate_only, "topics": [
         {"name": name, "numPartitions": count, "replicationFactor": 1, "assignments": [], "configs": []}
         for name, count in topics.items()]}  # fmt: skip
     response = {"throttleTimeMs": 0, "topics": [
         {"name": name, "errorCode": 0, "errorMessage": None} for name in topics]}  # fmt: skip
-    return told(time, CREATE_TOPICS, 4, request, response, **others)
+    return exchange(time, CREATE_TOPICS, 4, request, response, **others)
 
 
-def extended(time: str, name: str, count: int) -> Told:
+def extended(time: str, name: str, count: int) -> LoggedExchange:
     """Return a CreatePartitions that was accepted."""
     request = {
         "timeoutMs": 1,
@@ -52,21 +56,21 @@ def extended(time: str, name: str, count: int) -> Told:
         "topics": [{"name": name, "count": count, "assignments": None}],
     }
     response = {"throttleTimeMs": 0, "results": [{"name": name, "errorCode": 0, "errorMessage": None}]}
-    return told(time, CREATE_PARTITIONS, 1, request, response)
+    return exchange(time, CREATE_PARTITIONS, 1, request, response)
 
 
-def described(time: str, topics: dict[str, int]) -> Told:
+def described(time: str, topics: dict[str, int]) -> LoggedExchange:
     """Return a Metadata that describes topics."""
     part = {"errorCode": 0, "partitionIndex": 0, "leaderId": 1, "replicaNodes": [], "isrNodes": []}
     response = {"brokers": [], "controllerId": 1, "topics": [
         {"errorCode": 0, "name": name, "isInternal": False, "partitions": [part] * count}
         for name, count in topics.items()]}  # fmt: skip
-    return told(time, METADATA, 1, {"topics": None}, response, remoteTimeMs=0.0)
+    return exchange(time, METADATA, 1, {"topics": None}, response, remoteTimeMs=0.0)
 
 
-def permits(topics: Topics, *asked: Told) -> list[tuple[int, bool]]:
+def permits(topics: Topics, *asked: LoggedExchange) -> list[tuple[int, bool]]:
     """Return the permits of requests, in order, and whether each was refused."""
-    events = [event for each in asked for event in told_events(each, topics)]
+    events = [event for each in asked for event in exchange_events(each, topics)]
     return [(event.columns["mutations"], event.columns["rejected"]) for event in events]
 
 
@@ -105,10 +109,12 @@ def test_with_zookeeper_a_broker_charges_what_it_believes() -> None:
 def test_with_zookeeper_topics_are_charged_one_after_the_other() -> None:
     """From the start of the handler on, which writes each of them before it takes the next."""
     request = created("01,000", {"t": 1, "u": 2, "v": 3, "w": 4}, localTimeMs=40.0)
-    at_end = [event.decided_us for event in told_events(request, Topics({}))]
+    at_end = [event.decided_us for event in exchange_events(request, Topics({}))]
     assert len(set(at_end)) == 1
     move_to_handler_start([request])
-    found = [event.decided_us - at_end[0] for event in told_events(request, Topics({}, has_zookeeper=True))]
+    found = [
+        event.decided_us - at_end[0] for event in exchange_events(request, Topics({}, has_zookeeper=True))
+    ]
     assert found == [-40_000, -30_000, -20_000, -10_000]
 
 

@@ -15,17 +15,17 @@ from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_PARTITIONS, CREATE_TOP
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.error_codes import THROTTLING_QUOTA_EXCEEDED
 from tidegate.kafka_log.merge import PlacedEvent
-from tidegate.kafka_log.requests import Told
+from tidegate.kafka_log.requests import LoggedExchange
 from tidegate.quota import STRICT_SINCE, sanitize
 from tidegate.usage.files import HOUR_US
 
-__all__ = ["Topics", "events_before", "move_to_controller", "move_to_handler_start", "told_events"]
+__all__ = ["Topics", "events_before", "exchange_events", "move_to_controller", "move_to_handler_start"]
 
 FORWARDED_US_MAX = 60_000_000
 """Longest time between the decision of a controller and the answer of the broker that forwarded to it."""
 
 ANSWERING_US = 500
-"""Between the moment that a controller's throttle time is told and the end of making the response (measured)."""
+"""Between the moment that a controller states a throttle time and the end of making the response (measured)."""
 LEARNED_US_MAX = 5_000_000
 """Longest time after which every broker describes a topic as its controller has changed it."""
 
@@ -47,45 +47,45 @@ class Topics:
         self.partitions = dict(partitions)
         self._changed_us: dict[str, int] = {}
 
-    def handler_us(self, told: Told) -> int:
+    def handler_us(self, exchange: LoggedExchange) -> int:
         """Return the time over which the topics of a request were charged: with ZooKeeper each is written meanwhile."""
-        return told.handler_us if self._has_zookeeper else 0
+        return exchange.handler_us if self._has_zookeeper else 0
 
-    def mutations(self, told: Told) -> Iterator[tuple[int, bool, bool]]:
+    def mutations(self, exchange: LoggedExchange) -> Iterator[tuple[int, bool, bool]]:
         """Yield the permits that a request asked for, topic by topic, whether strictly, and whether in vain.
 
         The order in which Kafka charged topics is not in the log: a controller shuffles the answer of DeleteTopics, and
         puts errors last in others. Any order with the accepted topics first and the largest of them last charges as
         much and accepts the same topics: a strict request is refused from the first topic on that finds no tokens.
         """
-        if self._has_zookeeper and told.request.get("validateOnly"):
+        if self._has_zookeeper and exchange.request.get("validateOnly"):
             return
-        strict = told.api_version >= STRICT_SINCE.get(told.api_key, 0)
-        asked = [(error_code != 0, permits) for permits, error_code in self._asked(told)
+        strict = exchange.api_version >= STRICT_SINCE.get(exchange.api_key, 0)
+        asked = [(error_code != 0, permits) for permits, error_code in self._asked(exchange)
                  if error_code in (0, THROTTLING_QUOTA_EXCEEDED) and permits]  # fmt: skip
         for rejected, permits in sorted(asked):
             yield permits, strict, rejected
 
-    def _asked(self, told: Told) -> Iterator[tuple[int, int]]:
-        match told.api_key:
+    def _asked(self, exchange: LoggedExchange) -> Iterator[tuple[int, int]]:
+        match exchange.api_key:
             case int(key) if key == CREATE_TOPICS:
-                yield from self._created(told.request, told.response)
+                yield from self._created(exchange.request, exchange.response)
             case int(key) if key == CREATE_PARTITIONS:
-                yield from self._extended(told)
+                yield from self._extended(exchange)
             case int(key) if key == DELETE_TOPICS:
-                yield from self._deleted(told.request, told.response)
+                yield from self._deleted(exchange.request, exchange.response)
             case _:
-                self._described(told)
+                self._described(exchange)
 
-    def _described(self, told: Told) -> None:
+    def _described(self, exchange: LoggedExchange) -> None:
         """Store the partition counts that a broker describes, unless it may not have learned of a change yet.
 
         With ZooKeeper every described count is stored: the broker charges by its own metadata.
         """
-        for name, count in told.response.get("partitions", {}).items():
+        for name, count in exchange.response.get("partitions", {}).items():
             changed_us = self._changed_us.get(name)
             is_current = (
-                self._has_zookeeper or changed_us is None or told.asked_us - changed_us > LEARNED_US_MAX
+                self._has_zookeeper or changed_us is None or exchange.asked_us - changed_us > LEARNED_US_MAX
             )
             if is_current or count > self.partitions.get(name, 0):
                 self.partitions[name] = count
@@ -106,8 +106,8 @@ class Topics:
                     self.partitions[topic["topicId"]] = count
             yield count, topic["errorCode"]
 
-    def _extended(self, told: Told) -> Iterator[tuple[int, int]]:
-        request, response = told.request, told.response
+    def _extended(self, exchange: LoggedExchange) -> Iterator[tuple[int, int]]:
+        request, response = exchange.request, exchange.response
         counts = {topic["name"]: topic["count"] for topic in request["topics"]}
         for topic in response["results"]:
             name, error_code = topic["name"], topic["errorCode"]
@@ -116,7 +116,7 @@ class Topics:
                 yield counts[name] - before, error_code
             if error_code == 0 and not request.get("validateOnly"):
                 self.partitions[name] = counts[name]
-                self._changed_us[name] = told.decided_us
+                self._changed_us[name] = exchange.decided_us
 
     def _deleted(self, request: dict[str, Any], response: dict[str, Any]) -> Iterator[tuple[int, int]]:
         for topic in response["responses"]:
@@ -134,13 +134,13 @@ class Topics:
         return count
 
 
-def _quota_events(told: Told) -> Iterator[dict[str, Any]]:
+def _quota_events(exchange: LoggedExchange) -> Iterator[dict[str, Any]]:
     """Yield what an AlterClientQuotas changed, as columns of `quota` rows."""
-    if told.api_key != ALTER_CLIENT_QUOTAS or told.request.get("validateOnly"):
+    if exchange.api_key != ALTER_CLIENT_QUOTAS or exchange.request.get("validateOnly"):
         return
-    answers: Iterable[dict[str, Any]] = told.response["entries"]
+    answers: Iterable[dict[str, Any]] = exchange.response["entries"]
     accepted = [answer["entity"] for answer in answers if answer["errorCode"] == 0]
-    for entry in told.request["entries"]:
+    for entry in exchange.request["entries"]:
         if entry["entity"] not in accepted:
             continue
         names = _names((part["entityType"], part["entityName"]) for part in entry["entity"])
@@ -149,27 +149,28 @@ def _quota_events(told: Told) -> Iterator[dict[str, Any]]:
             yield {**names, "quota_key": op["key"], "quota_value": value}
 
 
-def told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
-    """Return what a request told, as events. Raises `KeyError`, `TypeError` or `ValueError` for fields of another type.
+def exchange_events(exchange: LoggedExchange, topics: Topics) -> list[PlacedEvent]:
+    """Return the events that an exchange states.
 
+    Raises `KeyError`, `TypeError` or `ValueError` for fields of another type;
     `EventError`, which is a `ValueError`, where a value has no room in the record.
     """
     found = []
-    mutations = list(topics.mutations(told))
+    mutations = list(topics.mutations(exchange))
     accepted = sum(not rejected for _, _, rejected in mutations)
     for place, (permits, strict, rejected) in enumerate(mutations):
         columns = {
-            **told.client,
+            **exchange.client,
             "kind": "mutation",
             "mutations": permits,
             "strict": strict,
             "rejected": rejected,
         }
         done = min(place, accepted - 1) / accepted if accepted else 0.0
-        asked_us = told.asked_us + round(done * topics.handler_us(told))
-        found.append(PlacedEvent(asked_us, told.line, False, columns))
-    for columns in _quota_events(told):
-        found.append(PlacedEvent(told.decided_us, told.line, True, {**columns, "kind": "quota"}))
+        asked_us = exchange.asked_us + round(done * topics.handler_us(exchange))
+        found.append(PlacedEvent(asked_us, exchange.line, False, columns))
+    for columns in _quota_events(exchange):
+        found.append(PlacedEvent(exchange.decided_us, exchange.line, True, {**columns, "kind": "quota"}))
     for event in found:
         event.all_columns(node_id=0)
     return found
@@ -189,26 +190,26 @@ def events_before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEven
     return [PlacedEvent(first_us, place - len(columns), False, each) for place, each in enumerate(columns)]
 
 
-def move_to_handler_start(told: Sequence[Told]) -> None:
+def move_to_handler_start(exchanges: Sequence[LoggedExchange]) -> None:
     """Move permit times to the start of the handler: a controller that uses ZooKeeper writes while it handles.
 
     Follows: Kafka 3.9 `ZkAdminManager.createTopics`, `deleteTopics`.
     """
-    for each in told:
+    for each in exchanges:
         each.asked_us -= each.handler_us
 
 
-def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
+def move_to_controller(exchanges: Sequence[LoggedExchange]) -> dict[int, int]:
     """Move mutation requests to the times in their controller's line, if it is in the log.
 
     Return the new decision times: {line: time in us}.
     """
-    at_controller: dict[Any, list[Told]] = defaultdict(list)
-    for each in sorted(told, key=_decided_us):
+    at_controller: dict[Any, list[LoggedExchange]] = defaultdict(list)
+    for each in sorted(exchanges, key=_decided_us):
         if each.forwarded:
             at_controller[each.key].append(each)
     moved: dict[int, int] = {}
-    for each in told:
+    for each in exchanges:
         others = [] if each.forwarded else at_controller.get(each.key, [])
         place = bisect_right(others, each.decided_us, key=_decided_us)
         if place and each.decided_us - others[place - 1].decided_us <= FORWARDED_US_MAX:
@@ -219,8 +220,8 @@ def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
     return moved
 
 
-def _decided_us(told: Told) -> int:
-    return told.decided_us
+def _decided_us(exchange: LoggedExchange) -> int:
+    return exchange.decided_us
 
 
 def _names(entity: Iterable[tuple[str, str | None]]) -> dict[str, str]:
