@@ -10,13 +10,13 @@ Every table and buffer that clients share has a bound, and every bound has one o
 
 >>> sessions = ReclaimableBound(capacity=3)
 >>> for session in ("a1", "a2", "a3"):
-...     sessions.add(session, owner="User:a")
+...     sessions.add_entry(session, owner="User:a")
 >>> sessions.victim("User:b")
 'a1'
 >>> members = ThresholdBound(capacity=100)
 >>> members.may_add("User:a", 51), members.may_add("User:a", 50)
 (False, True)
->>> members.add("User:a", 50)
+>>> members.count_use("User:a", 50)
 >>> members.may_add("User:a", 1), members.may_add("User:b", 25)
 (False, True)
 

@@ -269,7 +269,7 @@ def test_writer_follows_a_spool_that_is_made_again(tmp_path):
     record(recorder, 2)
     recorder.maybe_roll(START_MS + 1000)
     wait_until(lambda: usage.exists() and len(list_files(usage)) == 1)
-    with pytest.raises(ConfigError, match="a writer is at work"):
+    with pytest.raises(ConfigError, match="a writer is using"):
         drain(spool, parquet, timeout_s=0.5)
     recorder.close()
     assert writer.stop(timeout_s=WAIT_S)

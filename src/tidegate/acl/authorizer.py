@@ -2,7 +2,7 @@
 
 >>> from tidegate.acl.bindings import Acl
 >>> authorizer = Authorizer(super_users=frozenset(("User:admin",)))
->>> authorizer.add([Acl(codes.TOPIC, "orders-", codes.PREFIXED, "User:alice", "*", codes.READ, codes.ALLOW)])
+>>> authorizer.add_acls([Acl(codes.TOPIC, "orders-", codes.PREFIXED, "User:alice", "*", codes.READ, codes.ALLOW)])
 >>> [authorizer.authorized("alice", "10.0.0.1", operation, codes.TOPIC, "orders-eu")
 ...  for operation in (codes.READ, codes.DESCRIBE, codes.WRITE)]
 [True, True, False]

@@ -5,7 +5,8 @@
 >>> table = fields.table(read_plain_yaml("name: no", name="quotas.yaml"), ["name"], label="a user")
 >>> fields.text(table.items["name"], label="name")
 Traceback (most recent call last):
-tidegate.config.plain_yaml.ConfigFileError: quotas.yaml:1: name must be quoted: to YAML a plain no is a boolean
+tidegate.config.plain_yaml.ConfigFileError: quotas.yaml:1: name must be quoted: \
+YAML reads no without quotes as a boolean
 """
 
 import re

@@ -7,7 +7,7 @@
 ('s3://bucket/usage/parquet?region=eu-west-1', 'usage')
 >>> location("s3://key:secret@bucket/usage")
 Traceback (most recent call last):
-tidegate.errors.ConfigError: a URI must not hold credentials, got some in 's3://...@bucket/usage'
+tidegate.errors.ConfigError: a URI must not contain credentials, got 's3://...@bucket/usage'
 
 A `Uri` holds no secret, so it may be shown, logged and kept in results. `tidegate.pipeline.filesystems` lists
 the filesystems.

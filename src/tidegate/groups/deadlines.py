@@ -3,9 +3,9 @@
 >>> deadlines, one = Deadlines(), Deadline()
 >>> deadlines.start(one, 10)
 >>> deadlines.start(one, 30)  # put off: its entry finds that out when its time comes
->>> deadlines.take(20) is None
+>>> deadlines.pop_expired(20) is None
 True
->>> deadlines.take(30) is one
+>>> deadlines.pop_expired(30) is one
 True
 """
 

@@ -5,7 +5,7 @@ positions share. The database has the same rows (`tidegate.storage.group_rows`).
 was written to the journal or to the database, so no answer shows a position that a crash would take back.
 
 >>> table = OffsetTable()
->>> table.put("g", "orders", {3: pack_position(42, 0, "", times(1000))})
+>>> table.set_positions("g", "orders", {3: pack_position(42, 0, "", times(1000))})
 >>> table.position("g", "orders", 3).offset, table.bytes_of("g") > POSITION_BYTES
 (42, True)
 """

@@ -5,10 +5,10 @@ that a client with rights to the whole cluster creates belong to `UNKNOWN_OWNER`
 owners were: they count, and their creators are not limited by them.
 
 >>> bound = PartitionBound(100)
->>> bound.take("User:mallory", 50)
+>>> bound.count_partitions("User:mallory", 50)
 >>> print(bound.problem("User:mallory", 1))
-User:mallory has 50 partitions and asks for 1 more; of this node's 100 (tidegate.max.partitions) 50 are free. A \
-principal may add partitions while it has no more than are left free.
+User:mallory has 50 partitions and requests 1 more; 50 of this node's 100 (tidegate.max.partitions) are free. A \
+principal may add partitions while it has no more than are free.
 >>> bound.problem("User:alice", 25), bound.problem(UNKNOWN_OWNER, 50)
 (None, None)
 """

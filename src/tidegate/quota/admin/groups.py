@@ -7,7 +7,7 @@ where that has none of the type; who is in none has Kafka's own rules.
 ...     members={("user", "alice"): "etl", ("client-id", "nightly"): "etl", ("client-id", "c1"): "web"},
 ...     limits={("etl", "producer_byte_rate"): 1000.0},
 ... )
->>> groups.find("alice", "c1"), groups.find("bob", "c1"), groups.find("bob", "c2")
+>>> groups.group_of("alice", "c1"), groups.group_of("bob", "c1"), groups.group_of("bob", "c2")
 ('etl', 'web', None)
 >>> groups.limit("etl", "producer_byte_rate"), groups.limit("web", "producer_byte_rate")
 (1000.0, None)

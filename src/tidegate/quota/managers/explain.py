@@ -5,7 +5,7 @@
 ...     quota_type=QuotaType.PRODUCE, user="alice", client_id="c1", tags={"user": "alice", "client-id": ""},
 ...     levels=Level.USER, considered=(QuotaEntity(user="alice"), QuotaEntity(user=DEFAULT)),
 ...     entity=QuotaEntity(user=DEFAULT), bound=1000.0))
-Produce quota of user 'alice', client id 'c1': 1000.0 of (user=<default>), after (user='alice') had none; \
+Produce quota of user 'alice', client id 'c1': 1000.0 of (user=<default>), no quota for (user='alice'); \
 shared by all clients with user='alice'
 
 Follows: B§3.4.

@@ -9,7 +9,8 @@ count by powers of two, and a changed share moves names to or from its own form 
 >>> decoys = Decoys(b"secret of the cluster")
 >>> decoys.of(SCRAM_MECHANISMS["SCRAM-SHA-256"], "mallory").iterations
 4096
->>> decoys.add("SCRAM-SHA-256", ScramCredential(salt=b"s" * 24, stored_key=b"", server_key=b"", iterations=8192))
+>>> alice = ScramCredential(salt=b"s" * 24, stored_key=b"", server_key=b"", iterations=8192)
+>>> decoys.count_credential("SCRAM-SHA-256", alice)
 >>> decoys.of(SCRAM_MECHANISMS["SCRAM-SHA-256"], "mallory").iterations
 8192
 """
