@@ -269,7 +269,7 @@ def test_writer_follows_a_spool_that_is_made_again(tmp_path):
     record(recorder, 2)
     recorder.maybe_roll(START_MS + 1000)
     wait_until(lambda: usage.exists() and len(list_files(usage)) == 1)
-    with pytest.raises(ConfigError, match="a writer is using"):
+    with pytest.raises(ConfigError, match="a writer is using the usage spool"):
         drain(spool, parquet, timeout_s=0.5)
     recorder.close()
     assert writer.stop(timeout_s=WAIT_S)
@@ -325,8 +325,8 @@ def test_writer_without_pyarrow_is_not_started_again():
 
 def test_broker_side_needs_no_pyarrow(tmp_path):
     """What the broker imports runs where neither pyarrow nor numpy is installed."""
-    modules = ("spool", "writer_process", "files", "events")
-    code = "import sys, " + ", ".join(f"tidegate.usage.{name}" for name in modules)
+    modules = ("server.recorder", "usage.writer_process", "usage.files", "usage.events")
+    code = "import sys, " + ", ".join(f"tidegate.{name}" for name in modules)
     check = "; assert not {'pyarrow', 'numpy'} & set(sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, "-S", "-c", code + check], env=environment, check=True)

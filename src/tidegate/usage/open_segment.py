@@ -27,7 +27,7 @@ from tidegate.usage.spare import make_rows_file, take_spare
 __all__ = ["NAMES_FULL", "OpenSegment"]
 
 NAMES_FULL = -1
-"""Answer of `OpenSegment.number` when the table of names takes no more."""
+"""Answer of `OpenSegment.name_index` when the table of names takes no more."""
 
 
 class OpenSegment:

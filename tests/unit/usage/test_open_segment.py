@@ -30,7 +30,7 @@ def segment(tmp_path):
 
 
 def finish(segment, rows):
-    segment.end((rows + 1) * ROW_BYTES)
+    segment.close_files((rows + 1) * ROW_BYTES)
     assert segment.hand_over() == 0
 
 
@@ -62,23 +62,23 @@ def test_without_rows_nothing_is_handed_over(tmp_path, segment):
 def test_names_are_numbered_once(tmp_path, segment):
     """The same names keep their number, and they are on disk before the number is known."""
     alice, bob = ("alice",) * 6, ("bob",) * 6
-    assert [segment.number(names) for names in (alice, bob, alice)] == [1, 2, 1]
+    assert [segment.name_index(names) for names in (alice, bob, alice)] == [1, 2, 1]
     assert load_segment(segment_path(tmp_path, 1000, OPEN_SUFFIX)).names[1:] == [alice, bob]
     finish(segment, 0)
 
 
 def test_names_are_bounded_in_number(segment):
     """Past the bound the table is full, for new names only."""
-    numbers = [segment.number((str(index), None, None, "k")) for index in range(NAMES_MAX + 2)]
+    numbers = [segment.name_index((str(index), None, None, "k")) for index in range(NAMES_MAX + 2)]
     assert numbers == [*range(1, NAMES_MAX + 1), NAMES_FULL, NAMES_FULL]
-    assert segment.number(("7", None, None, "k")) == 8
+    assert segment.name_index(("7", None, None, "k")) == 8
     finish(segment, 0)
 
 
 def test_names_are_bounded_in_bytes(tmp_path, segment):
     """Long names fill the table sooner, and the file stays within its bound."""
     index = 0
-    while segment.number((f"{index}" + "x" * NAME_BYTES_MAX, None, None, "k")) != NAMES_FULL:
+    while segment.name_index((f"{index}" + "x" * NAME_BYTES_MAX, None, None, "k")) != NAMES_FULL:
         index += 1
     assert index == NAMES_BYTES_MAX // (NAME_BYTES_MAX + 5 * 4 + 5)
     (names,) = tmp_path.glob("*.names")
@@ -91,7 +91,7 @@ def test_memory_for_names_is_bounded_in_bytes(segment, name):
     """Many short names, or long ones that take four bytes a character: as much as the file, and 200 bytes a name."""
     tracemalloc.start()
     index = 0
-    while segment.number((name.format(index=index), None, None, "k")) != NAMES_FULL:
+    while segment.name_index((name.format(index=index), None, None, "k")) != NAMES_FULL:
         index += 1
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
