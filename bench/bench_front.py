@@ -24,13 +24,13 @@ from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord
-from tidegate.server.config import ServerConfig
+from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.connection.channel import Channel
-from tidegate.server.handler import Connection
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.handler import Connection
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.settings.config import ServerConfig
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.wire import encode_request

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.server.nodes import MemoryStore, running_node
 
 from tidegate.api_keys import PRODUCE
-from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Connection
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.node import Node
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.handler import Connection
 from tidegate.server.short_collections import ShortCollections
 from tidegate.wire import RequestHeader, encode_response
 

@@ -23,12 +23,12 @@ from tests.batches import build_batch
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
-from tidegate.server.dynamic_settings import DynamicSettings
-from tidegate.server.handler import Connection, Handler, Request
+from tidegate.server.requests.handler import Connection, Handler, Request
+from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.log.recovery import open_log
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topics.topic_settings import TopicSettings
 from tidegate.wire import decode_request_header, encode_request
 
 VALUE_BYTES = 100

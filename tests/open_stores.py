@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidegate.storage.store import MetadataStore
+    from tidegate.storage.metadata.store import MetadataStore
 
 __all__ = ["close_stores", "closed_after_test"]
 

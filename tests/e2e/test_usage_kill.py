@@ -15,7 +15,7 @@ from tests.replaying.files import write_events
 from tests.unit.usage.reading import read_events
 
 from tidegate.errors import ConfigError, install_hint
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory

@@ -18,7 +18,7 @@ from tests.server.memory_network import MemoryNode
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.server.authentication.authenticator import MAX_LOGIN_S
-from tidegate.server.front import Front
+from tidegate.server.requests.front import Front
 from tidegate.wire import encode_request
 
 SHORT_RUN_STEPS = 5_000

@@ -29,7 +29,7 @@ from tidegate.api_keys import (
 )
 from tidegate.scram import SCRAM_MECHANISMS
 from tidegate.server.authentication.authenticator import MAX_DELAYED, MAX_LOGIN_S
-from tidegate.server.front import Front
+from tidegate.server.requests.front import Front
 from tidegate.wire import encode_request
 
 SHORT_RUN_FRAMES = 100_000

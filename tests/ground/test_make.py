@@ -279,7 +279,7 @@ def test_lint_holds_the_layers(tmp_path):
     )
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     with (tmp_path / "src" / "tidegate" / "quota" / "throttle.py").open("a") as module:
-        module.write("\nimport asyncio\nimport rich\nimport tidegate.server.config\n")
+        module.write("\nimport asyncio\nimport rich\nimport tidegate.server.settings.config\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     done = run(Path(sys.executable).with_name("lint-imports"), "--no-cache", cwd=tmp_path, env=env)
     assert done.returncode == 1

@@ -8,7 +8,7 @@ from tests.limits.tenants import TenantConnection, first_operation, tenants_brok
 
 from tidegate import error_codes
 from tidegate.api_keys import OFFSET_COMMIT, OFFSET_FETCH
-from tidegate.storage.committed_offsets import MAX_OFFSET_BYTES
+from tidegate.storage.groups.committed_offsets import MAX_OFFSET_BYTES
 
 pytestmark = pytest.mark.alone
 

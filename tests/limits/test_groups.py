@@ -8,7 +8,7 @@ from tests.limits.bounds import ANY, Memory, judge, judge_work
 from tests.limits.frames import OFFSET_COMMIT, commit, request, size
 from tests.limits.watched import Connection, Exchanged
 
-from tidegate.storage.group_writes import CHECKPOINT_AT_BYTES
+from tidegate.storage.groups.group_writes import CHECKPOINT_AT_BYTES
 
 pytestmark = pytest.mark.alone
 

@@ -31,8 +31,9 @@ from typing import Any
 
 from tidegate.broker.handlers import fetch
 from tidegate.cli.main import main
-from tidegate.server import later_work, node, slices
-from tidegate.server.slices import UNFINISHED
+from tidegate.server import node
+from tidegate.server.requests import later_work, slices
+from tidegate.server.requests.slices import UNFINISHED
 from tidegate.storage import housekeeping
 from tidegate.wire import compile_ahead
 from tidegate.wire.apis import spoken_pairs
@@ -142,7 +143,7 @@ class StepWatch:
         self.longest_ns, self.longest_at = 0, ""
 
     def advance(self, work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
-        """Do what `tidegate.server.slices.advance` does, with a watch on each step."""
+        """Do what `tidegate.server.requests.slices.advance` does, with a watch on each step."""
         began_at, began_ns = _place(work), time.thread_time_ns()
         try:
             while True:

@@ -16,7 +16,7 @@ from tests.unit.usage.recording import (
     segment_of,
 )
 
-from tidegate.server.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
+from tidegate.server.requests.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.broker.node import CONNECTION, Node
 
-from tidegate.server.handler import Deferred, Request
+from tidegate.server.requests.handler import Deferred, Request
 from tidegate.wire import ProtocolError, decode_request_header
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "wire"

@@ -20,7 +20,7 @@ from tests.unit.usage.recording import (
 )  # fmt: skip
 
 from tidegate.quota import UNLIMITED, QuotaRecord, sanitize
-from tidegate.server.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
+from tidegate.server.requests.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import segment_table
 from tidegate.usage.columns import EXEMPT, NAME_COLUMNS, OBSERVED_ONLY, empty_event

@@ -16,9 +16,9 @@ from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.sensors import Sensor
 from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
-from tidegate.server.decision import Decider
-from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Answer, Charge, Connection, FetchAnswer
+from tidegate.server.requests.decision import Decider
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.handler import Answer, Charge, Connection, FetchAnswer
 from tidegate.usage.columns import OBSERVED_ONLY, empty_event
 from tidegate.usage.segment import PRODUCED
 from tidegate.usage.texts import BEGINS, ends, sensor_texts, tags_text

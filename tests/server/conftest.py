@@ -16,9 +16,9 @@ from tidegate.server.connection.channel import ANSWER_DUE, Channel
 from tidegate.server.connection.poller import make_poller
 from tidegate.server.connection.request_memory import NO_BOUND, RequestMemory
 from tidegate.server.connection.transport import SocketTransport
-from tidegate.server.handler import Connection
 from tidegate.server.muting import Muting
-from tidegate.server.slices import Slices
+from tidegate.server.requests.handler import Connection
+from tidegate.server.requests.slices import Slices
 
 
 class EchoOwner:

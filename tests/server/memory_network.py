@@ -16,17 +16,17 @@ from tests.open_stores import closed_after_test
 
 from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.scheduling import Scheduler
+from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.authentication.scram_credentials import ScramCredentials
-from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import BATCH, SERVE_NS, NoTurns, Turns
 from tidegate.server.connection.sending import Sendable
 from tidegate.server.connection.transport import Transport
-from tidegate.server.handler import HandlerTable
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.node import Node
-from tidegate.server.node_configs import node_configs
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.handler import HandlerTable
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.node_configs import node_configs
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.log.group_commit import SyncFile

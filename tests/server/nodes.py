@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.quota import QuotaRecord
-from tidegate.server.config import ServerConfig
-from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Request, Turn
+from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Request, Turn
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.settings.config import ServerConfig
 from tidegate.usage.readers import read_segment
 from tidegate.wire import encode_request, read_response
 

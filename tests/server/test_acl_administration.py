@@ -7,9 +7,9 @@ from tests.unit.acl.test_authorizer import acl
 from tidegate.acl import Acl, Authorizer, codes
 from tidegate.error_codes import POLICY_VIOLATION
 from tidegate.in_slices import run_at_once
-from tidegate.server.acl_administration import AclAdministration
-from tidegate.server.config import ServerConfig
-from tidegate.server.handler import Connection
+from tidegate.server.administration.acl_administration import AclAdministration
+from tidegate.server.requests.handler import Connection
+from tidegate.server.settings.config import ServerConfig
 
 CONNECTION = Connection(1, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
 READ = acl("allow alice read topic literal t")

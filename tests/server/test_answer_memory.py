@@ -5,7 +5,7 @@ import asyncio
 from tests.server.nodes import METADATA, METADATA_VERSION, NodeClient, RunningNode, metadata_handler, until
 
 from tidegate.server.connection.answer_memory import AnswerMemory
-from tidegate.server.handler import Answer, Request
+from tidegate.server.requests.handler import Answer, Request
 from tidegate.wire import Encoded
 
 LARGE = 5_000_000  # more than sockets take that nobody reads

@@ -3,12 +3,12 @@
 import tracemalloc
 
 from tidegate.api_keys import API_VERSIONS
-from tidegate.server.handler import Answer, Connection, Request
 from tidegate.server.handlers.api_versions import (
     MAX_KNOWN_SOFTWARE,
     MAX_SOFTWARE_CHARS,
     api_versions_handler,
 )
+from tidegate.server.requests.handler import Answer, Connection, Request
 from tidegate.wire import decode_request_header, encode_request, read_response
 
 VERSION = 3

@@ -15,7 +15,7 @@ from tests.server.listening.certificates import DER, Identity, identity
 from tests.server.test_dynamic_settings import alter as alter_resource
 from tests.server.whole_node import WholeNode, whole_node
 
-from tidegate.server.dynamic_settings import SET
+from tidegate.server.settings.dynamic_settings import SET
 
 AUTHORITY = identity("authority", authority=True)
 FIRST = identity("broker", AUTHORITY)

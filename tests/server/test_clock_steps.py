@@ -11,7 +11,7 @@ from tests.server.nodes import METADATA, MemoryStore, RunningNode, metadata_hand
 from tidegate.clock import SystemClock
 from tidegate.quota import ClientQuotaManager, QuotaEntity, QuotaType, QuotaWindow
 from tidegate.server.clock_watch import LEAST_STEP_MS, ClockWatch
-from tidegate.server.handler import Answer, Request
+from tidegate.server.requests.handler import Answer, Request
 from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
 

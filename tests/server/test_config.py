@@ -6,9 +6,9 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import ListenerLimits
-from tidegate.server.config import SETTINGS, ServerConfig, request_memory_bytes
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.process_memory import process_memory_bytes
+from tidegate.server.settings.config import SETTINGS, ServerConfig, request_memory_bytes
 
 
 def test_defaults_are_kafkas() -> None:

@@ -15,7 +15,7 @@ from tests.server.nodes import (
 )
 from tests.server.test_turns import NO_TOPICS, NotedTurn, all_accepted, all_in_one_turn, ask
 
-from tidegate.server.handler import Answer, Deferred, Request
+from tidegate.server.requests.handler import Answer, Deferred, Request
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -27,9 +27,9 @@ from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import QuotaRecord
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.measure.smooth import SmoothMode
-from tidegate.server.config import ServerConfig
-from tidegate.server.dynamic_settings import DELETE, SET
 from tidegate.server.repeated_lines import RepeatedLines
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.dynamic_settings import DELETE, SET
 
 OBSERVE, EXEMPT = "tidegate.quota.observe", "tidegate.quota.exempt"
 MAX_MS = "tidegate.quota.throttle.max.ms"

@@ -12,7 +12,7 @@ from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, un
 
 from tidegate.quota import QuotaType
 from tidegate.server.connection import transport
-from tidegate.server.handler import Answer, Charge, Deferred, Request
+from tidegate.server.requests.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import Encoded
 
 AT_ONCE_S = 2.0  # what is noticed at once is noticed in ms; what is not waits for a poll of 20 s or more

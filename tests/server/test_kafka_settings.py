@@ -8,9 +8,9 @@ from tests.server.listening.certificates import identity
 
 from tidegate.config.properties import parse_properties
 from tidegate.errors import ConfigError
-from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.listening.tls_config import tls_config
-from tidegate.server.unused_settings import is_unused
+from tidegate.server.settings.config import SETTINGS, ServerConfig
+from tidegate.server.settings.unused_settings import is_unused
 
 ROWS = json.loads((Path(__file__).parents[1] / "vectors" / "settings" / "settings.json").read_text())
 KAFKA = {name: (kind, default, valid) for name, kind, default, valid, _, _ in ROWS}

@@ -9,7 +9,7 @@ from tests.server.memory_network import MemoryNode, MemoryTransport
 from tidegate.api_keys import CREATE_TOPICS, FETCH, METADATA, PRODUCE
 from tidegate.quota import QuotaRecord, QuotaType
 from tidegate.server.connection.channel import THROTTLED, Channel
-from tidegate.server.handler import Answer, Request
+from tidegate.server.requests.handler import Answer, Request
 from tidegate.wire import encode_request
 
 TURN_MS = 20  # the longest that a request may hold the loop

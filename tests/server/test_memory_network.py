@@ -11,7 +11,7 @@ from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import fetch_body
 
 from tidegate.quota import QuotaRecord
-from tidegate.server.handler import Answer, FetchAnswer, Request
+from tidegate.server.requests.handler import Answer, FetchAnswer, Request
 from tidegate.testing import ManualClock
 from tidegate.wire import encode_request, read_response
 

@@ -9,9 +9,9 @@ from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import FETCH, METADATA, PRODUCE, NodeClient, RunningNode, until
 
 from tidegate.api_keys import API_VERSIONS
-from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Connection
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.handler import Connection
+from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
 from tidegate.wire import RequestHeader, encode_request

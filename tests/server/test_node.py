@@ -20,7 +20,7 @@ from tests.server.nodes import (
 )
 
 from tidegate.api_keys import API_VERSIONS
-from tidegate.server.handler import Answer, Deferred, Request, Work
+from tidegate.server.requests.handler import Answer, Deferred, Request, Work
 
 WINDOW_S = 10  # (n - 1) windows of one second
 

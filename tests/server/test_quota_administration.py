@@ -16,9 +16,9 @@ from tests.server.nodes import MemoryStore, NodeClient, RunningNode, running_nod
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaEntity, QuotaRecord
-from tidegate.server import host_names
+from tidegate.server.administration import host_names
 from tidegate.storage.errors import StorageError
-from tidegate.storage.store import MetadataStore
+from tidegate.storage.metadata.store import MetadataStore
 
 DESCRIBE, ALTER = 48, 49
 POISON = "\ufffd" * 12_000  # 36,000 bytes of UTF-8: what a client id of 12,000 times 0xFF is read as

@@ -21,8 +21,8 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.quota import UNLIMITED, QuotaRecord, QuotaType
-from tidegate.server.handler import Connection
-from tidegate.server.recorder import FETCHED, THROTTLED, ControllerRecord
+from tidegate.server.requests.handler import Connection
+from tidegate.server.requests.recorder import FETCHED, THROTTLED, ControllerRecord
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, empty_event

@@ -25,8 +25,8 @@ from tidegate.error_codes import INVALID_REQUEST, NOT_LEADER_OR_FOLLOWER, THROTT
 from tidegate.errors import ConfigError
 from tidegate.pipeline.layout import BYTE_MS, REQUEST_MS
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.server.config import ServerConfig
-from tidegate.server.node_configs import MAX_NODES, node_configs
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.node_configs import MAX_NODES, node_configs
 from tidegate.usage.readers import read_segment
 from tidegate.wire import API_BY_KEY, encode_request, read_response
 

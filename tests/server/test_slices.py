@@ -17,9 +17,9 @@ from tests.server.nodes import (
 )
 from tests.server.test_half_close import reset
 
-from tidegate.server.handler import Answer, Deferred, Request, Wait, Work
-from tidegate.server.later_work import WORKS_AT_ONCE
-from tidegate.server.slices import SLICE_NS, OneAtATime, Slices
+from tidegate.server.requests.handler import Answer, Deferred, Request, Wait, Work
+from tidegate.server.requests.later_work import WORKS_AT_ONCE
+from tidegate.server.requests.slices import SLICE_NS, OneAtATime, Slices
 from tidegate.usage.readers import read_segment
 
 pytestmark = pytest.mark.alone

@@ -18,7 +18,7 @@ from tests.server.nodes import (
 )
 
 from tidegate.quota import QuotaRecord
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.wire import encode_request, read_response
 

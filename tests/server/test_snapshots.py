@@ -20,7 +20,7 @@ from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.steps import CONTROL_KINDS, control_events
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.quota import QuotaManagers, QuotaRecord
-from tidegate.server.config import ServerConfig
+from tidegate.server.settings.config import ServerConfig
 from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths

@@ -11,8 +11,8 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.layout import BYTE_MS
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import UNLIMITED
-from tidegate.server.config import ServerConfig
-from tidegate.server.static_quotas import static_quotas
+from tidegate.server.administration.static_quotas import static_quotas
+from tidegate.server.settings.config import ServerConfig
 
 KEY = "producer_byte_rate"
 SETTINGS = {"quota.producer.default": "1K", "quota.producer.override": "billing:4K, a:b:2M"}

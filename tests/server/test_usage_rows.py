@@ -11,7 +11,7 @@ import pytest
 from tests.server.nodes import FETCH, PRODUCE, MemoryStore, NodeClient, RunningNode, fetch_body, running_node
 
 from tidegate.server.connection import poller
-from tidegate.server.handler import Answer, FetchAnswer, Request
+from tidegate.server.requests.handler import Answer, FetchAnswer, Request
 from tidegate.usage.readers import read_segment
 
 RECORDS_BYTES = 64

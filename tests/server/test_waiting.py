@@ -8,7 +8,7 @@ import pytest
 from tests.server.nodes import FETCH, PRODUCE, NodeClient, RunningNode, fetch_body, spool_events, until
 from tests.server.test_half_close import reset
 
-from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Request
+from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer, Request
 
 WAITING = 500
 LONGEST_HOLD_S = 0.02

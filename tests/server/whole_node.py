@@ -11,12 +11,12 @@ from tests.open_stores import closed_after_test
 
 from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.clock import SystemClock
-from tidegate.server.config import ServerConfig
+from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
-from tidegate.server.node_configs import node_configs
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.node_configs import node_configs
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 

@@ -24,8 +24,8 @@ from tidegate.server.closing import MAX_SEND_STALL_S
 from tidegate.server.connection.buffers import SCRATCH_BYTES
 from tidegate.server.connection.channel import COLLECTED_BYTES, PENDING_BYTES
 from tidegate.server.connection.request_memory import GRACE_S
-from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Handler, Request
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.handler import Handler, Request
 from tidegate.wire import API_BY_KEY, read_response
 
 __all__ = ["Auditor", "Line", "NodeAuditor", "Sent", "ViolationError"]

@@ -21,8 +21,8 @@ from tidegate.quota import QuotaType
 from tidegate.quota.admin.entity_selection import EntitySelection
 from tidegate.quota.connections.limits import ConnectionLimits
 from tidegate.quota.managers.extensions import Extensions
-from tidegate.server.exchange import Exchange
 from tidegate.server.node import Node
+from tidegate.server.requests.exchange import Exchange
 
 SEEDS, MORE_SEEDS, STEPS = (3, 12, 7, 13, 15, 2, 4, 10, 6, 11), 5, 20_000
 FEW_STEPS = 1500

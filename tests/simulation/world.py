@@ -30,10 +30,10 @@ from tests.simulation.rules import INT_MAX
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import WINDOW_SETTINGS, ClusterMetadata, QuotaRecord, QuotaType, QuotaWindow
 from tidegate.quota.measure.sensors import sensor_bytes
-from tidegate.server.config import ServerConfig
-from tidegate.server.exchange import Exchange
 from tidegate.server.node import Node
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.settings.config import ServerConfig
 from tidegate.usage.readers import read_segment
 
 __all__ = ["World", "simulate"]

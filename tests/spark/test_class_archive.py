@@ -26,7 +26,7 @@ def _run(archive):
     command = ["java", "-cp", str(jars), *options, "-Xlog:class+load", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    archive.keep()
+    archive.install()
     return done.stdout
 
 
@@ -76,7 +76,7 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path):
     for cache in (tmp_path / "file", Path("/proc/none"), tmp_path / 'a "b'):
         archive = _archive(cache)
         assert archive.in_settings({"a": "b"}) == {"a": "b"}
-        archive.keep()
+        archive.install()
         archive.give_up()
 
 
@@ -94,7 +94,7 @@ def test_few_are_kept(tmp_path):
     assert settings[0] == "-Da=b"
     being_made = Path(settings[-1].partition("=")[2])
     being_made.write_bytes(b"made")
-    archive.keep()
+    archive.install()
     assert not [*directory.glob("*.part")]
     names = sorted(path.name for path in directory.glob("*.jsa"))
     assert len(names) == KEPT

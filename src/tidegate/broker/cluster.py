@@ -12,9 +12,9 @@ from tidegate.acl import codes as acl
 from tidegate.in_slices import batched
 from tidegate.quota.admin.java_hash import string_hash
 from tidegate.quota.managers.callback import ClusterMetadata, ClusterNode
-from tidegate.server.handler import Connection, Message, Request
+from tidegate.server.requests.handler import Connection, Message, Request
 from tidegate.storage.log.partition_log import LEADER_EPOCH
-from tidegate.storage.topics import Topic, Topics
+from tidegate.storage.topics.topics import Topic, Topics
 
 __all__ = ["NO_OPERATIONS", "ZERO_ID", "ClusterView", "Endpoints", "cluster_operations"]
 

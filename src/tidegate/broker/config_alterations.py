@@ -18,7 +18,8 @@ from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, is_int, refusal_of
 from tidegate.broker.topic_names import name_problem
 from tidegate.quota.admin.java_hash import hash_map_place
-from tidegate.server.dynamic_settings import (
+from tidegate.server.requests.handler import Message, Request, Wait, Work
+from tidegate.server.settings.dynamic_settings import (
     APPEND,
     DELETE,
     SET,
@@ -28,11 +29,10 @@ from tidegate.server.dynamic_settings import (
     check_changes,
     check_number,
 )
-from tidegate.server.handler import Message, Request, Wait, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType, default_value
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, ConfigType, default_value
+from tidegate.storage.topics.topics import Topic
 
 __all__ = [
     "MAX_VALUE_BYTES",

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import FETCH, PRODUCE
-from tidegate.server.handler import Request
+from tidegate.server.requests.handler import Request
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import API_BY_KEY, Encoded, encode_response
 from tidegate.wire.primitives import uvarint

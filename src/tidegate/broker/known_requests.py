@@ -22,7 +22,7 @@ size). In one version equal beginnings are read alike, so the bytes of the body 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tidegate.server.handler import Request
+from tidegate.server.requests.handler import Request
 from tidegate.wire.split_reader import split_reader
 
 __all__ = ["MAX_ENTRY_BYTES", "MAX_KEPT", "KnownRequests"]

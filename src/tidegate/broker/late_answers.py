@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tidegate.scheduling import Scheduler
-from tidegate.server.handler import Answer, Deferred, Work
+from tidegate.server.requests.handler import Answer, Deferred, Work
 
 __all__ = ["LateAnswers"]
 

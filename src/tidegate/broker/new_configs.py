@@ -8,8 +8,8 @@ the first wrong value in the order in which Kafka defines its settings. Follows:
 from collections.abc import Generator
 
 from tidegate.quota.admin.java_hash import hash_map_place
-from tidegate.server.handler import Message
-from tidegate.storage.topic_configs import TOPIC_CONFIGS, config_problem
+from tidegate.server.requests.handler import Message
+from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, config_problem
 
 __all__ = ["checked_configs_in_slices"]
 

@@ -14,9 +14,9 @@ from tidegate.groups import GroupCoordinator, GroupSettings, GroupState, StoredG
 from tidegate.groups.group import Group
 from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.handler import Deferred, Message, Request, Work
-from tidegate.storage.committed_offsets import CommittedOffset
-from tidegate.storage.group_rows import GroupChange
+from tidegate.server.requests.handler import Deferred, Message, Request, Work
+from tidegate.storage.groups.committed_offsets import CommittedOffset
+from tidegate.storage.groups.group_rows import GroupChange
 from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.storage import Storage
 

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import Any
 
 from tidegate.in_slices import release, release_messages
-from tidegate.server.handler import Answer, Charge, Message, Request
+from tidegate.server.requests.handler import Answer, Charge, Message, Request
 from tidegate.wire import AT_ONCE_BYTES, EncodedElements
 
 __all__ = ["answer_and_release", "answer_partitions", "release"]

@@ -8,7 +8,7 @@ import re
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.quota.measure.throttle import MAX_INT32, MIN_INT32
-from tidegate.server.handler import Request
+from tidegate.server.requests.handler import Request
 
 __all__ = ["CLIENT_METRICS", "GROUP", "KINDS", "LOGGERS", "NODE", "TOPIC", "is_int", "refusal_of"]
 

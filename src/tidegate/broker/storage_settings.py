@@ -5,12 +5,12 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from tidegate.in_slices import run_at_once
-from tidegate.server.config import SETTINGS, ServerConfig
-from tidegate.server.dynamic_settings import DynamicSettings
+from tidegate.server.settings.config import SETTINGS, ServerConfig
+from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import check_given
-from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
+from tidegate.storage.topics.topic_configs import check_given
+from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 
 __all__ = ["follow_settings", "storage_config"]
 

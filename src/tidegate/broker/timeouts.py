@@ -5,7 +5,7 @@ before the event runs, so that nothing is checked, charged or changed. A longer 
 request changes is changed when it is handled. Follows: Kafka `QuorumController`, `ControllerRequestContext`.
 """
 
-from tidegate.server.handler import Message
+from tidegate.server.requests.handler import Message
 
 __all__ = ["has_timed_out"]
 

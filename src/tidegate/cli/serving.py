@@ -20,22 +20,22 @@ from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.scheduling import Scheduler
-from tidegate.server.acl_administration import AclAdministration
+from tidegate.server.administration.acl_administration import AclAdministration
+from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.authentication.scram_credentials import ScramCredentials
-from tidegate.server.config import SETTINGS, ServerConfig
-from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
-from tidegate.server.node_configs import node_configs
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.recorder import Recorder, open_recorder
 from tidegate.server.repeated_lines import RepeatedLines
+from tidegate.server.requests.recorder import Recorder, open_recorder
+from tidegate.server.settings.config import SETTINGS, ServerConfig
+from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.node_configs import node_configs
 from tidegate.server.short_collections import ShortCollections
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
-from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
+from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 from tidegate.wire import checksum
 
 __all__ = [

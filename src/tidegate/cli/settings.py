@@ -155,9 +155,9 @@ def _print(
 
 def _shown(changed: _Changed) -> str:
     """Return a value as it may be shown: no password, and nothing that only a quota callback knows the meaning of."""
-    from tidegate.server.config import CALLBACK_CLASS, CALLBACK_SETTINGS
     from tidegate.server.listening.sasl_config import JAAS
     from tidegate.server.listening.tls_settings import SECRET_TLS_SETTINGS
+    from tidegate.server.settings.config import CALLBACK_CLASS, CALLBACK_SETTINGS
 
     secrets = (*SECRET_TLS_SETTINGS, JAAS)
     is_secret = any(changed.name == secret or changed.name.endswith(f".{secret}") for secret in secrets)

@@ -20,11 +20,11 @@ from heapq import nsmallest
 
 from tidegate.quota import ConnectionQuotas
 from tidegate.server.authentication.authenticator import MAX_LOGIN_S, Logins
-from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.request_memory import RequestMemory
-from tidegate.server.front import Front
-from tidegate.server.slices import Slices
+from tidegate.server.requests.front import Front
+from tidegate.server.requests.slices import Slices
+from tidegate.server.settings.config import ServerConfig
 
 __all__ = ["MAX_SEND_STALL_S", "Closing"]
 

@@ -38,7 +38,10 @@ from tidegate.quota import (
 )
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.acl_administration import AclAdministration
+from tidegate.server.administration.acl_administration import AclAdministration
+from tidegate.server.administration.host_names import Addresses, warn_of_unknown
+from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.server.administration.static_quotas import static_quotas
 from tidegate.server.authentication.authenticator import Authenticator, Logins
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.authentication.tls_login import TlsLogin
@@ -46,7 +49,6 @@ from tidegate.server.callback.callback_guard import GuardedCallback
 from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.closing import Closing
-from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerConfig, request_memory_bytes
 from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffers
 from tidegate.server.connection.channel import Channel
@@ -55,9 +57,6 @@ from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import Transport
 from tidegate.server.connection_shares import ConnectionShares
-from tidegate.server.dynamic_settings import DynamicSettings
-from tidegate.server.front import Front
-from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
 from tidegate.server.handlers.acls import create_acls_handler, delete_acls_handler, describe_acls_handler
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
@@ -66,17 +65,23 @@ from tidegate.server.handlers.scram_credentials import (
     alter_user_scram_credentials_handler,
     describe_user_scram_credentials_handler,
 )
-from tidegate.server.host_names import Addresses, warn_of_unknown
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
 from tidegate.server.listening.tls_listeners import TlsListeners
 from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.recorder import ControllerRecord, Recorder
-from tidegate.server.slices import SLICE_NS, Slices
-from tidegate.server.static_quotas import static_quotas
+from tidegate.server.requests.front import Front
+from tidegate.server.requests.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
+from tidegate.server.requests.recorder import ControllerRecord, Recorder
+from tidegate.server.requests.slices import SLICE_NS, Slices
+from tidegate.server.settings.config import (
+    CALLBACK_CLASS,
+    CONNECTION_SETTINGS,
+    ServerConfig,
+    request_memory_bytes,
+)
+from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegate.storage.private_files import replace_private_file
-from tidegate.storage.topics import Topic, Topics
+from tidegate.storage.topics.topics import Topic, Topics
 
 __all__ = ["CHECKPOINT", "CheckpointFile"]
 

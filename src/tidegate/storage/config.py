@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidegate.storage.topic_settings import NEVER
+from tidegate.storage.topics.topic_settings import NEVER
 
 __all__ = [
     "MAX_PARTITIONS",

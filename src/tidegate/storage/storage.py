@@ -24,12 +24,11 @@ from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
-from tidegate.storage.committed_offsets import OffsetTable
 from tidegate.storage.config import StorageConfig
-from tidegate.storage.consistency import check_owner, check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
-from tidegate.storage.group_journal import GroupJournal
-from tidegate.storage.group_writes import GroupWrites
+from tidegate.storage.groups.committed_offsets import OffsetTable
+from tidegate.storage.groups.group_journal import GroupJournal
+from tidegate.storage.groups.group_writes import GroupWrites
 from tidegate.storage.log.group_commit import GroupCommit, SyncFile, sync_path
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.producers import ProducerMemory
@@ -37,15 +36,16 @@ from tidegate.storage.log.recovery import Progress, open_log
 from tidegate.storage.log.retention import expire
 from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.log.unpacking import Unpacker
+from tidegate.storage.metadata.consistency import check_owner, check_store
+from tidegate.storage.metadata.store import MetadataStore, StoredTopic
 from tidegate.storage.private_files import (
     PRIVATE_FILE,
     make_private_directory,
     replace_private_file,
 )
 from tidegate.storage.removal import FileRemoval
-from tidegate.storage.store import MetadataStore, StoredTopic
-from tidegate.storage.topic_settings import NEVER, TopicSettings
-from tidegate.storage.topics import Topics
+from tidegate.storage.topics.topic_settings import NEVER, TopicSettings
+from tidegate.storage.topics.topics import Topics
 from tidegate.storage.worker_thread import WorkerThread
 
 __all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]

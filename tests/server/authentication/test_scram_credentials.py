@@ -16,7 +16,7 @@ from tidegate.server.authentication.scram_credentials import (
     UserResult,
 )
 from tidegate.storage.errors import StorageError
-from tidegate.storage.store import MetadataStore
+from tidegate.storage.metadata.store import MetadataStore
 
 SHA_256 = SCRAM_MECHANISMS["SCRAM-SHA-256"]
 SALTED = bytes(range(32))

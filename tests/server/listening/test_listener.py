@@ -13,9 +13,9 @@ import pytest
 from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
-from tidegate.server.config import ServerConfig
 from tidegate.server.listening.listener import bindable
 from tidegate.server.listening.network import SocketNetwork
+from tidegate.server.settings.config import ServerConfig
 
 
 def connecting(port: int, count: int) -> list[socket.socket]:

@@ -10,8 +10,8 @@ from tests.server.listening.certificates import identity
 from tests.server.listening.test_tls_config import client_context, shake_hands
 
 from tidegate.errors import ConfigError
-from tidegate.server.config import ServerConfig
 from tidegate.server.listening.tls_config import TlsConfig, tls_config
+from tidegate.server.settings.config import ServerConfig
 
 STORES = Path(__file__).parents[2] / "vectors" / "stores"
 KEY_STORES = ["keytool.p12", "keytool-legacy.p12", "openssl.p12", "openssl-legacy.p12", "both.p12"]

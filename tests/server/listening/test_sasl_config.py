@@ -3,8 +3,8 @@
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.server.config import ServerConfig
 from tidegate.server.listening.sasl_config import SaslConfig
+from tidegate.server.settings.config import ServerConfig
 
 JAAS = "listener.name.clients.plain.sasl.jaas.config"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -10,9 +10,9 @@ import pytest
 from tests.server.metrics.test_meters import THROTTLES
 
 from tidegate.api_keys import API_VERSIONS, FETCH, METADATA, PRODUCE
-from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Connection
 from tidegate.server.metrics.request_metrics import SAMPLES, RequestMetrics
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.handler import Connection
 from tidegate.testing import ManualClock
 from tidegate.wire import RequestHeader, encode_response
 

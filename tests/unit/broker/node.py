@@ -10,9 +10,9 @@ from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView, Endpoints
 from tidegate.broker.handlers import handler_table
 from tidegate.broker.storage_settings import follow_settings
-from tidegate.server.dynamic_settings import DynamicSettings
-from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
-from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
+from tidegate.server.requests.handler import Answer, Connection, Deferred, Handler, Request, Work
+from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 from tidegate.wire import decode_request_header, encode_request, read_response
 
 _TURNS = 10

@@ -10,7 +10,7 @@ from tidegate.broker.kept_answers import (
     KeptAnswers,
     ProduceAnswers,
 )
-from tidegate.server.handler import Request
+from tidegate.server.requests.handler import Request
 from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 from tidegate.wire import API_BY_KEY, Encoded, RequestHeader, encode_response
 

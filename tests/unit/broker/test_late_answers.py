@@ -5,7 +5,7 @@ from collections.abc import Generator
 from tests.unit.storage.node import ManualScheduler
 
 from tidegate.broker.late_answers import LateAnswers
-from tidegate.server.handler import Answer, Deferred
+from tidegate.server.requests.handler import Answer, Deferred
 from tidegate.testing import ManualClock
 
 

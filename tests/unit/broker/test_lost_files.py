@@ -13,7 +13,7 @@ from tests.unit.storage.logs import batch
 
 from tidegate import error_codes
 from tidegate.api_keys import FETCH, LIST_OFFSETS, PRODUCE
-from tidegate.server.handler import Deferred
+from tidegate.server.requests.handler import Deferred
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,7 @@ from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
 from tidegate.api_keys import DESCRIBE_CONFIGS, PRODUCE
-from tidegate.server.handler import Answer, Charge, Deferred
+from tidegate.server.requests.handler import Answer, Charge, Deferred
 from tidegate.storage.errors import AppendError
 
 VERSION = 9

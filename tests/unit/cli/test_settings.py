@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tidegate.cli.main import main
-from tidegate.storage.store import MetadataStore
+from tidegate.storage.metadata.store import MetadataStore
 
 CHANGED = {
     "": {"max.connections.per.ip.overrides": "127.0.0.1:0", "max.connections": "5"},

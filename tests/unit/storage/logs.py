@@ -13,7 +13,7 @@ from tests.unit.in_slices import whole
 from tidegate.storage.log import retention
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import open_log
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topics.topic_settings import TopicSettings
 from tidegate.wire.batch import HEADER_BYTES
 
 NOW_MS = 1_700_000_000_000

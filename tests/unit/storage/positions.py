@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidegate.fair_share import UNKNOWN_OWNER
-from tidegate.storage.committed_offsets import (
+from tidegate.storage.groups.committed_offsets import (
     CommittedOffset,
     OffsetTable,
     Partitions,
     pack_position,
     times,
 )
-from tidegate.storage.group_rows import GroupChange
+from tidegate.storage.groups.group_rows import GroupChange
 
 __all__ = ["OFFSET", "commit", "packed", "put"]
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.unit.storage.positions import OFFSET, commit, packed, put
 
-from tidegate.storage.committed_offsets import (
+from tidegate.storage.groups.committed_offsets import (
     OFFSETS_AT_ONCE,
     POSITION_BYTES,
     CommittedOffset,

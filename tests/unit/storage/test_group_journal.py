@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.storage.group_journal import FULL_BYTES, MAX_RECORD_BYTES, SWITCH_BYTES, GroupJournal
+from tidegate.storage.groups.group_journal import FULL_BYTES, MAX_RECORD_BYTES, SWITCH_BYTES, GroupJournal
 
 LONG = bytes(MAX_RECORD_BYTES)
 

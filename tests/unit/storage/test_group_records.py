@@ -9,8 +9,8 @@ from tests.unit.storage.positions import OFFSET, packed
 from tests.unit.storage.test_group_rows import GROUP, MEMBER
 
 from tidegate.groups import StoredGroup
-from tidegate.storage.committed_offsets import Partitions
-from tidegate.storage.group_records import (
+from tidegate.storage.groups.committed_offsets import Partitions
+from tidegate.storage.groups.group_records import (
     JournaledPositions,
     decode_record,
     encode_group,

@@ -10,9 +10,9 @@ from tests.unit.storage.positions import OFFSET, commit, packed
 
 from tidegate.groups import StoredGroup, StoredMember
 from tidegate.storage import StorageError
-from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE
-from tidegate.storage.group_rows import GroupChange, batched_partitions, batched_positions
-from tidegate.storage.store import MetadataStore
+from tidegate.storage.groups.committed_offsets import OFFSETS_AT_ONCE
+from tidegate.storage.groups.group_rows import GroupChange, batched_partitions, batched_positions
+from tidegate.storage.metadata.store import MetadataStore
 
 MEMBER = StoredMember(
     member_id="m-ü",

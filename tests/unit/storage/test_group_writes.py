@@ -14,12 +14,12 @@ from tests.unit.storage.node import ManualScheduler
 from tests.unit.storage.positions import OFFSET, commit
 from tests.unit.storage.test_group_rows import GROUP, MEMBER
 
-from tidegate.storage import group_journal, group_writes
-from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset, OffsetTable
-from tidegate.storage.group_journal import GroupJournal
-from tidegate.storage.group_rows import GroupChange
-from tidegate.storage.group_writes import RETRY_AFTER_S, ROWS_AT_ONCE, WRITE_AFTER_S, GroupWrites
-from tidegate.storage.store import MetadataStore, StoredTopic
+from tidegate.storage.groups import group_journal, group_writes
+from tidegate.storage.groups.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset, OffsetTable
+from tidegate.storage.groups.group_journal import GroupJournal
+from tidegate.storage.groups.group_rows import GroupChange
+from tidegate.storage.groups.group_writes import RETRY_AFTER_S, ROWS_AT_ONCE, WRITE_AFTER_S, GroupWrites
+from tidegate.storage.metadata.store import MetadataStore, StoredTopic
 from tidegate.storage.worker_thread import WorkerThread
 
 

@@ -1,7 +1,7 @@
 """Tests of how partitions are divided between principals."""
 
 from tidegate.fair_share import UNKNOWN_OWNER
-from tidegate.storage.partition_bound import PartitionBound
+from tidegate.storage.topics.partition_bound import PartitionBound
 
 
 def test_each_principal_gets_half_of_what_is_left() -> None:

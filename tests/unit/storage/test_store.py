@@ -16,10 +16,10 @@ from tests.unit.storage.positions import commit
 from tidegate.acl import Acl
 from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.definitions import QuotaRecord
-from tidegate.storage.committed_offsets import CommittedOffset
 from tidegate.storage.errors import StorageError
-from tidegate.storage.group_rows import GroupChange
-from tidegate.storage.store import MetadataStore, StoredTopic
+from tidegate.storage.groups.committed_offsets import CommittedOffset
+from tidegate.storage.groups.group_rows import GroupChange
+from tidegate.storage.metadata.store import MetadataStore, StoredTopic
 
 ALICE = (("user", "alice"),)
 DEFAULTS = (("client-id", None), ("user", None))

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.storage.config import StorageConfig
-from tidegate.storage.topic_configs import (
+from tidegate.storage.topics.topic_configs import (
     EFFECTIVE,
     TOPIC_CONFIGS,
     check_given,

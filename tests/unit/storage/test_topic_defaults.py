@@ -7,9 +7,9 @@ import pytest
 from tests.unit.in_slices import whole
 from tests.unit.storage.node import StorageNode
 
-from tidegate.server.config import SETTINGS
+from tidegate.server.settings.config import SETTINGS
 from tidegate.storage.config import StorageConfig
-from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
+from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 
 
 def test_defaults_that_are_followed_are_settings() -> None:

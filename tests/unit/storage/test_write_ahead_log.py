@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.storage.store import MetadataStore
-from tidegate.storage.write_ahead_log import LogDamage, find_damage
+from tidegate.storage.metadata.store import MetadataStore
+from tidegate.storage.metadata.write_ahead_log import LogDamage, find_damage
 
 HEADER_BYTES, FRAME_HEADER_BYTES, PAGE_BYTES = 32, 24, 4096
 FRAME_BYTES = FRAME_HEADER_BYTES + PAGE_BYTES

@@ -20,7 +20,7 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.errors import ConfigError
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.segment import (

@@ -3,7 +3,7 @@
 from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import START_MS
 
-from tidegate.server.recorder import Recorder
+from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import gap_table, write_parquet
 from tidegate.usage.convert import drain

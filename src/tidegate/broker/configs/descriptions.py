@@ -20,15 +20,15 @@ from tidegate.broker.configs.tables import (
     ConfigRow,
 )
 from tidegate.broker.configs.texts import BEHIND_TOPICS, documentation
-from tidegate.server.config import CALLBACK_SETTINGS, SETTINGS
-from tidegate.server.dynamic_settings import DynamicSettings
-from tidegate.server.handler import Message
 from tidegate.server.listening.sasl_config import JAAS
-from tidegate.server.unused_settings import without_listener
+from tidegate.server.requests.handler import Message
+from tidegate.server.settings.config import CALLBACK_SETTINGS, SETTINGS
+from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.unused_settings import without_listener
 from tidegate.storage.config import text_of
-from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import (
+from tidegate.storage.topics.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
+from tidegate.storage.topics.topic_configs import (
     CLUSTER_DEFAULT_SOURCE,
     DEFAULT_SOURCE,
     NODE_SOURCE,

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tidegate.server.config import SETTINGS
-from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
+from tidegate.server.settings.config import SETTINGS
+from tidegate.storage.topics.config_synonyms import TOPIC_SYNONYMS
 
 __all__ = ["BEHIND_TOPICS", "documentation"]
 

@@ -12,7 +12,7 @@ from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.fetching.sessions import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
 from tidegate.broker.releasing import answer_partitions, release
-from tidegate.server.handler import NO_LAG, Answer, Charge, FetchAnswer, Message, Request, Work
+from tidegate.server.requests.handler import NO_LAG, Answer, Charge, FetchAnswer, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog

@@ -22,7 +22,7 @@ from tidegate.broker.fetching.sessions import (
 )
 from tidegate.broker.kept_answers import EmptyFetchAnswers, FetchAnswers
 from tidegate.broker.known_requests import KnownRequests
-from tidegate.server.handler import Answer, Deferred, FetchAnswer, Message, Request
+from tidegate.server.requests.handler import Answer, Deferred, FetchAnswer, Message, Request
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog

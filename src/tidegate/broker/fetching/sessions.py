@@ -24,7 +24,7 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
-from tidegate.server.handler import Message
+from tidegate.server.requests.handler import Message
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.wire import Encoded

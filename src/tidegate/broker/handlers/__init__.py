@@ -75,8 +75,8 @@ from tidegate.broker.handlers.produce import produce_handler
 from tidegate.broker.handlers.sync_group import sync_group_handler
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.scheduling import Scheduler
-from tidegate.server.dynamic_settings import DynamicSettings
-from tidegate.server.handler import Handler
+from tidegate.server.requests.handler import Handler
+from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.storage.storage import Storage
 
 __all__ = ["handler_table"]

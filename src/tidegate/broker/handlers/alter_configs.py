@@ -22,7 +22,8 @@ from tidegate.broker.config_alterations import (
 )
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, NODE, TOPIC
 from tidegate.in_slices import release
-from tidegate.server.dynamic_settings import (
+from tidegate.server.requests.handler import Handler, Message, Request, Wait, Work
+from tidegate.server.settings.dynamic_settings import (
     ALL_NODES,
     DELETE,
     SET,
@@ -30,9 +31,8 @@ from tidegate.server.dynamic_settings import (
     RefusedError,
     SettingChange,
 )
-from tidegate.server.handler import Handler, Message, Request, Wait, Work
-from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS
 from tidegate.storage.storage import Storage
+from tidegate.storage.topics.config_synonyms import MIN_INSYNC_REPLICAS
 
 __all__ = ["alter_configs_handler"]
 

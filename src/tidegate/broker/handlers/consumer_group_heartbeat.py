@@ -7,7 +7,7 @@ Memory: at most 60 bytes for each byte of the request (a name of one byte is a t
 """
 
 from tidegate import error_codes
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 
 __all__ = ["consumer_group_heartbeat_handler"]
 

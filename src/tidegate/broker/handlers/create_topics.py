@@ -22,11 +22,11 @@ from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, name_problem
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import TOPIC_CONFIGS, described_configs
+from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, described_configs
 
 __all__ = ["MAX_PARTITIONS_PER_REQUEST", "create_topics_handler"]
 

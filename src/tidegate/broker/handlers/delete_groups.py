@@ -13,8 +13,8 @@ from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_and_release
 from tidegate.in_slices import batched, release
-from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage.group_rows import GroupChange
+from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.storage.groups.group_rows import GroupChange
 
 __all__ = ["delete_groups_handler"]
 

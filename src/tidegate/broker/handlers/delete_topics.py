@@ -16,10 +16,10 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["delete_topics_handler"]
 

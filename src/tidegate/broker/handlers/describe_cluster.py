@@ -8,7 +8,7 @@ The request has no arrays: it is read and answered at once.
 
 from tidegate import error_codes
 from tidegate.broker.cluster import NO_OPERATIONS, ClusterView, cluster_operations
-from tidegate.server.handler import Answer, Handler, Request
+from tidegate.server.requests.handler import Answer, Handler, Request
 from tidegate.storage.storage import Storage
 
 __all__ = ["describe_cluster_handler"]

@@ -15,7 +15,7 @@ from tidegate.broker.cluster import NO_OPERATIONS
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import GroupState
 from tidegate.in_slices import release_messages
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 
 __all__ = ["MAX_ANSWER_BYTES", "describe_groups_handler"]
 

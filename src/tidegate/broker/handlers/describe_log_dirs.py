@@ -14,9 +14,9 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import release
 from tidegate.in_slices import release_messages
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["describe_log_dirs_handler"]
 

@@ -15,11 +15,11 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import release
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release_messages
-from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.server.late_messages import LateMessages
+from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.late_messages import LateMessages
 from tidegate.storage.log.producers import ProducerState
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["MAX_PRODUCERS_ANSWERED", "describe_producers_handler"]
 

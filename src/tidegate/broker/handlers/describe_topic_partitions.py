@@ -20,9 +20,9 @@ from tidegate.broker.handlers.metadata import PartitionMessages
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import INTERNAL_TOPICS, name_problem
 from tidegate.quota.measure.throttle import narrow_to_int32
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["describe_topic_partitions_handler"]
 

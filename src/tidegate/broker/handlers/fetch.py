@@ -52,7 +52,16 @@ from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.scheduling import Scheduler
-from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Message, Request, Work
+from tidegate.server.requests.handler import (
+    Answer,
+    Charge,
+    Deferred,
+    FetchAnswer,
+    Handler,
+    Message,
+    Request,
+    Work,
+)
 from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.storage import Storage
 from tidegate.wire import Encoded

@@ -13,7 +13,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 
 __all__ = ["find_coordinator_handler"]
 

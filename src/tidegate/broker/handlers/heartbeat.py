@@ -8,7 +8,7 @@ The request has no arrays: it is read and answered at once.
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups
-from tidegate.server.handler import Answer, Handler, Request
+from tidegate.server.requests.handler import Answer, Handler, Request
 
 __all__ = ["heartbeat_handler"]
 

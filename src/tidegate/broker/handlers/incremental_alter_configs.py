@@ -2,7 +2,7 @@
 
 Changed are settings of topics (type 2) and of the node (4): those of connection quotas, also of one listener, of the
 quota callback, and of what goes beyond Kafka; with an empty name for all nodes. What holds for a node is in
-`tidegate.server.dynamic_settings`, for a topic in `tidegate.broker.config_alterations`.
+`tidegate.server.settings.dynamic_settings`, for a topic in `tidegate.broker.config_alterations`.
 A class that does not load is refused with error 40 and the reason, and changes nothing. Each resource is decided by
 itself; one that is named twice is refused.
 Needs ALTER_CONFIGS on the topic or group, for all else on the cluster.
@@ -25,7 +25,8 @@ from tidegate.broker.config_alterations import (
 )
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, NODE, TOPIC
 from tidegate.in_slices import release
-from tidegate.server.dynamic_settings import (
+from tidegate.server.requests.handler import Handler, Message, Request, Wait, Work
+from tidegate.server.settings.dynamic_settings import (
     ALL_NODES,
     DELETE,
     OPERATIONS,
@@ -33,7 +34,6 @@ from tidegate.server.dynamic_settings import (
     RefusedError,
     SettingChange,
 )
-from tidegate.server.handler import Handler, Message, Request, Wait, Work
 from tidegate.storage.storage import Storage
 
 __all__ = ["incremental_alter_configs_handler"]

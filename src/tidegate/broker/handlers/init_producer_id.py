@@ -13,7 +13,7 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 

@@ -18,7 +18,7 @@ from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import JoinRequest
 from tidegate.groups.requests import join_refusal
 from tidegate.groups.settings import MAX_GROUP_BYTES, MAX_PROTOCOLS
-from tidegate.server.handler import Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
 from tidegate.wire import copies_in_slices, field_since
 
 __all__ = ["join_group_handler"]

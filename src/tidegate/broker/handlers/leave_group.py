@@ -11,7 +11,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.broker.releasing import answer_and_release
-from tidegate.server.handler import Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
 
 __all__ = ["leave_group_handler"]
 

@@ -12,7 +12,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.resource_rights import CLIENT_METRICS, KINDS, LOGGERS, NODE, TOPIC
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 
 __all__ = ["list_config_resources_handler"]

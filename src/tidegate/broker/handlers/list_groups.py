@@ -12,7 +12,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.broker.releasing import answer_and_release
 from tidegate.groups import GroupState
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 
 __all__ = ["MAX_LISTED", "list_groups_handler"]
 

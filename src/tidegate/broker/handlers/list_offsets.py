@@ -24,7 +24,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.scheduling import Scheduler
-from tidegate.server.handler import Charge, Handler, Message, Request, Wait, Work
+from tidegate.server.requests.handler import Charge, Handler, Message, Request, Wait, Work
 from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time

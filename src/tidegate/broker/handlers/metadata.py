@@ -23,11 +23,11 @@ from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView, cluster
 from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, name_problem
-from tidegate.server.handler import Answer, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Answer, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["PartitionMessages", "metadata_handler"]
 

@@ -21,16 +21,16 @@ from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.in_slices import batched
-from tidegate.server.handler import Charge, Handler, Message, Request, Work, at_once_if_short
-from tidegate.storage.committed_offsets import (
+from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work, at_once_if_short
+from tidegate.storage.groups.committed_offsets import (
     POSITION_BYTES,
     Partitions,
     growth,
     pack_position,
     times,
 )
-from tidegate.storage.group_rows import GroupChange, batched_partitions
-from tidegate.storage.topics import Topic
+from tidegate.storage.groups.group_rows import GroupChange, batched_partitions
+from tidegate.storage.topics.topics import Topic
 from tidegate.wire import API_BY_KEY, AT_ONCE_BYTES, EncodedElements, PlainRows, field_since
 
 __all__ = ["offset_commit_handler"]

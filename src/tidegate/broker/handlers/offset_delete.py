@@ -18,9 +18,9 @@ from tidegate.broker.releasing import release
 from tidegate.groups import GroupState
 from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.in_slices import release_messages
-from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage.committed_offsets import CommittedOffset
-from tidegate.storage.group_rows import GroupChange, batched_positions
+from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.storage.groups.committed_offsets import CommittedOffset
+from tidegate.storage.groups.group_rows import GroupChange, batched_positions
 
 __all__ = ["offset_delete_handler"]
 

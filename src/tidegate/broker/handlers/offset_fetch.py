@@ -20,7 +20,7 @@ from tidegate.api_keys import OFFSET_FETCH
 from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
 from tidegate.in_slices import release_messages, run_at_once
-from tidegate.server.handler import (
+from tidegate.server.requests.handler import (
     Answer,
     Charge,
     Deferred,
@@ -29,7 +29,7 @@ from tidegate.server.handler import (
     Request,
     Work,
 )
-from tidegate.storage.committed_offsets import (
+from tidegate.storage.groups.committed_offsets import (
     OFFSETS_AT_ONCE,
     VALUE_BYTES,
     Partitions,

@@ -11,10 +11,10 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["offset_for_leader_epoch_handler"]
 

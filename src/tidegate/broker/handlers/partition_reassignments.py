@@ -15,9 +15,9 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.broker.timeouts import has_timed_out
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics.topics import Topic
 
 __all__ = ["alter_partition_reassignments_handler", "list_partition_reassignments_handler"]
 

@@ -28,14 +28,14 @@ from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.broker.topic_names import INTERNAL_TOPICS, may_append_to_internal
 from tidegate.scheduling import Scheduler
-from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.records import is_one_batch, is_transactional, only_batch, raise_unparsable
 from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic, Topics
+from tidegate.storage.topics.topics import Topic, Topics
 from tidegate.wire import field_since
 from tidegate.wire.batch import CorruptRecordsError
 

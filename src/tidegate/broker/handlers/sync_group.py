@@ -17,7 +17,7 @@ from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import SyncRequest
 from tidegate.groups.requests import sync_refusal
 from tidegate.groups.settings import MAX_GROUP_BYTES
-from tidegate.server.handler import Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
 from tidegate.wire import copies_in_slices, field_since
 
 __all__ = ["sync_group_handler"]

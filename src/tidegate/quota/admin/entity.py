@@ -13,7 +13,7 @@
 A client has *tags*: the pair (user, client id) that its usage is counted under, either of them empty. Clients
 with equal tags share one quota. Which tags a client gets depends on the levels in use (B§3.3) and on what is
 configured; the bound is then looked up by the tags alone (B§3.4). So an empty client id never matches a level
-with a client id, not even the default one; only a setting gives it a quota (`tidegate.server.static_quotas`).
+with a client id, not even the default one; only a setting gives it a quota (`static_quotas`).
 
 Names are compared as they are given: the manager sanitises users before (B§3.10).
 

@@ -25,14 +25,14 @@ from tidegate.scheduling import Scheduler, Timer
 from tidegate.scram import SCRAM_MECHANISMS, AuthenticationError, InvalidCredentialsError, ScramServer
 from tidegate.server.authentication.plain import PlainServer
 from tidegate.server.authentication.scram_credentials import ScramCredentials
-from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
 from tidegate.server.connection.poller import Poller
-from tidegate.server.front import Front
-from tidegate.server.handler import Answer, Message, Request
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.listening.sasl_config import PLAIN, SaslConfig
 from tidegate.server.metrics.request_metrics import ListenerCounts
+from tidegate.server.requests.front import Front
+from tidegate.server.requests.handler import Answer, Message, Request
+from tidegate.server.settings.config import ServerConfig
 from tidegate.wire import (
     AT_ONCE_BYTES,
     Encoded,

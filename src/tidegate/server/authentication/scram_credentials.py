@@ -24,8 +24,8 @@ from tidegate.scram import (
     ScramMechanism,
 )
 from tidegate.server.authentication.decoys import Decoys
-from tidegate.server.handler import Wait
-from tidegate.server.slices import OneAtATime
+from tidegate.server.requests.handler import Wait
+from tidegate.server.requests.slices import OneAtATime
 
 __all__ = [
     "MAX_BYTES",

@@ -16,8 +16,8 @@ from tidegate.in_slices import run_at_once
 from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord
 from tidegate.scheduling import Scheduler
 from tidegate.server.callback.callback_guard import GuardedCallback, load_callback
-from tidegate.server.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
-from tidegate.server.handler import Wait
+from tidegate.server.requests.handler import Wait
+from tidegate.server.settings.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
 
 __all__ = ["LOAD_S", "UNCHANGED", "NodeCallback"]
 

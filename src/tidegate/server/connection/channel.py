@@ -26,7 +26,7 @@ from tidegate.server.connection.buffers import FrameBuffer, FrameBuffers
 from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.connection.sending import Sendable, discard, memory_bytes
 from tidegate.server.connection.transport import Transport
-from tidegate.server.handler import Connection, Deferred, HandlerTable
+from tidegate.server.requests.handler import Connection, Deferred, HandlerTable
 from tidegate.wire import Encoded, RequestHeader
 
 __all__ = [

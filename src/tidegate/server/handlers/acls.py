@@ -14,9 +14,9 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from tidegate import error_codes
 from tidegate.acl import Acl, AclFilter, Authorizer, codes, known_code
 from tidegate.in_slices import batched, release
-from tidegate.server.acl_administration import AclAdministration, Problem
-from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.server.late_messages import LateMessages
+from tidegate.server.administration.acl_administration import AclAdministration, Problem
+from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.late_messages import LateMessages
 from tidegate.wire import ProtocolError
 
 __all__ = ["MAX_FOUND", "create_acls_handler", "delete_acls_handler", "describe_acls_handler"]

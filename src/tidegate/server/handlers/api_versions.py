@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from tidegate import error_codes
 from tidegate.api_keys import API_VERSIONS, PRODUCE
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.requests.handler import Answer, Handler, Message, Request
 from tidegate.wire import API_BY_KEY, Encoded, encode_response, field_since
 
 __all__ = ["api_versions_handler", "unsupported_version_answer"]

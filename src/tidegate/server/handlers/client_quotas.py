@@ -14,9 +14,9 @@ from tidegate.acl import codes as acl
 from tidegate.in_slices import batched, release
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
 from tidegate.quota.admin.keys import ENTITY_TYPES
-from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.server.late_messages import LateMessages
-from tidegate.server.quota_administration import QuotaAdministration
+from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.late_messages import LateMessages
 
 __all__ = [
     "alter_client_quotas_handler",

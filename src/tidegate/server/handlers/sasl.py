@@ -5,7 +5,7 @@ handlers (`tidegate.server.authentication.authenticator`). KIP-43, KIP-152, KIP-
 """
 
 from tidegate import error_codes
-from tidegate.server.handler import Answer, Handler, Request
+from tidegate.server.requests.handler import Answer, Handler, Request
 
 __all__ = ["sasl_authenticate_handler", "sasl_handshake_handler"]
 

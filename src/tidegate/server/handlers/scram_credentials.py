@@ -17,7 +17,7 @@ from tidegate.server.authentication.scram_credentials import (
     Upsertion,
     UserResult,
 )
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Handler, Message, Request, Work
 
 __all__ = ["alter_user_scram_credentials_handler", "describe_user_scram_credentials_handler"]
 

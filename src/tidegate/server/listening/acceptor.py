@@ -17,11 +17,11 @@ from tidegate.quota import AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.config import ServerConfig
+from tidegate.server.administration.host_names import addresses_of_literal
 from tidegate.server.connection.transport import Transport
-from tidegate.server.host_names import addresses_of_literal
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.listening.network import Network
+from tidegate.server.settings.config import ServerConfig
 
 __all__ = ["MAX_WAITING", "Acceptor", "connection_quotas", "limit_connections"]
 

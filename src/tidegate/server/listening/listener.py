@@ -13,10 +13,10 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import host_address
-from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import SocketTransport, Transport
 from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
+from tidegate.server.settings.config import ServerConfig
 
 __all__ = ["RESERVED_DESCRIPTORS", "SocketListener", "bindable"]
 

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import Poller, make_poller
 from tidegate.server.connection.transport import Transport
 from tidegate.server.listening.listener import SocketListener
 from tidegate.server.listening.listener_config import ListenerAddress
+from tidegate.server.settings.config import ServerConfig
 
 __all__ = ["Listener", "Network", "SocketNetwork"]
 

@@ -15,8 +15,8 @@ from tidegate.clock import Clock
 from tidegate.quota import REGISTRY_WINDOW, Metric
 from tidegate.quota.connections.connection_quotas import CONNECTION_METRICS
 from tidegate.server.connection.request_memory import RequestMemory
-from tidegate.server.front import Front
 from tidegate.server.metrics.meters import TICK_S, Meter
+from tidegate.server.requests.front import Front
 from tidegate.wire.encoded import LENGTH_BYTES
 
 __all__ = ["NetworkMetrics"]

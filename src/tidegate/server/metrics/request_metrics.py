@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tidegate.api_keys import FETCH
 from tidegate.quota import Metric
-from tidegate.server.exchange import Exchange
 from tidegate.server.metrics.meters import Meter, percentiles, standard_deviation, summary
+from tidegate.server.requests.exchange import Exchange
 from tidegate.wire import API_BY_KEY, Api
 
 __all__ = ["SAMPLES", "ApiCounts", "ListenerCounts", "RequestMetrics", "VersionCounts"]

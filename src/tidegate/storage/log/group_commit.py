@@ -19,7 +19,7 @@ from tidegate.scheduling import Scheduler, Timer
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.segment import Segment
-from tidegate.storage.topic_settings import NEVER
+from tidegate.storage.topics.topic_settings import NEVER
 
 __all__ = ["GroupCommit", "SyncFile", "sync_path"]
 

@@ -21,7 +21,7 @@ from tidegate.storage.log.producers import Producers
 from tidegate.storage.log.records import LEAST_RECORD_BYTES, accepted, stamp_append_time
 from tidegate.storage.log.segment import Segment, segment_path
 from tidegate.storage.private_files import remove_files
-from tidegate.storage.topic_settings import NEVER, TopicSettings
+from tidegate.storage.topics.topic_settings import NEVER, TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
     ATTRIBUTES_AT,

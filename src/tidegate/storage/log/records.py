@@ -9,7 +9,7 @@ from typing import Final
 
 from tidegate import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topics.topic_settings import TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
     ATTRIBUTES_AT,

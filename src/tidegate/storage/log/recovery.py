@@ -22,7 +22,7 @@ from tidegate.storage.log.partition_log import NO_TIME, PartitionLog
 from tidegate.storage.log.producers import ProducerMemory, Producers
 from tidegate.storage.log.segment import DELETED_SUFFIX, Segment
 from tidegate.storage.private_files import PRIVATE_DIRECTORY, make_private_file, remove_files
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topics.topic_settings import TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 

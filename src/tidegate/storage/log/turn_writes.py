@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TurnWrites:
-    """Writes to make before the answers of this turn are sent. Implements `tidegate.server.handler.Turn`.
+    """Writes to make before the answers of this turn are sent. Implements `tidegate.server.requests.handler.Turn`.
 
     failed: the logs that could not be written in this turn.
     """

@@ -14,7 +14,7 @@ from tidegate import error_codes
 from tidegate.acl import Acl, Authorizer
 from tidegate.acl import codes as acl
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from tidegate.server.handler import Answer, Connection, Request, Work
+from tidegate.server.requests.handler import Answer, Connection, Request, Work
 from tidegate.wire import decode_request_header, encode_request
 
 MOST = 40

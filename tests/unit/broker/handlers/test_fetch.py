@@ -10,7 +10,7 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, no_collection
 from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
-from tidegate.server.handler import NO_LAG, Answer, Charge, Deferred, FetchAnswer
+from tidegate.server.requests.handler import NO_LAG, Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import encode_request
 

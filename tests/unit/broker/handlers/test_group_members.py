@@ -28,10 +28,11 @@ from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.handlers import describe_groups, list_groups
 from tidegate.error_codes import OFFSET_METADATA_TOO_LARGE
 from tidegate.in_slices import run_at_once
-from tidegate.server.handler import Answer, Deferred
-from tidegate.storage import StorageError, committed_offsets
-from tidegate.storage.committed_offsets import CommittedOffset
-from tidegate.storage.group_journal import GroupJournal
+from tidegate.server.requests.handler import Answer, Deferred
+from tidegate.storage import StorageError
+from tidegate.storage.groups import committed_offsets
+from tidegate.storage.groups.committed_offsets import CommittedOffset
+from tidegate.storage.groups.group_journal import GroupJournal
 from tidegate.wire import encode_request
 
 SUBSCRIPTION = bytes.fromhex("0000000000010006 6f7264657273 00000000")

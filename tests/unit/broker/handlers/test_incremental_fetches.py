@@ -14,7 +14,7 @@ from tests.unit.storage.logs import append, batch
 from tidegate import error_codes
 from tidegate.api_keys import DELETE_RECORDS, FETCH
 from tidegate.broker.handlers import fetch as fetch_handlers
-from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer
+from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.partition_log import PartitionLog
 
 SIZE = len(batch())

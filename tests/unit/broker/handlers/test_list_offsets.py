@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.node import Node
 from tests.unit.storage.logs import NOW_MS, append, batch, batch_of, timed_batch
 
-from tidegate.server.handler import Wait
+from tidegate.server.requests.handler import Wait
 from tidegate.wire import encode_request
 
 LIST_OFFSETS = 2

@@ -15,7 +15,7 @@ from tests.unit.storage.logs import NOW_MS, batch, contents
 
 from tidegate import error_codes
 from tidegate.broker import known_requests
-from tidegate.server.handler import Answer, Charge, Deferred, Request
+from tidegate.server.requests.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import decode_request_header, encode_request
 from tidegate.wire.batch import crc_matches, read_header
 

@@ -12,7 +12,7 @@ from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, M
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.topic_names import INTERNAL_TOPICS
 from tidegate.in_slices import run_at_once
-from tidegate.server.handler import Answer, Charge
+from tidegate.server.requests.handler import Answer, Charge
 from tidegate.storage.config import MAX_PARTITIONS
 
 ZERO_ID = "00000000-0000-0000-0000-000000000000"

@@ -10,8 +10,8 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 from tests.unit.storage.logs import append, batch
 from tests.unit.storage.positions import commit, put
 
-from tidegate.server.handler import Answer
-from tidegate.storage.committed_offsets import CommittedOffset
+from tidegate.server.requests.handler import Answer
+from tidegate.storage.groups.committed_offsets import CommittedOffset
 from tidegate.wire import encode_request
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37

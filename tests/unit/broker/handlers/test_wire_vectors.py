@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.node import CONNECTION, Node, decoded
 
-from tidegate.server.handler import Request
+from tidegate.server.requests.handler import Request
 from tidegate.wire import decode_request_header, encode_request, read_request
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "wire"

@@ -13,7 +13,7 @@ from tidegate import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import Progress, open_log
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topics.topic_settings import TopicSettings
 
 LOG = "00000000000000000000.log"
 

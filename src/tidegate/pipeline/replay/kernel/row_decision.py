@@ -1,6 +1,6 @@
 """The decision of one row: what a broker charges, and what it decides, when the request comes at `now_ms`.
 
-The order in which it charges is that of `tidegate.server.decision`; a property test holds the two together
+The order in which it charges is that of `tidegate.server.requests.decision`; a property test holds the two together
 (decision 0042). Rates and token buckets are the engine's own functions (`tidegate.quota.measure.engine_kernel`).
 
 `decide_row` reads its row and the sensors of its state, and no other row. A caller may decide a row at another time

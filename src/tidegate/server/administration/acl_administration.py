@@ -1,0 +1,119 @@
+"""The ACLs of a cluster: loading, creating and deleting. All its nodes ask one `Authorizer`.
+
+A change is stored, then holds, then is logged with who made it, then answered: a piece at a time, so that nobody waits
+for a request that changes many. Each ACL has its own result, as in Kafka; between two pieces others may change ACLs.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
+
+from tidegate import error_codes
+from tidegate.acl import Acl, Authorizer, acl_problem, parse_super_users
+from tidegate.acl.authorizer import MAX_ACL_BYTES, MAX_TEXT
+from tidegate.errors import TidegateError
+from tidegate.in_slices import batched
+from tidegate.server.administration.stores import AclStore
+from tidegate.server.requests.handler import Connection
+from tidegate.server.settings.config import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS, ServerConfig
+
+__all__ = ["AclAdministration", "Problem"]
+
+_log = logging.getLogger("tidegate.acl")
+
+_AT_ONCE = 25  # ACLs stored, or logged, between two yields: less than a millisecond
+
+Problem = tuple[int, str | None]
+"""An error code and its text."""
+_NOT_STORED: Problem = error_codes.KAFKA_STORAGE_ERROR, "The ACL could not be stored; it was not changed."
+_NO_ROOM: Problem = error_codes.POLICY_VIOLATION, f"ACLs take at most {MAX_ACL_BYTES} bytes of memory."
+_TOO_LONG: Problem = (
+    error_codes.POLICY_VIOLATION,
+    f"Names in an ACL may have at most {MAX_TEXT} characters.",
+)
+
+
+class AclAdministration:
+    """The ACL operations behind CreateAcls, DeleteAcls and DescribeAcls."""
+
+    def __init__(self, store: AclStore, authorizer: Authorizer) -> None:
+        """Load the stored ACLs into the authorizer."""
+        self.authorizer = authorizer
+        self._store = store
+        authorizer.add_acls(store.load_acls())
+
+    @classmethod
+    def of(cls, config: ServerConfig, store: AclStore) -> "AclAdministration | None":
+        """Return the administration that settings ask for, None where they name no authorizer."""
+        if not config[AUTHORIZER_CLASS]:
+            return None
+        authorizer = Authorizer(
+            super_users=parse_super_users(config[SUPER_USERS]),
+            allow_if_no_acl=config[ALLOW_IF_NO_ACL],
+        )
+        return cls(store, authorizer)
+
+    def create_in_slices(
+        self, acls: Sequence[Acl], connection: Connection
+    ) -> Generator[None, None, list[Problem | None]]:
+        """Create ACLs; return what is wrong with each. One that is there already stays, without an error."""
+        problems: list[Problem | None] = []
+        for some in batched(acls, _AT_ONCE):
+            added: dict[Acl, None] = {}
+            room_bytes = self.authorizer.room_bytes
+            for acl in some:
+                problem = _problem(acl)
+                if problem is None and acl not in self.authorizer and acl not in added:
+                    room_bytes -= acl.memory_bytes
+                    if room_bytes < 0:
+                        problem = _NO_ROOM
+                    else:
+                        added[acl] = None
+                problems.append(problem)
+            if added and self._stored(self._store.create_acls, list(added)):
+                self.authorizer.add_acls(added)
+                _log_changes("created", added, connection)
+            elif added:
+                problems[-len(some) :] = [
+                    _NOT_STORED if acl in added else problem
+                    for acl, problem in zip(some, problems[-len(some) :], strict=True)
+                ]
+            yield
+        return problems
+
+    def delete_in_slices(
+        self, acls: Sequence[Acl], connection: Connection
+    ) -> Generator[None, None, dict[Acl, Problem]]:
+        """Delete ACLs; return those that could not be deleted, and why."""
+        failed: dict[Acl, Problem] = {}
+        for some in batched(acls, _AT_ONCE):
+            there = [acl for acl in dict.fromkeys(some) if acl in self.authorizer]
+            if there and self._stored(self._store.delete_acls, there):
+                self.authorizer.remove(there)
+                _log_changes("deleted", there, connection)
+            elif there:
+                failed |= dict.fromkeys(there, _NOT_STORED)
+            yield
+        return failed
+
+    @staticmethod
+    def _stored(store: Callable[[Sequence[Acl]], None], acls: Sequence[Acl]) -> bool:
+        try:
+            store(acls)
+        except (TidegateError, OSError) as error:
+            _log.error("cannot store ACLs: %s", error, extra={"repeats": "acls"})
+            return False
+        return True
+
+
+def _problem(acl: Acl) -> Problem | None:
+    text = acl_problem(acl)
+    if text is not None:
+        return error_codes.INVALID_REQUEST, text
+    if max(len(acl.resource_name), len(acl.principal), len(acl.host)) > MAX_TEXT:
+        return _TOO_LONG
+    return None
+
+
+def _log_changes(done: str, acls: Iterable[Acl], connection: Connection) -> None:
+    for acl in acls:
+        _log.info("%r from %s %s ACL: %s", f"User:{connection.user}", connection.client_host, done, acl)

@@ -1,0 +1,205 @@
+"""The quota definitions of a cluster: loading, altering, and telling the nodes, which put them in force.
+
+An alteration is decided, stored, told to every subscriber and answered in this order, all of it or nothing, in
+slices; the next one waits until it is over. What was decided holds from one moment on for whoever describes the
+definitions, and for clients record by record, as Kafka's brokers take over a change of the metadata record by record.
+Names of hosts are looked up before, so that nobody else waits for a name server.
+"""
+
+import asyncio
+import logging
+from collections.abc import Generator, Iterable, Sequence
+from typing import Protocol
+
+from tidegate.error_codes import KAFKA_STORAGE_ERROR
+from tidegate.errors import TidegateError
+from tidegate.quota import Alteration, AlterOutcome, AlterResult, QuotaDefinitions, QuotaRecord
+from tidegate.quota.admin.alterations import distinct_in_slices, is_writable
+from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
+from tidegate.server.administration.host_names import (
+    Addresses,
+    HostNames,
+    addresses_of_literal,
+    warn_of_unknown,
+)
+from tidegate.server.administration.stores import QuotaStore
+from tidegate.server.requests.handler import Wait
+from tidegate.server.requests.slices import OneAtATime
+
+__all__ = ["QuotaAdministration", "QuotaSubscriber"]
+
+_log = logging.getLogger("tidegate.server")
+
+_IN_FORCE_AT_A_TIME = 10  # records told between two yields: half a millisecond
+_PREPARED_AT_A_TIME = 100
+
+
+class QuotaSubscriber(Protocol):
+    """A subscriber that puts definitions in force: a node."""
+
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Apply one definition, or remove it."""
+        ...
+
+    def on_ip_rate(self, address: str | None, rate: float | None) -> None:
+        """Limit new connections of an address, or of each that has no rate of its own (None), to `rate` a second.
+
+        A rate of None: limit them no longer. Of an ip entity that is a name, each of its addresses is told.
+        """
+        ...
+
+
+class QuotaAdministration:
+    """The quota definitions that DescribeClientQuotas reads and AlterClientQuotas changes, and that nodes are sent.
+
+    changes: no quota changes between its `begin` and `end`.
+    """
+
+    def __init__(self, store: QuotaStore, loop: asyncio.AbstractEventLoop) -> None:
+        self.definitions = QuotaDefinitions()
+        self.host_names = HostNames(loop)
+        self._store = store
+        self._subscribers: list[QuotaSubscriber] = []
+        self._host_addresses: dict[str, Addresses] = {}  # of the hosts whose rate is in force
+        self.changes = OneAtATime()
+
+    def load(self) -> None:
+        """Load the stored definitions; host names in them are resolved later.
+
+        Remove a definition whose name is too long for any answer: it would make every description fail.
+        """
+        stored = list(self._store.load_quotas())
+        kept = [record for record in stored if _is_writable(record)]
+        if len(kept) < len(stored):
+            self._remove_unwritable([record for record in stored if not _is_writable(record)])
+        self.definitions.apply(kept)
+        hosts = set()
+        for record in kept:
+            host = _host(record)
+            if host is not None:
+                addresses = addresses_of_literal(host)
+                if addresses:
+                    self._host_addresses[host] = addresses
+                else:
+                    hosts.add(host)
+        self.host_names.look_up_later(sorted(hosts), self._on_host)
+
+    def subscribe(self, subscriber: QuotaSubscriber) -> None:
+        """Tell a node all definitions, at once, and from then on each that changes."""
+        for record in self.definitions.records():
+            subscriber.on_quota(record)
+            if record.key == CONNECTION_CREATION_RATE:
+                for address in self._limited_addresses(record):
+                    subscriber.on_ip_rate(address, record.value)
+        self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: QuotaSubscriber) -> None:
+        """Tell a node nothing more."""
+        self._subscribers.remove(subscriber)
+
+    def close(self) -> None:
+        """Look up no more names."""
+        self.host_names.close()
+
+    def alter_in_slices(
+        self, alterations: Sequence[Alteration], *, validate_only: bool
+    ) -> Generator[Wait | None, None, Iterable[AlterResult]]:
+        """Apply the alterations, or only validate them, and return a result for each entity."""
+        addresses = yield from self._look_up_hosts(alterations)
+        yield from self.changes.acquire()
+        try:
+            outcome = yield from self.definitions.alter_in_slices(
+                alterations, validate_only=validate_only, is_known_host=lambda name: bool(addresses.get(name))
+            )
+            if outcome.records:
+                return (yield from self._publish_in_slices(outcome, addresses))
+            return outcome.results
+        finally:
+            self.changes.release()
+
+    def _look_up_hosts(
+        self, alterations: Sequence[Alteration]
+    ) -> Generator[Wait | None, None, dict[str, Addresses]]:
+        names: dict[str, None] = {}
+        for number, alteration in enumerate(alterations):
+            parts = yield from distinct_in_slices(alteration.entity)
+            name = parts.get("ip")
+            if name is not None and len(parts) == 1:
+                names[name] = None
+            if number % _PREPARED_AT_A_TIME == 0:
+                yield None
+        return (yield from self.host_names.look_up(names))
+
+    def _publish_in_slices(
+        self, outcome: AlterOutcome, addresses: dict[str, Addresses]
+    ) -> Generator[None, None, Iterable[AlterResult]]:
+        """Store, then tell; where storing fails nothing is changed, and all entities get the error."""
+        changes = yield from self.definitions.prepare_in_slices(outcome.records)
+        try:
+            yield from self._store.apply_quota_records_in_slices(outcome.records)
+        except (TidegateError, OSError) as error:
+            _log.error("cannot store quota definitions: %s", error, extra={"repeats": "quotas"})
+            message = "The quota definitions could not be stored; nothing was changed."
+            return (
+                AlterResult(entity=result.entity, error_code=KAFKA_STORAGE_ERROR, error_message=message)
+                for result in outcome.results
+            )
+        self.definitions.put_in_force(changes)
+        yield
+        for number, record in enumerate(outcome.records):
+            host = _host(record)
+            self._tell(record, () if host is None else addresses[host])
+            if number % _IN_FORCE_AT_A_TIME == 0:
+                yield
+        return outcome.results
+
+    def _tell(self, record: QuotaRecord, addresses: Addresses) -> None:
+        """Send one definition to the subscribers; addresses: those of the host that it is for, if it is for a host."""
+        for subscriber in self._subscribers:
+            subscriber.on_quota(record)
+        if record.key == CONNECTION_CREATION_RATE:
+            host = _host(record)
+            if host is None:
+                self._tell_rate(None, record.value)
+            else:
+                self._limit_host(host, addresses, record.value)
+
+    def _limit_host(self, name: str, addresses: Addresses, rate: float | None) -> None:
+        """Limit all addresses of a host, and those no longer that it had when it was limited before."""
+        for address in self._host_addresses.pop(name, ()):
+            self._tell_rate(address, None)
+        for address in addresses:
+            self._tell_rate(address, rate)
+        if rate is not None:
+            self._host_addresses[name] = addresses
+
+    def _tell_rate(self, address: str | None, rate: float | None) -> None:
+        for subscriber in self._subscribers:
+            subscriber.on_ip_rate(address, rate)
+
+    def _limited_addresses(self, record: QuotaRecord) -> Sequence[str | None]:
+        """Return the addresses that a rate of connections is for; None stands for the default."""
+        host = _host(record)
+        return (None,) if host is None else self._host_addresses.get(host, ())
+
+    def _on_host(self, name: str, addresses: Addresses) -> None:
+        """Limit a stored host whose addresses have become known, unless it was altered meanwhile."""
+        warn_of_unknown(name, addresses)
+        rate = self.definitions.values((("ip", name),)).get(CONNECTION_CREATION_RATE)
+        if rate is not None and not self._host_addresses.get(name):
+            self._limit_host(name, addresses, rate)
+
+    def _remove_unwritable(self, records: Sequence[QuotaRecord]) -> None:
+        _log.error("deleting %d stored quotas: their entity names are too long for a response", len(records))
+        removals = [QuotaRecord(entity=record.entity, key=record.key, value=None) for record in records]
+        for _ in self._store.apply_quota_records_in_slices(removals):
+            pass
+
+
+def _host(record: QuotaRecord) -> str | None:
+    """Return the name of an ip entity, None for others and for the default one."""
+    return record.entity[0][1] if record.entity[0][0] == "ip" else None
+
+
+def _is_writable(record: QuotaRecord) -> bool:
+    return all(name is None or is_writable(name) for _, name in record.entity)

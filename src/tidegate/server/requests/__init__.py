@@ -1,0 +1,1 @@
+"""The front: it reads requests, calls handlers, charges quotas and sends answers."""

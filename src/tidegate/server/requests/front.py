@@ -1,0 +1,536 @@
+"""The request path: a frame comes in, a handler answers, the engine decides, the answer leaves, the channel is muted.
+
+    frame -> header -> handler(request) -> Answer -> decide -> throttle_time_ms -> usage record -> send -> mute
+
+One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Requests are served in
+turns, one of each connection that has one: all are handled first and all answers sent then (decision 0023). A client
+that is woken by the first finds the others, where it would be woken by each, at the expense of the sender. Who has sent
+many requests has one served a turn, between those of the others (decision 0041).
+
+Handlers never measure time and never decide: that happens here and nowhere else. Time in the handler and time receiving
+and sending are charged to `request_percentage` (B§4.2); waiting in a long poll is not. What a turn takes for all of its
+requests together, such as deciding and recording them, they share equally, as network time (decision 0053). What
+sending took is known when the answer has left: it is charged with the connection's next request, or when it closes, and
+that share with it (decision 0040). A handler that is a generator works in slices (`slices`), the first
+of them at once; it is charged what they took.
+
+Follows: B§6.2-6.6.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from tidegate.api_keys import API_VERSIONS
+from tidegate.clock import Clock
+from tidegate.fair_share import address_owner, first_in_rounds
+from tidegate.quota import MutationQuotaManager, QuotaManagers
+from tidegate.scheduling import Scheduler
+from tidegate.server.connection.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.poller import BATCH, SCANNED_MOST, Poller, ScanSchedule
+from tidegate.server.connection.sending import discard
+from tidegate.server.handlers.api_versions import unsupported_version_answer
+from tidegate.server.metrics.request_metrics import RequestMetrics
+from tidegate.server.muting import Muting
+from tidegate.server.requests.decision import Decider
+from tidegate.server.requests.engine_quotas import EngineQuotas
+from tidegate.server.requests.exchange import Exchange, TurnEnd
+from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer, Request, Turn
+from tidegate.server.requests.later_work import NO_FRAME, LaterWork
+from tidegate.server.requests.recorder import LONGEST_KEPT_CLIENT_ID_CHARS, ControllerRecord, Recorder
+from tidegate.server.requests.slices import UNFINISHED, Slices
+from tidegate.wire import (
+    MessageError,
+    ProtocolError,
+    RequestHeader,
+    UnsupportedVersionError,
+    decode_request_header,
+)
+
+__all__ = ["Front"]
+
+_log = logging.getLogger("tidegate.server")
+
+WAITING_NS = 1_000_000
+"""How long at least those are served in a turn who have waited for it, however long the ready sockets took."""
+
+# Names of their own: looked up in their class they take 100 ns each in Python 3.11.
+_DONE = TurnEnd.DONE
+_PRODUCE, _EXEMPT = Charge.PRODUCE, Charge.EXEMPT
+
+_NO_WORK = (Answer, Deferred)
+_KIND_CHARS = 80  # by these, numbers aside, the lines of one address are alike
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+class Front:
+    """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`.
+
+    turns, requests: how many turns there were, and what is counted of requests.
+    at_ns: in a turn, since when the time is nobody's yet; 0 outside of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        managers: QuotaManagers,
+        mutations: MutationQuotaManager,
+        recorder: Recorder | None,
+        at_controller: ControllerRecord | None,
+        requests: RequestMetrics,
+        clock: Clock,
+        loop: Scheduler,
+        slices: Slices,
+        poller: Poller,
+        on_closed: Callable[[Channel], None],
+        turn: Turn,
+        work_bytes: int,
+    ) -> None:
+        self.channels: dict[Channel, None] = {}  # in the order in which they came
+        self.turns = 0
+        self.at_ns = 0
+        self._shared_ns = 0  # of this turn, for all of its requests
+        self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
+        self.requests = requests
+        self._count = requests.count
+        self._exempt = managers.extensions.exempt
+        self._decider = Decider(managers)
+        self._decide = self._decider.decide
+        self._recorder = recorder
+        self._at_controller = at_controller
+        self._managers = managers
+        self._mutations = mutations
+        self._on_closed = on_closed
+        self._now_ms = clock.now_ms
+        self._quotas = self.new_quotas()
+        self._wall_ms = clock.wall_ms
+        self._monotonic_ns = clock.monotonic_ns
+        self._poller = poller
+        self._turn = turn
+        self._in_turn = False
+        self._handled: list[Exchange] = []  # in this turn
+        self._waiting: list[Channel] = []  # for the next one
+        self._scans = ScanSchedule()
+        self._later = LaterWork(slices, clock.monotonic_ns, self._on_done, work_bytes)
+        poller.serve_in(self)
+
+    # --- ChannelOwner ---------------------------------------------------------------------------------------------
+
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
+        """Serve one request: at once, or where that may be at the end of the turn."""
+        try:
+            header = decode_request_header(frame)
+        except UnsupportedVersionError as error:
+            self._answer_unsupported(channel, error, len(frame), started_ns)
+            return
+        except ProtocolError as error:
+            self._refuse(channel, str(error))
+            return
+        handler = channel.handlers.get(header.api_key)
+        if handler is None:
+            self._refuse(channel, f"api key {header.api_key} is not served")
+            return
+        exchange = Exchange(channel, header, len(frame), started_ns)
+        quotas = self._quotas
+        quotas.start_request(channel.connection, header)
+        turn = self._turn if self._in_turn else None
+        request = Request(header, frame, channel.connection, quotas, self._wall_ms(), turn)
+        try:
+            result = handler(request)
+            if not isinstance(result, _NO_WORK):
+                result = self._later.start_work(exchange, request, quotas, result)
+            if isinstance(result, Deferred) and result.is_complete:
+                result = result.answer()
+                if result.error is not None:
+                    raise result.error
+        except Exception as error:
+            exchange.handler_ns = self._monotonic_ns() - started_ns
+            exchange.mutation = quotas.mutation
+            self._fail(exchange, error)
+            return
+        if result is UNFINISHED:
+            self._quotas = self.new_quotas()
+            channel.flush()
+            return
+        now_ns = self._monotonic_ns()
+        exchange.handler_ns = now_ns - started_ns
+        exchange.mutation = quotas.mutation
+        if isinstance(result, Deferred):
+            channel.flush()
+            request.frame = NO_FRAME  # the handler may keep the request while it waits, not the memory
+            self._later.wait_for(exchange, result)
+            return
+        if self._in_turn:
+            self.at_ns = now_ns
+        exchange.answer = result
+        self._finish(exchange)
+
+    def on_bad_frame(self, channel: Channel, reason: str) -> None:
+        """Log in one line why the channel closes."""
+        kind = reason.translate(_NO_DIGITS)[:_KIND_CHARS]
+        _log.warning("closed %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
+
+    def on_waiting(self, channel: Channel) -> None:
+        """Serve the channel's next request in the next turn."""
+        self._waiting.append(channel)
+        if not self._in_turn:
+            self._poller.wake()
+
+    def on_failed(self, channel: Channel, error: Exception) -> None:
+        """Log an error of ours that is none of a handler's."""
+        _log.error(
+            "closed %s: internal error", _name(channel), exc_info=error, extra=_repeats(channel, "failed")
+        )
+
+    def on_answer_left(self, channel: Channel) -> None:
+        """Charge the sending time now if the client id is long, so that the id is not kept until the next request."""
+        answered = channel.answered
+        if answered is not None and len(answered.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
+            self._charge_sending(channel, self._now_ms())
+
+    def on_closed(self, channel: Channel) -> None:
+        """Forget the channel, when it has paid for its last answer."""
+        self._charge_sending(channel, self._now_ms())
+        self.channels.pop(channel, None)
+        self.muting.forget(channel)
+        self._on_closed(channel)
+
+    def new_quotas(self) -> EngineQuotas:
+        """Return what the handler of a next request asks, while that of an earlier one still works."""
+        asked = self._at_controller or self._recorder
+        note_mutation = None if asked is None else asked.mutation
+        return EngineQuotas(self._managers, self._mutations, note_mutation, self._now_ms)
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of channels that have a complete request, which is served in the next turn."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Drop what is under way."""
+        self._later.close()
+
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    def begin_turn(self, since_ns: int) -> None:
+        """Begin a turn, which has taken time since `since_ns`: answers wait until its end."""
+        self._in_turn = True
+        self.turns += 1
+        self.at_ns = now_ns = self._monotonic_ns()
+        self._shared_ns = now_ns - since_ns
+
+    def finish_turn(self, until_ns: int) -> bool:
+        """Serve who waits for this turn, end it, and decide and send what was handled, in the order of the requests.
+
+        What handlers put off is handler time of the requests that have a part in it, each in proportion to its bytes.
+        One write puts the rows of all into the usage record before the first answer leaves.
+        """
+        try:
+            if self._waiting:
+                self._serve_waiting(until_ns)
+            handled, self._handled = self._handled, []
+            self._answer(handled, self._end_turn(handled))
+        finally:
+            self._in_turn = False
+            self.at_ns = self._shared_ns = 0
+        return bool(self._waiting)
+
+    def _serve_waiting(self, until_ns: int) -> None:
+        """Serve a request of each channel that waited for this turn, until the time is over; the rest wait on.
+
+        From time to time some channels of each principal move to the front.
+        """
+        waiting, self._waiting = self._waiting, []
+        until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
+        for number, channel in enumerate(waiting):
+            self._go_on_with(channel, channel.serve_next)
+            self.at_ns = now_ns = self._monotonic_ns()
+            if now_ns >= until_ns:
+                self._waiting[:0] = waiting[number + 1 :]
+                if len(self._waiting) > BATCH and now_ns >= self._scans.next_ns:
+                    self._reorder_waiting(now_ns)
+                return
+
+    def _reorder_waiting(self, now_ns: int) -> None:
+        """Move some channels of each principal to the front: many of one do not delay those of another."""
+        last = self._waiting[-SCANNED_MOST:]  # those that came last are behind all others
+        first = first_in_rounds(last, [channel.connection.owner for channel in last], BATCH)
+        if first:
+            chosen = set(first)
+            rest = [channel for channel in last if channel not in chosen]
+            self._waiting = [*first, *self._waiting[:-SCANNED_MOST], *rest]
+        self._scans.record(now_ns, self._monotonic_ns())
+
+    def _end_turn(self, handled: Sequence[Exchange]) -> TurnEnd:
+        """Run the work that handlers put off, add its time to the requests that take part; return the outcome."""
+        begun_ns = self._monotonic_ns()
+        try:
+            turn_end = _DONE if self._turn.finish() else TurnEnd.FAILED
+        except Exception:
+            _log.exception(
+                "closed the connections of a turn: internal error at its end",
+                extra={"repeats": "turn"},
+            )
+            turn_end = TurnEnd.BROKEN
+        self.at_ns = now_ns = self._monotonic_ns()
+        turn_ns = now_ns - begun_ns
+        writers = [exchange for exchange in handled if exchange.answer.if_turn_fails is not None]
+        if writers:
+            turn_bytes = sum([exchange.frame_bytes for exchange in writers])
+            for exchange in writers:
+                exchange.handler_ns += turn_ns * exchange.frame_bytes // turn_bytes
+        return turn_end
+
+    def _answer(self, handled: Sequence[Exchange], turn_end: TurnEnd) -> None:
+        """Decide and record all, then send all, then go on with their channels.
+
+        What each took is charged to it; what all took together they share.
+        """
+        since_ns = self.at_ns or self._monotonic_ns()
+        now_ms = self._now_ms()
+        recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
+        try:
+            self._count(recorded)
+            if self._at_controller is not None:
+                self._at_controller.commit()
+            if self._recorder is not None:
+                self._recorder.commit()
+        except Exception as error:
+            for exchange in recorded:
+                self._cannot_answer(exchange, error)
+            return
+        if not recorded:
+            return
+        now_ns = self._monotonic_ns()
+        share_ns = (self._shared_ns + now_ns - since_ns) // len(recorded)
+        for exchange in recorded:
+            now_ns = self._send(exchange, now_ns, share_ns)
+        for exchange in recorded:
+            channel = exchange.channel
+            if channel.pending or channel.put_off_bytes or not channel.reading:
+                self._go_on_with(channel, channel.listen)
+
+    # --- the path -------------------------------------------------------------------------------------------------
+
+    def _finish(self, exchange: Exchange) -> None:
+        """Decide, record, send, mute, and go on with the channel: at the end of the turn, or else at once."""
+        if self._in_turn:
+            self._handled.append(exchange)
+        else:
+            self._answer((exchange,), _DONE)
+
+    def _on_done(self, exchange: Exchange, result: Answer | Exception) -> None:
+        """Finish a request whose answer came later."""
+        if isinstance(result, Exception):
+            self._fail(exchange, result)
+        else:
+            exchange.answer = result
+            self._finish(exchange)
+
+    def _record(self, exchange: Exchange, turn_end: TurnEnd, now_ms: int) -> bool:
+        """Decide a request, make its answer ready and write its row: an answer that has left is in the record.
+
+        False: there is no answer; the channel is closed.
+        """
+        try:
+            if turn_end is not _DONE:
+                exchange.answer = _answer_after(exchange.answer, turn_end)
+            exchange.now_ms = now_ms
+            self._take_network_ns(exchange)
+            self._decide(exchange)
+            answer = exchange.answer
+            response = answer.response
+            if response is not None:
+                if exchange.throttle_ms and exchange.fetch_bytes >= 0:
+                    assert isinstance(answer, FetchAnswer)
+                    discard(response.buffers)
+                    response = answer.empty()
+                elif answer.settle is not None:
+                    answer.settle(response)
+                if exchange.throttle_ms:
+                    response.set_throttle_time_ms(exchange.throttle_ms)
+            exchange.response = response
+            if exchange.mutation is not None and self._at_controller is not None:
+                self._at_controller.request(exchange)
+            if self._recorder is not None:
+                self._recorder.request(exchange)
+        except Exception as error:
+            self._cannot_answer(exchange, error)
+            return False
+        return True
+
+    def _send(self, exchange: Exchange, since_ns: int, share_ns: int) -> int:
+        """Send an answer and mute its channel; return when that was done.
+
+        Its connection owes the time since `since_ns`, and `share_ns`; nobody does where there is no answer.
+        """
+        channel = exchange.channel
+        try:
+            response, left = exchange.response, True
+            if response is None:
+                if exchange.throttle_ms:
+                    channel.flush()
+            else:
+                if channel.put_off_bytes:
+                    since_ns = self._send_others_first(exchange, since_ns)
+                channel.answered = exchange.header
+                channel.answered_exempt = exchange.exempt
+                if not (channel.pending and self._may_wait(exchange) and channel.put_off(response)):
+                    left = channel.send(response.buffers)
+            if left:
+                channel.held &= ~ANSWER_DUE
+            if exchange.throttle_ms and not channel.closed:
+                self.muting.start(channel, exchange.throttle_ms, exchange.muted_by)
+            now_ns = self._monotonic_ns()
+            if response is not None:
+                channel.sent_ns += now_ns - since_ns + share_ns
+                if left and len(exchange.header.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
+                    self._charge_sending(channel, self._now_ms())
+            if exchange.answer.close:
+                channel.close_when_sent()
+            return now_ns
+        except Exception as error:
+            self._cannot_answer(exchange, error)
+            return self._monotonic_ns()
+
+    def _send_others_first(self, exchange: Exchange, since_ns: int) -> int:
+        """Send the answers that were put off where this one is charged otherwise: to another client id, or exempt.
+
+        Return since when the time is this one's.
+        """
+        channel = exchange.channel
+        answered = channel.answered
+        assert answered is not None
+        same_client = answered.client_id == exchange.header.client_id
+        if not same_client or channel.answered_exempt is not exchange.exempt:
+            channel.flush()
+            self._charge_sending(channel, self._now_ms())
+            return self._monotonic_ns()
+        return since_ns
+
+    @staticmethod
+    def _may_wait(exchange: Exchange) -> bool:
+        """Return whether the answer can wait: the client has sent another request, which is served in the next turn."""
+        return (
+            exchange.channel.has_more
+            and not (exchange.throttle_ms or exchange.answer.close)
+            and len(exchange.header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS
+        )
+
+    def _take_network_ns(self, exchange: Exchange) -> None:
+        """Set the network time that this request is charged: receiving it, and sending the previous answer.
+
+        The previous answer gets its own row if it belongs to another client id, or if only one of the two requests is
+        exempt. A connection that is closed without an answer is not charged for receiving.
+        """
+        channel, answer = exchange.channel, exchange.answer
+        exempt = (
+            answer.charge is _EXEMPT
+            or (answer.charge is _PRODUCE and answer.response is None)
+            or (self._exempt.any and self._exempt.selects(channel.connection.user, exchange.header.client_id))
+        )
+        network_ns, channel.network_ns = channel.network_ns, 0
+        if answer.response is None and answer.close:
+            network_ns = 0
+        elif channel.sent_ns:
+            answered = channel.answered
+            assert answered is not None
+            if answered.client_id == exchange.header.client_id and exempt is channel.answered_exempt:
+                network_ns += channel.sent_ns
+                channel.sent_ns = 0
+            else:
+                self._charge_sending(channel, exchange.now_ms)
+        exchange.exempt = exempt
+        exchange.network_ns = network_ns
+
+    def _charge_sending(self, channel: Channel, now_ms: int) -> None:
+        """Charge what sending the last answer took, with a row of its own, if no request has been charged with it."""
+        answered, sent_ns = channel.answered, channel.sent_ns
+        channel.sent_ns = 0
+        if not (channel.put_off_bytes or channel.sending):
+            channel.answered = None  # nothing more is sent of it
+        if answered is not None and sent_ns:
+            exempt = channel.answered_exempt
+            self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
+            if self._recorder is not None:
+                self._recorder.network(channel.connection, answered, now_ms, sent_ns, exempt)
+
+    # --- what goes wrong ------------------------------------------------------------------------------------------
+
+    def _go_on_with(self, channel: Channel, go_on: Callable[[], None]) -> None:
+        """Serve what waits on a channel by calling `go_on`; an error of ours ends this channel only."""
+        try:
+            go_on()
+        except Exception as error:
+            self.on_failed(channel, error)
+            channel.close()
+
+    def _refuse(self, channel: Channel, reason: str) -> None:
+        """Close the channel of a client that broke the protocol, in one line, as Kafka does."""
+        self.on_bad_frame(channel, reason)
+        channel.close_when_sent()
+
+    def _fail(self, exchange: Exchange, error: Exception) -> None:
+        """Close the channel of a request that cannot be served.
+
+        In one line where its client is to blame, or where the answer cannot be written; else with a traceback. It is
+        charged for its time where it is not to blame.
+        """
+        if isinstance(error, ProtocolError):
+            self._refuse(exchange.channel, str(error))
+            return
+        _log_failure(exchange, "request", error)
+        exchange.answer = Answer(None, close=True)
+        self._finish(exchange)
+
+    def _cannot_answer(self, exchange: Exchange, error: Exception) -> None:
+        """Close the channel of a request that was served and whose answer fails on its way."""
+        _log_failure(exchange, "response", error)
+        exchange.channel.close()
+
+    def _answer_unsupported(
+        self, channel: Channel, error: UnsupportedVersionError, frame_bytes: int, started_ns: int
+    ) -> None:
+        """Answer ApiVersions of an unknown version in its v0 form; any other unknown version closes."""
+        if error.api_key != API_VERSIONS:
+            self._refuse(channel, str(error))
+            return
+        header = RequestHeader(
+            error.api_key, error.api_version, error.correlation_id, error.client_id, frame_bytes
+        )
+        exchange = Exchange(channel, header, frame_bytes, started_ns)
+        exchange.answer = Answer(unsupported_version_answer(error.correlation_id))
+        exchange.handler_ns = self._monotonic_ns() - started_ns
+        self._finish(exchange)
+
+
+def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
+    """Return what is sent after a turn that did not end well: by an error of ours the connection closes."""
+    if answer.if_turn_fails is None:
+        return answer
+    if turn_end is TurnEnd.FAILED:
+        return answer.if_turn_fails() or answer
+    answer.discard()
+    return Answer(None, Charge.REQUEST, close=True)
+
+
+def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
+    """Log why a channel closes whose client did nothing wrong. For an answer that cannot be encoded, name the field."""
+    api_key, name = exchange.header.api_key, _name(exchange.channel)
+    repeats = _repeats(exchange.channel, f"{failure} {api_key}")
+    if isinstance(error, MessageError):
+        _log.error("closed %s: %s with api key %d failed: %s", name, failure, api_key, error, extra=repeats)
+    else:
+        _log.error(
+            "closed %s: %s with api key %d failed", name, failure, api_key, exc_info=error, extra=repeats
+        )
+
+
+def _repeats(channel: Channel, kind: str) -> dict[str, str]:
+    """Return what makes a line one of many (`tidegate.server.repeated_lines`): its kind and the client's address."""
+    host = channel.connection.client_host
+    return {"repeats": f"{kind} {host}", "repeats_of": address_owner(host)}
+
+
+def _name(channel: Channel) -> str:
+    connection = channel.connection
+    return f"connection {connection.id} from {connection.client_host} (listener {connection.listener})"

@@ -1,0 +1,242 @@
+"""Requests that are not answered by the first slice of their handler: long work in slices, and long polls.
+
+The front hands them over. Each goes on in later turns of the loop (`slices`), until there is an answer
+or an error, which the front is given.
+
+What work in slices has read and made so far lies in memory until it is done, and all that is under way takes turns:
+many clients that ask for much at once would have all of it there together. How much that is, nobody counts; it grows
+with the time that the work took (`BYTES_PER_S`). Where that of all is too much, `WORKS_AT_ONCE` of them go on, and one
+of each principal, whatever the others have under way. The rest go on when one of these is done: the one that has taken
+the least time first. New ones begin with a shorter slice then, which is enough for what is asked for ordinarily; past
+twice as much they do not begin. They are shorter, too, where many clients ask for much at the same moment: others wait
+for all their first slices. Slices are served in rounds over principals.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.server.requests.engine_quotas import EngineQuotas
+from tidegate.server.requests.exchange import Exchange, SlicedWork
+from tidegate.server.requests.handler import Answer, Deferred, Request, Wait, Work
+from tidegate.server.requests.slices import SLICE_NS, UNFINISHED, Slices, advance
+
+__all__ = ["BYTES_PER_S", "COPIED_FRAME_BYTES", "NO_FRAME", "WORKS_AT_ONCE", "LaterWork"]
+
+COPIED_FRAME_BYTES = 16 * 1024
+"""Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
+BYTES_PER_S = 1_000_000_000
+"""The memory that work in slices takes in a second of its time, at most. Measured: 40 to 160 MB for requests with
+arrays of 99,000 elements and answers of 400 MB; 500 to 630 MB for an OffsetFetch of 16 MB of metadata."""
+WORKS_AT_ONCE = 4
+"""So many go on, a slice each in turn, where there is memory for no more."""
+SHORT_SLICE_NS = 300_000
+"""How long a first slice is where there is memory for no more, or were many of them."""
+FIRST_SLICES_NS = 8_000_000
+"""So long first slices may be together before they are short: a quarter of the time that goes by is taken off that."""
+_PAST_PER_FIRST = 4
+NO_FRAME = memoryview(b"")
+"""What a request has for a frame that is no longer its own."""
+
+
+class LaterWork:
+    """The requests under way in one node.
+
+    on_done: called once for each request, with its answer or the error. most_bytes: approximate bound on the memory of
+    all work in slices; -1: no bound.
+    """
+
+    def __init__(
+        self,
+        slices: Slices,
+        monotonic_ns: Callable[[], int],
+        on_done: Callable[[Exchange, Answer | Exception], None],
+        most_bytes: int,
+    ) -> None:
+        self._slices = slices
+        self._monotonic_ns = monotonic_ns
+        self._on_done = on_done
+        self._most_ns = most_bytes * 1_000_000_000 // BYTES_PER_S if most_bytes >= 0 else MAX_INT64
+        self._held_ns = 0  # of work that is not done
+        self._active = 0
+        self._active_by: Counter[str] = Counter()  # principal
+        self._first_ns = self._first_at_ns = 0  # of first slices, lately; and as of when
+        self._put_back: dict[Exchange, None] = {}
+        self._resumed: deque[Callable[[], None]] = deque()
+        self._resuming = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Drop what is under way."""
+        self._closed = True
+        self._put_back.clear()
+        self._slices.close()
+
+    # --- work in slices -------------------------------------------------------------------------------------------
+
+    def start_work(self, exchange: Exchange, request: Request, quotas: EngineQuotas, work: Work) -> Any:
+        """Run the first slice; return its answer, or `UNFINISHED`, and then go on with it later.
+
+        Unfinished work has `quotas` to itself from here on.
+        """
+        request.turn = None
+        if exchange.frame_bytes <= COPIED_FRAME_BYTES:
+            request.frame = memoryview(bytes(request.frame))
+        begun_ns = exchange.started_ns
+        self._first_ns = max(self._first_ns - (begun_ns - self._first_at_ns) // _PAST_PER_FIRST, 0)
+        self._first_at_ns = begun_ns
+        slice_ns = SLICE_NS if self._first_ns < FIRST_SLICES_NS else SHORT_SLICE_NS
+        if self._held_ns > self._most_ns:
+            slice_ns = self._slice_ns_in_need(exchange.channel.connection.owner)
+        result = UNFINISHED
+        if slice_ns:
+            result = advance(work, begun_ns + slice_ns, self._monotonic_ns)
+            took_ns = self._monotonic_ns() - begun_ns
+            self._first_ns += took_ns
+            if result is not UNFINISHED and not isinstance(result, Wait):
+                return result
+            exchange.handler_ns = took_ns
+            self._held_ns += took_ns
+        if exchange.frame_bytes > COPIED_FRAME_BYTES:
+            exchange.channel.keep_frame()
+        exchange.work = SlicedWork(work, request, quotas)
+        if slice_ns:
+            self._go_on_later(exchange, result)
+        else:
+            self._put_back[exchange] = None
+        return UNFINISHED
+
+    def _slice_ns_in_need(self, owner: str) -> int:
+        """Return how long a first slice is while there is memory for no more; 0: it has to wait for others."""
+        is_first = self._held_ns <= 2 * self._most_ns or self._may_add(owner)
+        return SHORT_SLICE_NS if is_first else 0
+
+    def _go_on_later(self, exchange: Exchange, wait: Any) -> None:
+        """Schedule the next slice for a later turn of the loop, after the `Wait`, if any, has ended."""
+
+        def add() -> None:
+            if not self._closed:
+                if wait is not None and wait is not UNFINISHED and wait.charged_ns:
+                    exchange.handler_ns += wait.charged_ns
+                    self._held_ns += wait.charged_ns
+                self._add(exchange)
+
+        if isinstance(wait, Wait):
+            wait.then(add)
+        else:
+            add()
+
+    def _may_add(self, owner: str) -> bool:
+        """Return whether work of a principal may go on while there is memory for no more."""
+        return self._active < WORKS_AT_ONCE or not self._active_by[owner]
+
+    def _add(self, exchange: Exchange) -> None:
+        owner = exchange.channel.connection.owner
+        self._active += 1
+        self._active_by[owner] += 1
+        self._slices.schedule(lambda: self._go_on(exchange, owner), owner)
+
+    def _take_off(self, owner: str) -> None:
+        self._active -= 1
+        self._active_by[owner] -= 1
+        if not self._active_by[owner]:
+            del self._active_by[owner]
+
+    def _go_on(self, exchange: Exchange, owner: str) -> bool:
+        """Run one more slice, unless others have to be done first; return whether there is none after it."""
+        is_too_much = self._held_ns > self._most_ns and self._active > WORKS_AT_ONCE
+        if is_too_much and self._active_by[owner] > 1:
+            self._take_off(owner)
+            self._put_back[exchange] = None
+            return True
+        is_over = self._run_slice(exchange)
+        if is_over:
+            self._take_off(owner)
+            self._bring_back()
+        return is_over
+
+    def _bring_back(self) -> None:
+        """Resume requests that were put back, while there is room.
+
+        Requests of a principal that has none under way come first, then the request that has taken the least time.
+        """
+        while self._put_back:
+            exchange = min(self._put_back, key=self._precedence)
+            if self._held_ns > self._most_ns and not self._may_add(exchange.channel.connection.owner):
+                return
+            del self._put_back[exchange]
+            if exchange.handler_ns or not exchange.channel.closed:
+                self._add(exchange)
+            else:  # it has not begun, and its client has left
+                exchange.work.request.frame = NO_FRAME
+                exchange.channel.release_frame()
+                self._on_done(exchange, Answer(None, close=True))
+
+    def _precedence(self, exchange: Exchange) -> tuple[bool, int]:
+        return self._active_by[exchange.channel.connection.owner] > 0, exchange.handler_ns
+
+    def _run_slice(self, exchange: Exchange) -> bool:
+        """Run one slice; return whether there is none after it. A client that has left evades no charge."""
+        work = exchange.work
+        started_ns = self._monotonic_ns()
+        try:
+            result = advance(work.steps, started_ns + SLICE_NS, self._monotonic_ns)
+        except Exception as error:
+            result = error
+        took_ns = self._monotonic_ns() - started_ns
+        exchange.handler_ns += took_ns
+        self._held_ns += took_ns
+        if result is UNFINISHED:
+            return False
+        if isinstance(result, Wait):
+            self._go_on_later(exchange, result)
+            return True
+        self._held_ns -= exchange.handler_ns
+        exchange.mutation = work.quotas.mutation
+        work.request.frame = NO_FRAME
+        exchange.channel.release_frame()
+        if isinstance(result, Deferred):
+            self.wait_for(exchange, result)
+        else:
+            self._on_done(exchange, result)
+        return True
+
+    # --- long polls -----------------------------------------------------------------------------------------------
+
+    def wait_for(self, exchange: Exchange, deferred: Deferred) -> None:
+        """Finish the request when its answer is there, in a turn of its own: no other request is charged for it.
+
+        A client that has left by then is charged all the same, except for a cancelled request: leaving evades no quota.
+        """
+        channel = exchange.channel
+        channel.deferred = deferred
+        begun_ns = self._monotonic_ns()
+
+        def resume() -> None:
+            channel.deferred = None
+            if self._closed or deferred.cancelled:
+                if deferred.given is not None:
+                    deferred.given.discard()
+                return
+            exchange.remote_ns = self._monotonic_ns() - begun_ns
+            answer = deferred.answer()
+            self._on_done(exchange, answer.error or answer)
+
+        deferred.when_ready(lambda: self._resume_later(resume))
+
+    def _resume_later(self, resume: Callable[[], None]) -> None:
+        """Call `resume` in a later turn; thousands may be woken at once, by an append or a sync."""
+        self._resumed.append(resume)
+        if not self._resuming:
+            self._resuming = True
+            self._slices.schedule(self._resume_some)
+
+    def _resume_some(self) -> bool:
+        until_ns = self._monotonic_ns() + SLICE_NS
+        while self._resumed:
+            self._resumed.popleft()()
+            if self._resumed and self._monotonic_ns() >= until_ns:
+                return False
+        self._resuming = False
+        return True

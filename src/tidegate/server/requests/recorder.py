@@ -1,0 +1,586 @@
+"""The recorder: one row of the usage record for each event of a node's quota engine, in their order.
+
+The node and the front call it directly. A node has one recorder, or None, and calls it from one thread:
+
+    recorder = open_recorder(config, clock)                   # None: `tidegate.usage.enable=false`
+    connection.id = recorder.next_connection_id()
+    recorder.start(now_ms, config.window_records())           # then quota(...) for all that is in force
+    recorder.quota(record, now_ms)                            # a value of None: removed
+    recorder.mutation(connection, header, permits, quota, granted, now_ms)
+    recorder.request(exchange)                                # its row is made at the next event or `commit`
+    recorder.commit()                                         # before the answers of a turn leave
+    recorder.network(connection, header, now_ms, network_ns, exempt)
+    recorder.forwarded(exchange, connection)                  # at the controller, see `ControllerRecord`
+    recorder.expire(now_ms)                                   # when idle sensors were swept
+    recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
+    recorder.callback(name, now_ms)                           # when a quota callback is exchanged; None: there is none
+    recorder.tags(quota_type, user, client_id, sensor, now_ms)    # before each charge that follows it
+    recorder.snapshot_in_slices(managers, clock.now_ms)       # where `snapshot_due`
+    recorder.maybe_roll(now_ms)                               # from a timer, every second or so
+    recorder.close()
+
+Requests wait in a list until the next event of another kind, or `commit`: their rows are made in one loop, before the
+row of that event. No call raises when there is no room: the lost events are counted, and a `gap` row contains their
+number once there is room again. After a gap the definitions in force are written again, as the lost events may have
+changed them.
+
+A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
+one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tidegate.clock import Clock
+from tidegate.quota import UNLIMITED, MutationQuota, QuotaManagers, QuotaRecord, QuotaType, sanitize
+from tidegate.quota.measure.sensors import Sensor
+from tidegate.server.requests.exchange import Exchange
+from tidegate.server.requests.handler import Connection
+from tidegate.server.settings.config import ServerConfig
+from tidegate.usage.appender import Appender
+from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, REJECTED, STRICT
+from tidegate.usage.directory import parquet_directory, spool_directory
+from tidegate.usage.files import HOUR_MS
+from tidegate.usage.open_segment import OpenSegment
+from tidegate.usage.segment import (
+    END_FIELDS,
+    PRODUCED,
+    QUOTA_VALUE,
+    ROW_BYTES,
+    Names,
+    row_end_struct,
+    row_struct,
+    row_tail,
+)
+from tidegate.usage.texts import BEGINS, ends, sensor_texts, tags_text
+from tidegate.usage.writer_process import WriterProcess, start_writer
+from tidegate.wire import RequestHeader
+
+__all__ = [
+    "FETCHED",
+    "LONGEST_KEPT_CLIENT_ID_CHARS",
+    "NONE",
+    "THROTTLED",
+    "Client",
+    "ControllerRecord",
+    "Recorder",
+    "open_recorder",
+]
+
+THROTTLED = 512
+"""For `row_flags`: one of the four throttle times is not 0. The flag itself is in no row."""
+FETCHED = 256
+"""For `row_flags`: it is charged for `fetch_bytes`, and has `lag` and `lag_bytes`. The flag itself is in no row."""
+NONE = -1
+"""For `network_ns`, `early_ms`, `lag` and `lag_bytes`: the column is null."""
+SNAPSHOT_PAUSE_MS = 10_000
+"""After a gap a snapshot follows at once, but not sooner after the last one: it takes room itself."""
+LONGEST_KEPT_CLIENT_ID_CHARS = 255
+"""Longer client ids are not kept between requests: the names kept for a connection take 2 KB at most."""
+
+# Rows of requests and of network time are packed by position, as they delay answers; all other rows by name.
+_END, _FETCH_END = END_FIELDS
+_REQUEST, _NETWORK = row_tail("request"), row_tail("network")
+_pack_request = row_struct("request").pack_into
+_pack_plain_request = row_struct("request", zero=("lag", "lag_bytes"), end=_END).pack_into
+_pack_plain_fetch = row_struct("request", end=_FETCH_END).pack_into
+_pack_end = row_end_struct("request", _END).pack
+_pack_fetch_end = row_end_struct("request", _FETCH_END).pack
+_pack_network = row_struct("network").pack_into
+_IN_ROWS = PRODUCED | EXEMPT | OBSERVED_ONLY | FORWARDED
+_PLAIN = (0, PRODUCED, FETCHED)  # flags of rows whose end is the same for the requests of a connection
+_NONE_YET = -1  # a plain row's flags
+_NOT_SAID = -1.0  # no limit is below 0
+
+_log = logging.getLogger("tidegate.server")
+
+
+class Client:
+    """The six names in the rows of a connection's requests, and their number in the segment being written.
+
+    row_end: the end of the row of its last plain request, shared by all requests with the same API, version and flags.
+    A plain request was not throttled, exempted or sent too early.
+    """
+
+    __slots__ = ("api", "client_id", "names", "number", "row_end", "row_flags", "segment")
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.client_id = names[2]
+        self.number = 0
+        self.segment: OpenSegment | None = None
+        self.api: tuple[int, int] | None = None
+        self.row_flags = _NONE_YET
+        self.row_end = b""
+
+    def end_row(self, connection_id: int, api: tuple[int, int], row_flags: int) -> None:
+        """Make the end of plain rows with this API, its version, and these flags."""
+        self.api, self.row_flags = api, row_flags
+        end = (
+            connection_id, 0, 0, 0, 0, NONE, self.number, *api,
+            _REQUEST | (row_flags & _IN_ROWS),
+        )  # fmt: skip
+        self.row_end = _pack_fetch_end(*end) if row_flags == FETCHED else _pack_end(NONE, *end)
+
+
+class Recorder(Appender):
+    """Append the events of one node to its spool directory; see the module for the calls, `Appender` for `limits`.
+
+    start_writer: starts the process that converts the spool. It is called by the first `maybe_roll`, when the node
+    already serves, as the start takes much processor time. None: the spool is not converted.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node_id: int,
+        clock: Clock,
+        start_writer: Callable[[], WriterProcess] | None = None,
+        **limits: int,
+    ) -> None:
+        super().__init__(directory, node_id=node_id, clock=clock, **limits)
+        self._requests: list[Exchange] = []  # whose rows are not made yet
+        self.request = self._requests.append
+        self._connection_id = self._directory.next_number
+        self._quotas: dict[Names, float] = {}
+        self._swept: tuple[OpenSegment | None, int] = (
+            None,
+            0,
+        )  # where the row of the last sweep ends, see `_here`
+        self._swept_ms = 0
+        self._wall_offset_ms = 0
+        self._callbacks: list[str | None] = []  # the one in force, none where there never was one
+        self._said_in: OpenSegment | None = (
+            None  # and what it says, no more than there are names in a segment
+        )
+        self._said_tags: dict[tuple[str, str, str], Mapping[str, str]] = {}
+        self._said_limits: dict[tuple[str, str], float | None] = {}
+        self._in_snapshot = False
+        self._snapshot_ms = self._snapshot_gaps = 0  # when the last began, and how many gaps there had been
+        self._start_writer = start_writer
+        self._writer: WriterProcess | None = None
+        self._writer_error = ""
+        self._reported_losses = 0
+        self._closed = False
+
+    def next_connection_id(self) -> int:
+        """Return an id that no connection of this node has had."""
+        number = self._connection_id
+        if number >= self._directory.reserved:
+            self._directory.reserve(number)
+        self._connection_id = number + 1
+        return number
+
+    # --- the state of the engine ----------------------------------------------------------------------------------
+
+    def start(self, now_ms: int, settings: Iterable[QuotaRecord] = ()) -> None:
+        """Record that the node starts, with window settings: sensors are empty; rows of the quotas in force follow."""
+        self._record_requests()
+        self._snapshot_ms, self._snapshot_gaps = now_ms, self._gaps
+        self._quotas.clear()
+        self._callbacks.clear()
+        self._forget_said()
+        self._write("start", now_ms)
+        for record in settings:
+            self.quota(record, now_ms)
+
+    def quota(self, record: QuotaRecord, now_ms: int) -> None:
+        """Record a definition or a window setting that is in force from now on, or removed (its value is None)."""
+        self._record_requests()
+        entity = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
+        names = (entity.get("user"), entity.get("client-id"), entity.get("ip"), record.key)
+        if record.value is None:
+            self._quotas.pop(names, None)
+        else:
+            self._quotas[names] = record.value
+        self._write_value("quota", now_ms, names, record.value)
+
+    def callback(self, name: str | None, now_ms: int) -> None:
+        """Record that another quota callback is asked from now on, with empty sensors. name: its class; None: none."""
+        self._record_requests()
+        self._callbacks = [name]
+        self._forget_said()
+        self._write("callback", now_ms, (name,))
+
+    def tags(self, quota_type: QuotaType, user: str, client_id: str, sensor: Sensor, now_ms: int) -> None:
+        """Record the tags that the callback chose for a client, and their limit, unless the segment says so already."""
+        key, tags = quota_type.key, sensor.tags
+        limit = None if sensor.bound == UNLIMITED else sensor.bound
+        if (
+            self._segment is self._said_in
+            and self._said_tags.get((key, user, client_id)) == tags
+            and self._said_limits.get((key, sensor.name), _NOT_SAID) == limit
+        ):
+            return
+        self._record_requests()
+        callback = self._callbacks[0] if self._callbacks else None
+        if not self._write_value("tags", now_ms, (user, client_id, key, callback, tags_text(tags)), limit):
+            return
+        if self._segment is not self._said_in:
+            self._forget_said()
+        self._said_in = self._segment
+        self._said_tags[key, user, client_id] = tags
+        self._said_limits[key, sensor.name] = limit
+
+    def expire(self, now_ms: int) -> None:
+        """Record that idle sensors were swept.
+
+        Sweeps with nothing between them are one row, that of the last: it forgets all that those before it did. If
+        the clock has gone back it does not, and has a row of its own.
+        """
+        self._record_requests()
+        repeated = self._segment is not None and self._at > 0 and self._swept == self._here()
+        if repeated and now_ms >= self._swept_ms:
+            self._at -= ROW_BYTES
+            self._written = min(self._written, self._at)
+        self._write("expire", now_ms)
+        self._swept = self._here()
+        self._swept_ms = now_ms
+
+    def clock(self, now_ms: int, wall_offset_ms: int) -> None:
+        """Record how far the wall clock is from engine time from now on."""
+        self._record_requests()
+        self._wall_offset_ms = wall_offset_ms
+        self._write("clock", now_ms, wall_offset_ms=wall_offset_ms)
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def requests(self, requests: Iterable[Exchange]) -> None:
+        """Record requests in the order in which they were decided, in one loop: it is on the way of every answer.
+
+        `early_ms` is taken from their channels.
+        """
+        rows, at, end, segment = self._rows, self._at, self._end, self._segment
+        for request in requests:
+            channel = request.channel
+            connection = channel.connection
+            header = request.header
+            client = connection.recorded
+            if client is None or client.client_id is not header.client_id:
+                client = self._client(connection, header)
+            now_ms = request.now_ms
+            if at == end or client.segment is not segment:
+                self._at = at
+                placed = self._place(client, now_ms)
+                at, end, segment = self._at, self._end, self._segment
+                if not placed:
+                    channel.early_ms = None
+                    continue
+            response = request.response
+            response_bytes = 0 if response is None else response.size
+            row_flags = request.row_flags
+            if row_flags != client.row_flags or header.api is not client.api or channel.early_ms is not None:
+                if row_flags not in _PLAIN or channel.early_ms is not None:
+                    self._write_request(at, request, client, response_bytes)
+                    at += ROW_BYTES
+                    continue
+                client.end_row(connection.id, header.api, row_flags)
+            if row_flags == FETCHED:
+                _pack_plain_fetch(
+                    rows, at, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+                    request.network_ns, request.lag + 1, request.lag_bytes + 1, request.fetch_bytes,
+                    client.row_end,
+                )  # fmt: skip
+            else:
+                _pack_plain_request(
+                    rows, at, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+                    request.network_ns, client.row_end,
+                )  # fmt: skip
+            at += ROW_BYTES
+        self._at = at
+
+    def _write_request(self, at: int, request: Exchange, client: Client, response_bytes: int) -> None:
+        """Write the row of a request that is not plain."""
+        channel, header, row_flags = request.channel, request.header, request.row_flags
+        early_ms, channel.early_ms = channel.early_ms, None
+        lag, lag_bytes, fetch_bytes = 0, 0, NONE
+        if row_flags & FETCHED:
+            lag, lag_bytes, fetch_bytes = request.lag + 1, request.lag_bytes + 1, request.fetch_bytes
+        _pack_request(
+            self._rows, at, request.now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+            request.network_ns, lag, lag_bytes, fetch_bytes, channel.connection.id,
+            request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
+            NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
+            _REQUEST | (row_flags & _IN_ROWS),
+        )  # fmt: skip
+
+    def network(
+        self, connection: Connection, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
+    ) -> None:
+        """Record network time of sending an earlier request's answer, charged unchecked at `now_ms`."""
+        self._record_requests()
+        client = self._client(connection, header)
+        if self._place(client, now_ms):
+            _pack_network(
+                self._rows, self._at, now_ms, network_ns, connection.id,
+                client.number, header.api_key, header.api_version, _NETWORK | (EXEMPT if exempt else 0),
+            )  # fmt: skip
+            self._at += ROW_BYTES
+
+    def mutation(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        permits: int,
+        quota: MutationQuota,
+        granted: bool,
+        now_ms: int,
+    ) -> None:
+        """Record that a handler asked for permits, and whether they were granted."""
+        flags = (STRICT if quota.strict else 0) | (0 if granted else REJECTED)
+        self._write_client_row("mutation", connection, header, now_ms, flags, mutations=permits)
+
+    def forwarded(self, exchange: Exchange, connection: Connection) -> None:
+        """Record what this node, the controller, decided of a request that another node answers: the mutation throttle.
+
+        connection: the client's, as it is numbered here. The request itself is in the record of the other node.
+        """
+        flags = EXEMPT | (exchange.row_flags & OBSERVED_ONLY)
+        throttle_ms = exchange.mutation_ms
+        self._write_client_row(
+            "forwarded", connection, exchange.header, exchange.now_ms, flags, mutation_throttle_ms=throttle_ms
+        )
+
+    def commit(self) -> None:
+        """Make the rows of all requests since the last time, in one loop, and write what is not written yet."""
+        self._record_requests()
+        self._write_rows()
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def snapshot_due(self, now_ms: int) -> bool:
+        """Return whether the engine's state should be written: in each hour of engine time, and after each gap.
+
+        After a start it need not be: it is empty.
+        """
+        is_new = now_ms // HOUR_MS != self._snapshot_ms // HOUR_MS
+        is_after_gap = self._gaps != self._snapshot_gaps
+        is_possible = not self._in_snapshot and not self._lost
+        return is_possible and (is_new or (is_after_gap and now_ms - self._snapshot_ms >= SNAPSHOT_PAUSE_MS))
+
+    def snapshot_in_slices(
+        self, managers: QuotaManagers, now_ms: Callable[[], int]
+    ) -> Generator[None, None, None]:
+        """Write the quotas in force and then the engine's state, yielding in between.
+
+        Under a quota callback and in smooth mode nothing is written, as a replay could not use the state. A snapshot
+        during which events are lost has no last row.
+        """
+        self._snapshot_ms, self._snapshot_gaps = now_ms(), self._gaps
+        if managers.callback is not None or managers.extensions.smooth.any:
+            return
+        self._in_snapshot = True
+        try:
+            self.snapshot(self._snapshot_ms, None, None, BEGINS)
+            for names in list(self._quotas):
+                yield
+                self._record_requests()
+                if names in self._quotas:  # it may change meanwhile
+                    self._write_value("quota", now_ms(), names, self._quotas[names])
+            rows = 0
+            for tags, at_ms, state in managers.snapshots(now_ms):
+                for text in sensor_texts(state):
+                    self.snapshot(at_ms, tags["user"], tags["client-id"], text)
+                    rows += 1
+                yield
+                if managers.callback is not None or self._gaps != self._snapshot_gaps:
+                    return
+            self.snapshot(now_ms(), None, None, ends(rows))
+        finally:
+            self._in_snapshot = False
+
+    def snapshot(self, now_ms: int, user: str | None, client_id: str | None, text: str) -> None:
+        """Record a part of a snapshot; of a sensor: its tags and its state, as `tidegate.usage.texts` has it."""
+        self._record_requests()
+        self._write("snapshot", now_ms, (user, client_id, text))
+
+    # --- segments and their writer --------------------------------------------------------------------------------
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Hand old segments to the writer, which is kept running; report losses once."""
+        self._record_requests()
+        super().maybe_roll(now_ms)
+        self._keep_writer_running()
+        if self._lost_total > self._reported_losses:
+            _log.error("lost %d events of the usage record so far", self._lost_total)
+            self._reported_losses = self._lost_total
+
+    def close(self) -> None:
+        """Hand the last segment over; the writer converts it and ends by itself. No other calls may follow."""
+        if not self._closed:
+            self._closed = True
+            self._record_requests()
+            super().close()
+            self._keep_writer_running()
+            if self._writer is not None:
+                self._writer.stop()
+
+    def _keep_writer_running(self) -> None:
+        try:
+            if self._writer is None and self._start_writer is not None:
+                self._writer = self._start_writer()
+            if self._writer is not None:
+                self._writer.keep_running()
+        except OSError as error:  # no process or descriptor to be had: tried again when the timer comes
+            if str(error) != self._writer_error:
+                _log.error("cannot start the usage writer: %s; events stay in the spool", error)
+            self._writer_error = str(error)
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def _record_requests(self) -> None:
+        """Make the rows of the requests that have none yet, before the row of the next event."""
+        if self._requests:
+            try:
+                self.requests(self._requests)
+            finally:
+                self._requests.clear()
+
+    def _client(self, connection: Connection, header: RequestHeader) -> Client:
+        """Return the names of this connection and client id; the last are kept."""
+        client: Client | None = connection.recorded
+        if client is not None and client.client_id == header.client_id:
+            return client
+        client = Client(
+            (
+                connection.listener, connection.user, header.client_id, connection.client_host,
+                *connection.software,
+            )
+        )  # fmt: skip
+        if len(header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS:
+            connection.recorded = client
+        return client
+
+    def _place(self, client: Client, now_ms: int) -> bool:
+        """Make room for a row and number its client in the segment; False: no room, counted as lost."""
+        if self._at != self._end and client.segment is self._segment:
+            return True
+        number = self._number(client.names, now_ms)
+        if number is None:
+            return False
+        client.number = number
+        client.segment = self._segment
+        client.row_flags = _NONE_YET
+        return True
+
+    def _write_client_row(
+        self,
+        kind: str,
+        connection: Connection,
+        header: RequestHeader,
+        now_ms: int,
+        flags: int,
+        **values: float,
+    ) -> None:
+        """Write a row that belongs to the request with this header."""
+        self._record_requests()
+        client = self._client(connection, header)
+        if self._place(client, now_ms):
+            values["names"], values["connection_id"] = client.number, connection.id
+            values["api_key"], values["api_version"] = header.api
+            self._pack(kind, now_ms, flags, values)
+
+    def _write_value(self, kind: str, now_ms: int, names: Names, value: float | None) -> bool:
+        """Write a row with a quota or a limit; None: there is none."""
+        if value is None:
+            return self._write(kind, now_ms, names, quota_value=0.0)
+        return self._write(kind, now_ms, names, QUOTA_VALUE, quota_value=value)
+
+    def _is_due(self, now_ms: int) -> bool:
+        """Nothing but sweeps of idle sensors is not worth a file."""
+        is_one_row = self._rows_at + self._at == (self._segment_seq + 1) * ROW_BYTES
+        return super()._is_due(now_ms) and not (is_one_row and self._swept == self._here())
+
+    def _here(self) -> tuple[OpenSegment | None, int]:
+        """Return where the last row ends."""
+        return self._segment, self._rows_at + self._at
+
+    def _forget_said(self) -> None:
+        self._said_in = None
+        self._said_tags.clear()
+        self._said_limits.clear()
+
+    def _after_gap(self, now_ms: int) -> None:
+        for name in self._callbacks:
+            self._write("callback", now_ms, (name,))
+        for names, value in list(self._quotas.items()):
+            self._write_value("quota", now_ms, names, value)
+        if self._wall_offset_ms:
+            self._write("clock", now_ms, wall_offset_ms=self._wall_offset_ms)
+
+
+class ControllerRecord:
+    """The controller's record, as a node that forwards uses it (B§5.4).
+
+    The controller's engine decides the mutations of such a node, so the controller's record contains the permits, and a
+    row with their throttle time. The request's own row, in the record of the node that answers it, is marked with
+    `FORWARDED`. So each record contains all that its node's engine did, and can be replayed by itself.
+
+    recorder: the controller's; None: it records nothing.
+    """
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._uncommitted = False
+
+    def mutation(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        permits: int,
+        quota: MutationQuota,
+        granted: bool,
+        now_ms: int,
+    ) -> None:
+        """Record at the controller that a handler asked for permits."""
+        if self._recorder is None:
+            return
+        if connection.at_controller is None:
+            number = self._recorder.next_connection_id()
+            connection.at_controller = replace(connection, id=number, recorded=None)
+        self._uncommitted = True
+        self._recorder.mutation(connection.at_controller, header, permits, quota, granted, now_ms)
+
+    def request(self, exchange: Exchange) -> None:
+        """Record at the controller what was decided of the permits of a request, and mark the request's own row."""
+        connection = exchange.channel.connection.at_controller
+        if self._recorder is not None and connection is not None:
+            self._uncommitted = True
+            self._recorder.forwarded(exchange, connection)
+        exchange.row_flags |= FORWARDED
+
+    def commit(self) -> None:
+        """Write the rows that are not written yet."""
+        if self._uncommitted and self._recorder is not None:
+            self._uncommitted = False
+            self._recorder.commit()
+
+
+def open_recorder(config: ServerConfig, clock: Clock) -> Recorder | None:
+    """Return the recorder that the settings ask for; None: `tidegate.usage.enable` is false."""
+    if not config["tidegate.usage.enable"]:
+        return None
+    node_id = config["node.id"]
+    spool = spool_directory(config.usage_dir, node_id)
+
+    def start() -> WriterProcess:
+        return start_writer(
+            spool,
+            parquet_directory(config.usage_dir),
+            node_id=node_id,
+            clock=clock,
+            retention_ms=config["tidegate.usage.retention.ms"],
+            engine_offset_ns=clock.now_ms() * 1_000_000 - clock.monotonic_ns(),
+        )
+
+    return Recorder(
+        spool,
+        node_id=node_id,
+        clock=clock,
+        start_writer=start,
+        max_spool_bytes=config["tidegate.usage.spool.max.bytes"],
+        segment_age_ms=config["tidegate.usage.segment.ms"],
+    )

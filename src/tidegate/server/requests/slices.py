@@ -1,0 +1,118 @@
+"""Long work a slice at a time, so that no request holds the event loop.
+
+A handler that may have much to do is a generator function. It yields where it can be interrupted, at the latest after
+about a millisecond of work, and returns its answer. The front runs the first slice at once: what is done within
+`SLICE_NS` is answered as if it were no generator at all. The rest takes turns with everything else that the loop has to
+do, and with other long work in rounds.
+
+    slices = Slices(loop)
+    slices.schedule(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from tidegate.fair_share import Rounds
+from tidegate.scheduling import Scheduler
+from tidegate.server.requests.handler import Wait
+
+__all__ = ["SLICE_NS", "UNFINISHED", "OneAtATime", "RunSlice", "Slices", "advance"]
+
+SLICE_NS = 2_000_000
+"""How long one slice may last: others wait for one at the most between two looks at the sockets."""
+UNFINISHED: Any = object()
+"""What `advance` returns when the slice was over before the work."""
+
+RunSlice = Callable[[], bool]
+
+
+def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
+    """Run `work` until it returns, and return that, or until the time is over, and return `UNFINISHED`.
+
+    What it yields other than None is what it waits for, and is returned.
+    """
+    try:
+        while True:
+            wait = next(work)
+            if wait is not None:
+                return wait
+            if monotonic_ns() >= until_ns:
+                return UNFINISHED
+    except StopIteration as stop:
+        return stop.value
+
+
+class Slices:
+    """Long work under way on one loop; one slice runs in each turn of the loop.
+
+    Slices run in rounds over owners (`tidegate.fair_share.Rounds`), and over the work of each owner.
+    """
+
+    __slots__ = ("_loop", "_scheduled", "_waiting")
+
+    def __init__(self, loop: Scheduler) -> None:
+        self._loop = loop
+        self._waiting: Rounds[tuple[RunSlice, str]] = Rounds()
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def schedule(self, run_slice: RunSlice, owner: str = "") -> None:
+        """Call `run_slice` from the next turn on, until it returns True. It must not raise.
+
+        owner: the principal that it is done for; by default the node.
+        """
+        self._waiting.append((run_slice, owner), owner)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run_one)
+
+    def start(self, work: Generator[None, None, None], monotonic_ns: Callable[[], int]) -> None:
+        """Run one slice of `work` at once, and the rest in later turns."""
+
+        def run_slice() -> bool:
+            return advance(work, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
+
+        if not run_slice():
+            self.schedule(run_slice)
+
+    def close(self) -> None:
+        """Drop all that is under way."""
+        self._waiting = Rounds()
+
+    def _run_one(self) -> None:
+        self._scheduled = False
+        if not self._waiting:
+            return
+        run_slice, owner = self._waiting.popleft()
+        try:
+            if not run_slice():
+                self._waiting.append((run_slice, owner), owner)
+        finally:
+            if self._waiting and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._run_one)
+
+
+class OneAtATime:
+    """A lock for work in slices: each piece of work begins after the one before it has ended."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiting: deque[Wait] = deque()
+
+    def acquire(self) -> Generator[Wait | None, None, None]:
+        """Wait until all that came before has ended."""
+        if self._busy:
+            self._waiting.append(Wait())
+            yield self._waiting[-1]
+        self._busy = True
+
+    def release(self) -> None:
+        """Resume the next work that waits, if any."""
+        if self._waiting:
+            self._waiting.popleft().resume()
+        else:
+            self._busy = False

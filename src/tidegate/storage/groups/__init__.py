@@ -1,0 +1,1 @@
+"""Consumer groups on disk: the journal, the rows and the committed offsets."""

@@ -1,0 +1,458 @@
+"""Changes of groups and offsets: acknowledged from a journal, and written to the database by a thread.
+
+A small change is appended to the journal (`group_journal`) and is kept from then on: it outlives the
+process. Journaled changes gather in a batch, in which the newest position and the newest state of a group replace
+earlier ones, until the thread writes the batch to the database.
+
+Any other change (a large one, a deletion, and each change while the journal is full) is kept when the database has it.
+So are all changes where `log.flush.interval.messages` or `log.flush.interval.ms` is set: then a sync follows, which
+those that wait share. A group has changes of one kind at a time: while one waits for the database, later ones of the
+group wait behind it. The order in the database is the order of the calls.
+
+When a change is kept its offsets are in `OffsetTable`, from which they are answered.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tidegate.fair_share import UNKNOWN_OWNER
+from tidegate.groups import StoredGroup
+from tidegate.scheduling import Scheduler, Timer
+from tidegate.storage.errors import StorageError
+from tidegate.storage.groups.committed_offsets import OffsetTable, Partitions
+from tidegate.storage.groups.group_journal import GroupJournal
+from tidegate.storage.groups.group_records import encode_group, encode_positions
+from tidegate.storage.groups.group_rows import ROW_BYTES, GroupChange, batched_partitions
+from tidegate.storage.log.group_commit import sync_path
+from tidegate.storage.metadata.store import MetadataStore
+from tidegate.storage.worker_thread import WorkerThread
+
+__all__ = ["CHECKPOINT_AT_BYTES", "RETRY_AFTER_S", "ROWS_AT_ONCE", "WRITE_AFTER_S", "GroupWrites", "SyncPath"]
+
+SyncPath = Callable[[Path], None]
+"""Brings a file, given by its path, to the disk. Raises `OSError`."""
+
+ROWS_AT_ONCE: Final = 800
+"""Rows of one transaction, written in a millisecond or two: so long another change of the store may wait."""
+WRITE_AFTER_S: Final = 0.05
+"""Delay before the thread writes journaled changes, in seconds. A full transaction is written at once."""
+RETRY_AFTER_S: Final = 1.0
+"""Delay before journaled changes that the database did not take are written again, in seconds."""
+CHECKPOINT_AT_BYTES: Final = 32 << 20
+"""Last commits after which they are moved into the database before more are written: a tenth of a second."""
+
+_JOURNALED_MEMBERS, _JOURNALED_GROUP_BYTES = 50, 16 * 1024
+"""Larger groups wait for the thread, which writes only the newest state: encoding each one takes a while."""
+_LOOK_EVERY = 64  # changes, of up to 200 rows each, between two looks at how many bytes that made
+
+_OnOver = Callable[[bool], None]
+_logger = logging.getLogger(__name__)
+
+
+class _Entry:
+    """A change that waits for the database, and the calls to make when it is over.
+
+    dropped: topics that were deleted meanwhile: positions in them are not put into the table.
+    """
+
+    __slots__ = ("change", "dropped", "on_over")
+    number = None
+
+    def __init__(self, change: GroupChange, on_over: _OnOver) -> None:
+        self.change = change
+        self.on_over = [on_over]
+        self.dropped: set[str] = set()
+
+    @property
+    def rows(self) -> int:
+        """See `GroupChange.rows`."""
+        return self.change.rows
+
+    @property
+    def group_id(self) -> str | None:
+        """The group whose new state is all that it changes; None for any other change."""
+        change = self.change
+        if change.group is None or change.positions or change.forgotten or change.removed is not None:
+            return None
+        return change.group.group_id
+
+    def parts(self) -> Iterator[list[GroupChange]]:
+        """Yield what is written in one transaction."""
+        yield [self.change]
+
+
+class _Batch:
+    """Journaled changes that are not in the database yet.
+
+    number: of the last record in it. rows: at least as many as it will write. is_open: more may be added.
+    """
+
+    __slots__ = ("groups", "is_open", "number", "owners", "positions", "rows", "topic_ids")
+
+    def __init__(self) -> None:
+        self.positions: dict[str, dict[str, Partitions]] = {}
+        self.owners: dict[str, str] = {}  # of new groups
+        self.groups: dict[str, StoredGroup] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.number = self.rows = 0
+        self.is_open = True
+
+    def add_change(self, change: GroupChange, number: int, record_bytes: int) -> None:
+        """Add a change with record `number`, which replaces earlier ones of the same positions or group."""
+        self.number = number
+        self.rows += record_bytes // ROW_BYTES
+        if change.positions:
+            topics = self.positions.setdefault(change.group_id, {})
+            for topic, positions in change.positions.items():
+                known = topics.setdefault(topic, {})
+                before = len(known)
+                known.update(positions)
+                self.rows += len(known) - before
+            self.topic_ids.update(change.topic_ids)
+            if change.is_new:
+                self.owners[change.group_id] = change.owner
+        group = change.group
+        if group is not None:
+            self.rows += 1 + len(group.members)
+            self.groups[group.group_id] = group
+
+    def parts(self) -> Iterator[list[GroupChange]]:
+        """Yield what is written in one transaction."""
+        part: list[GroupChange] = []
+        rows = 0
+        for change in self._changes():
+            part.append(change)
+            rows += change.rows
+            if rows >= ROWS_AT_ONCE:
+                yield part
+                part, rows = [], 0
+        yield part
+
+    def _changes(self) -> Iterator[GroupChange]:
+        for group_id, topics in self.positions.items():
+            owner = self.owners.get(group_id)
+            is_new = owner is not None
+            for topic, positions in topics.items():
+                ids = {topic: self.topic_ids[topic]}
+                for some in batched_partitions(positions):
+                    yield GroupChange(group_id, {topic: some}, ids, owner or UNKNOWN_OWNER, is_new)
+        for group in self.groups.values():
+            yield GroupChange(group=group)
+
+
+class GroupWrites:
+    """The changes of one store. Called on the event loop.
+
+    Of a group whose new state is given several times before it is written the last one counts, in the place of the
+    first: a thousand static members that are started anew would write a thousand members each. But a state is not
+    written before other changes of the group that were made earlier: a member that knows a generation finds what was
+    committed before it.
+
+    written: how many changes were kept. It has grown when there is something new to sync.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        offsets: OffsetTable,
+        worker: WorkerThread,
+        sync: SyncPath | None = None,
+        journal: GroupJournal | None = None,
+    ) -> None:
+        """Gather changes until `start`. sync: is called before a change is over.
+
+        journal: acknowledges small changes; not with `sync`.
+        """
+        assert sync is None or journal is None
+        self._store = store
+        self._offsets = offsets
+        self._worker = worker
+        self._sync = sync
+        self._journal = journal
+        self._scheduler: Scheduler | None = None
+        self._gathered: deque[_Entry | _Batch] = deque()
+        self._batch = _Batch()  # the last of `_gathered`, where it is open
+        self._batch.is_open = False
+        self._waiting = 0  # entries that are gathered
+        self._waiting_of: Counter[str] = Counter()  # entries that are not over, by group
+        self._groups: dict[str, _Entry] = {}  # the last entry of each group, where it is a new state
+        self._writing: list[_Entry | _Batch] = []
+        self._written: list[bool] = []  # of `_writing`, set by the thread
+        self._timer: Timer | None = None
+        self._planned = self._closed = False
+        self._since_look = 0  # changes since the size of the file was looked at
+        self._last_written = 0  # number of the last record that the database has; set by the thread
+        self.written = 0
+
+    def start(self, scheduler: Scheduler) -> None:
+        """Begin to write what was gathered so far."""
+        self._scheduler = scheduler
+        self._plan()
+
+    def add_change(self, change: GroupChange, on_over: _OnOver) -> None:
+        """Keep a change. `on_over` is called once, on the loop, with whether it is kept: at once, or later."""
+        if self._closed:
+            on_over(False)
+            return
+        if self._journal is not None and self._append(change, self._journal):
+            self.written += 1
+            self._count(change)
+            on_over(True)
+            return
+        entry = _Entry(change, on_over)
+        group_id = entry.group_id
+        before = None if group_id is None else self._groups.get(group_id)
+        if before is not None:
+            before.change = change
+            before.on_over.append(on_over)
+            return
+        self._batch.is_open = False
+        self._gathered.append(entry)
+        self._waiting += 1
+        named = change.group_ids
+        self._waiting_of.update(named)
+        if self._groups:
+            for name in named:
+                self._groups.pop(name, None)
+        if group_id is not None:
+            self._groups[group_id] = entry
+        self._plan()
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget the positions in a topic that was deleted, when they are over. The database has its id no more."""
+        self._batch.is_open = False  # it has one topic of a name
+        for unit in (*self._writing, *self._gathered):
+            if isinstance(unit, _Entry) and topic in unit.change.positions:
+                unit.dropped.add(topic)
+
+    def close(self) -> bool:
+        """Write what was gathered, when what is under way has ended. Nothing that waits is called.
+
+        Returns whether the database has all that is in the journal.
+        """
+        self._closed = True
+        self._worker.wait()
+        unwritten = [
+            unit
+            for unit, is_written in zip(self._writing, self._written, strict=True)
+            if isinstance(unit, _Batch) and not is_written
+        ]
+        return all(self._write_in_order([*unwritten, *self._gathered]))
+
+    # --- the journal
+
+    def _append(self, change: GroupChange, journal: GroupJournal) -> bool:
+        """Append a change to the journal; return False where it has to wait for the database."""
+        group = change.group
+        if change.forgotten or change.removed is not None or self._store.is_lost:
+            return False
+        if group is None:
+            if change.group_id in self._waiting_of:
+                return False
+            owner = change.owner if change.is_new else None
+            record = encode_positions(change.group_id, change.positions, change.topic_ids, owner)
+        elif change.positions or group.group_id in self._waiting_of or not _is_small(group):
+            return False
+        else:
+            record = encode_group(group)
+        number = journal.append(record)
+        if number is None:
+            return False
+        batch = self._batch
+        if not batch.is_open:
+            batch = self._batch = _Batch()
+            self._gathered.append(batch)
+        batch.add_change(change, number, len(record))
+        if self._timer is None or batch.rows >= ROWS_AT_ONCE:
+            self._plan()
+        return True
+
+    # --- what is written, and when
+
+    def _plan(self) -> None:
+        """Write what has gathered, unless something is being written: what comes meanwhile shares the next transaction.
+
+        Journaled changes that nothing waits for gather for a while. Where a sync is waited for, write in the next turn,
+        so that all changes of this one share it.
+        """
+        if self._planned or self._writing or not self._gathered or self._scheduler is None:
+            return
+        if self._sync is not None:
+            self._planned = True
+            self._scheduler.call_soon(self._turn)
+        elif self._waiting or self._gathered[0].rows >= ROWS_AT_ONCE:
+            self._turn()
+        elif self._timer is None:
+            self._timer = self._scheduler.call_later(WRITE_AFTER_S, self._turn)
+
+    def _turn(self) -> None:
+        self._planned = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not (self._closed or self._writing) and self._gathered:
+            self._writing = self._some()
+            self._written = [False] * len(self._writing)
+            self._worker.submit(self._run, self._writing)
+
+    def _some(self) -> list[_Entry | _Batch]:
+        """Remove and return as many gathered changes as one transaction may have, at least one."""
+        some: list[_Entry | _Batch] = []
+        rows = 0
+        while self._gathered:
+            rows += self._gathered[0].rows
+            if some and rows > ROWS_AT_ONCE:
+                break
+            unit = self._gathered.popleft()
+            some.append(unit)
+            if isinstance(unit, _Batch):
+                unit.is_open = False
+                continue
+            self._waiting -= 1
+            group_id = unit.group_id
+            if group_id is not None and self._groups.get(group_id) is unit:
+                del self._groups[group_id]
+        return some
+
+    def _over(self, written: Sequence[bool]) -> None:
+        """Answer what was written, and go on with what came meanwhile."""
+        if self._closed:
+            return
+        over: list[tuple[_Entry, bool]] = []
+        unwritten: list[_Batch] = []
+        for unit, is_written in zip(self._writing, written, strict=True):
+            if isinstance(unit, _Entry):
+                over.append((unit, is_written))
+            elif not is_written:
+                unwritten.append(unit)
+        if unwritten:
+            over += self._refuse_waiting(unwritten)
+        self._writing, self._written = [], []
+        for entry, is_written in over:
+            self._settle(entry, is_written)
+        if not unwritten:
+            self._plan()
+        for entry, is_written in over:
+            for on_over in entry.on_over:
+                on_over(is_written)
+
+    def _refuse_waiting(self, unwritten: list[_Batch]) -> list[tuple[_Entry, bool]]:
+        """Write batches again later, before anything else; return what has waited behind them, which is refused."""
+        assert self._scheduler is not None
+        entries = [unit for unit in self._gathered if isinstance(unit, _Entry)]
+        batches = [unit for unit in self._gathered if isinstance(unit, _Batch)]
+        self._gathered = deque([*unwritten, *batches])
+        self._groups.clear()
+        self._waiting = 0
+        self._timer = self._scheduler.call_later(RETRY_AFTER_S, self._turn)
+        return [(entry, False) for entry in entries]
+
+    def _settle(self, entry: _Entry, is_written: bool) -> None:
+        """Count what was written in the table, and give back what was reserved for it."""
+        change = entry.change
+        self.written += 1
+        for group_id in change.group_ids:
+            self._waiting_of[group_id] -= 1
+            if not self._waiting_of[group_id]:
+                del self._waiting_of[group_id]
+        if not is_written:
+            if change.reserved:
+                self._offsets.bound.remove(change.owner, change.reserved)
+            return
+        self._count(change, entry.dropped)
+
+    def _count(self, change: GroupChange, dropped: frozenset[str] | set[str] = frozenset()) -> None:
+        """Apply a change that is kept to the table."""
+        if change.reserved:
+            self._offsets.bound.remove(change.owner, change.reserved)
+        for topic, positions in change.positions.items():
+            if topic not in dropped:
+                self._offsets.set_positions(change.group_id, topic, positions, change.owner)
+        if change.forgotten:
+            self._offsets.forget(change.forgotten)
+
+    # --- on the thread
+
+    def _run(self, units: list[_Entry | _Batch]) -> None:
+        assert self._scheduler is not None
+        try:
+            written = self._write(units)
+            if self._sync is not None and any(written) and not self._is_synced(self._sync):
+                written = [False] * len(units)
+            self._written = written
+        finally:
+            self._scheduler.call_soon_threadsafe(self._over, self._written)
+        self._look_after_files(units, written)
+
+    def _look_after_files(self, units: list[_Entry | _Batch], written: list[bool]) -> None:
+        """Checkpoint where the database's last commits are many; empty a file of the journal that is not needed."""
+        self._since_look += len(units)
+        if self._since_look >= _LOOK_EVERY or any(unit.rows > ROWS_AT_ONCE for unit in units):
+            self._since_look = 0
+            self._store.checkpoint(CHECKPOINT_AT_BYTES)
+        self._last_written = max(
+            self._last_written,
+            _last_number([unit for unit, is_written in zip(units, written, strict=True) if is_written]) or 0,
+        )
+        self.retire_journal()
+
+    def retire_journal(self) -> None:
+        """Empty a file of the journal of which the database has all, once that is synced. On the thread."""
+        journal = self._journal
+        if journal is not None and journal.can_retire(self._last_written) and self._is_synced(sync_path):
+            journal.retire()
+
+    def _write(self, units: list[_Entry | _Batch]) -> list[bool]:
+        """Write changes in one transaction, each in its own where that fails; return which were written."""
+        if len(units) > 1:
+            changes = [change for unit in units for part in unit.parts() for change in part]
+            if self._applied(changes, _last_number(units)):
+                return [True] * len(units)
+        return self._write_in_order(units)
+
+    def _write_in_order(self, units: list[_Entry | _Batch]) -> list[bool]:
+        """Write each change in a transaction of its own. Behind a batch that cannot be written, nothing is written."""
+        written: list[bool] = []
+        is_blocked = False
+        for unit in units:
+            written.append(not is_blocked and self._write_unit(unit))
+            is_blocked = is_blocked or (isinstance(unit, _Batch) and not written[-1])
+        return written
+
+    def _write_unit(self, unit: _Entry | _Batch) -> bool:
+        """Write one change, or a batch in several transactions, the last of which says that all is written."""
+        last: list[GroupChange] = []
+        for part in unit.parts():
+            if last and not self._applied(last, None):
+                return False
+            last = part
+        return self._applied(last, unit.number)
+
+    def _applied(self, changes: list[GroupChange], number: int | None) -> bool:
+        try:
+            self._store.written_groups.apply(changes, number)
+        except StorageError as error:
+            _logger.error("cannot store groups and offsets: %s", error, extra={"repeats": "groups"})
+            return False
+        return True
+
+    def _is_synced(self, sync: SyncPath) -> bool:
+        path = self._store.recent_path
+        try:
+            sync(path)
+        except OSError as error:
+            _logger.error("cannot sync %s: %s", path, error, extra={"repeats": "sync groups"})
+            return False
+        return True
+
+
+def _is_small(group: StoredGroup) -> bool:
+    return len(group.members) <= _JOURNALED_MEMBERS and group.size <= _JOURNALED_GROUP_BYTES
+
+
+def _last_number(units: Sequence[_Entry | _Batch]) -> int | None:
+    """Return the number of the last record of the journal in some changes."""
+    return max([unit.number for unit in units if unit.number is not None], default=None)

@@ -1,0 +1,1 @@
+"""The metadata database: topics, quotas, ACLs and credentials in SQLite."""

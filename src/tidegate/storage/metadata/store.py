@@ -1,0 +1,442 @@
+"""Metadata that must survive besides records: topics, quotas, ACLs, producer ids, offsets, this node's identity.
+
+One SQLite file with a write-ahead log and `synchronous=NORMAL`: committed changes survive `kill -9`, because they have
+been handed to the kernel. If the machine itself goes down, the last commits may be lost, but they are never torn.
+"""
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import RLock
+
+from tidegate.acl import Acl
+from tidegate.quota.admin.alterations import QuotaRecord
+from tidegate.scram import CredentialChange
+from tidegate.storage.errors import StorageError
+from tidegate.storage.groups.group_rows import GroupRows
+from tidegate.storage.metadata.credential_rows import CREDENTIALS_TABLE, CredentialRows
+from tidegate.storage.metadata.quota_rows import PENDING_TABLE, QuotaRows
+from tidegate.storage.metadata.store_connection import StoreConnection
+from tidegate.storage.metadata.write_ahead_log import find_damage
+from tidegate.storage.private_files import make_private_file
+
+__all__ = ["PRODUCER_ID_BLOCK", "MetadataStore", "StoredTopic"]
+
+PRODUCER_ID_BLOCK = (
+    1000  # ids taken from the store at a time. Source: Kafka `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`
+)
+
+_MOST_RECENT_BYTES = 64 << 20  # beyond it changes wait for what `checkpoint` has not moved yet
+_FREE_PAGES = 1024  # of 4 KB, that the file may keep for what comes
+_VACUUMED_AT_ONCE, _VACUUMS = 256, 4  # pages: a millisecond or two; and how often in a row
+_INCREMENTAL = 2  # of `auto_vacuum`
+_APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
+_SCHEMA_VERSION = 1
+_DECOY_KEY = "scram_decoy_key"
+_DECOY_KEY_BYTES = 32
+_GROWING = """
+CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
+"""
+_TOPIC_OWNERS = """
+CREATE TABLE IF NOT EXISTS topic_owners (
+    topic_id TEXT NOT NULL, owner TEXT NOT NULL, partitions INTEGER NOT NULL, PRIMARY KEY (topic_id, owner)
+) WITHOUT ROWID
+"""
+_DYNAMIC_SETTINGS = """
+CREATE TABLE IF NOT EXISTS dynamic_settings (
+    node TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (node, name)
+) WITHOUT ROWID
+"""
+_ACLS = """
+CREATE TABLE IF NOT EXISTS acls (
+    resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL,
+    principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
+    PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission)
+) WITHOUT ROWID
+"""
+_START_OFFSETS = """
+CREATE TABLE IF NOT EXISTS start_offsets (
+    topic_id TEXT NOT NULL, partition INTEGER NOT NULL, start_offset INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
+) WITHOUT ROWID
+"""
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (
+    topic_id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deleted_topics (topic_id TEXT PRIMARY KEY, name TEXT NOT NULL, partitions INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE quotas (
+    entity TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+"""
+
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTopic:
+    """A topic as it is kept: `topic_id` is a UUID as text, `configs` holds only what the topic itself sets.
+
+    owners: how many of its partitions belong to which principal (`partition_bound`); the others to
+    none.
+    """
+
+    topic_id: str
+    name: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def principal(self) -> str:
+        """The principal that states count for that were found in the topic's files: its owner, else the topic itself.
+
+        A tenant can create many topics: they count as one. Topics without an owner, or with several, count each for
+        themselves: what is found there may be anybody's.
+        """
+        if len(self.owners) == 1:
+            ((owner, partitions),) = self.owners.items()
+            if partitions == self.partitions:
+                return owner
+        return f"Topic:{self.name}"
+
+
+class MetadataStore:
+    """The SQLite file. Every method that changes something has committed when it returns.
+
+    A `QuotaStore`, an `AclStore`, a `SettingStore` and a `CredentialStore`. groups: the rows of groups and committed
+    offsets. written_groups: the same by a connection of its own, for the thread that writes them.
+
+    Every method raises `StorageError` where SQLite fails, and has then changed nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
+        self._path = path
+        self.recent_path = path.with_name(path.name + "-wal")
+        """The file that holds the last commits (SQLite's write-ahead log); with it synced, all of them are."""
+        self._lost: str | None = None
+        self._writing = RLock()
+        try:
+            make_private_file(path)  # SQLite gives the files beside it the same mode
+            self._connection, self._writer = self._connect(), self._connect()
+        except (OSError, sqlite3.Error) as error:
+            raise self._unusable(str(error)) from error
+        self._db = self._connection.db
+        self._run, self._run_many = self._connection.run, self._connection.run_many
+        self._change, self._transaction = self._connection.change, self._connection.transaction
+        self._quotas = QuotaRows(self._run, self._transaction)
+        self.groups = GroupRows(self._run, self._transaction)
+        self.written_groups = GroupRows(self._writer.run, self._writer.transaction)
+        self._credentials = CredentialRows(self._run, self._transaction)
+        try:
+            self._prepare()
+            self._writer.prepare()
+            self._inode = os.stat(path).st_ino
+        except sqlite3.Error as error:
+            self.close()
+            raise self._unusable(str(error)) from error
+        except StorageError:
+            self.close()
+            raise
+
+    def _connect(self) -> StoreConnection:
+        return StoreConnection(self._path, self._writing, lambda: self._lost)
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the file was removed or replaced: nothing is changed any more."""
+        return self._lost is not None
+
+    def look_after_files(self) -> str | None:
+        """Find out whether the file is still the one that was opened; from when it is not, nothing is changed any more.
+
+        Returns what has happened, the first time that it is seen.
+        """
+        if self._lost is not None:
+            return None
+        try:
+            replaced = os.stat(self._path).st_ino != self._inode
+            os.stat(self.recent_path)
+        except FileNotFoundError as error:
+            self._lost = f"{error.filename} was deleted while in use"
+        else:
+            self._lost = f"{self._path} was replaced while in use" if replaced else None
+        return self._lost
+
+    def recent_bytes(self) -> int:
+        """Return the size of the file that holds the last commits."""
+        try:
+            return self.recent_path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def checkpoint(self, least_bytes: int = 0) -> None:
+        """Move the last commits into the database, where they are more than `least_bytes`. On the writer's thread.
+
+        It waits for the disk. Other changes go on meanwhile, unless there are so many that the file would grow for
+        ever: it begins anew only when all of it has been moved.
+        """
+        if self.recent_bytes() < least_bytes:
+            return
+        db = self._writer.db
+        try:
+            _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if moved < frames and self.recent_bytes() > _MOST_RECENT_BYTES:
+                with self._writing:
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            _logger.warning("cannot move the last commits into %s: %s", self._path, error)
+
+    def shrink(self) -> None:
+        """Free a few MB of the file space that deletions have left unused. Runs on the writer's thread.
+
+        A file made by an earlier version keeps its size; its unused space is used again.
+        """
+        db = self._writer.db
+        try:
+            (kind,) = db.execute("PRAGMA auto_vacuum").fetchone()
+            for _ in range(_VACUUMS):
+                (free,) = db.execute("PRAGMA freelist_count").fetchone()
+                if kind != _INCREMENTAL or free <= _FREE_PAGES or self._lost is not None:
+                    return
+                with self._writing:
+                    db.executescript(
+                        f"PRAGMA incremental_vacuum({_VACUUMED_AT_ONCE})"
+                    )  # `execute` frees one page
+        except sqlite3.Error as error:
+            _logger.warning("cannot shrink %s: %s", self._path, error)
+        self.checkpoint()
+
+    def _prepare(self) -> None:
+        db = self._db
+        (application_id,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application_id != _APPLICATION_ID and tables:
+            raise self._unusable("another program created it")
+        if not tables:
+            db.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")  # only before there is anything in the file
+        db.execute("PRAGMA journal_mode=WAL")
+        self._report_damage()
+        self._connection.prepare()
+        if not tables:
+            db.executescript(
+                f"BEGIN; {_SCHEMA} PRAGMA application_id={_APPLICATION_ID};"
+                f" PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;"
+            )
+        elif version != _SCHEMA_VERSION:
+            raise self._unusable(f"its schema version is {version}, expected {_SCHEMA_VERSION}")
+        elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise self._unusable(damage)
+        db.execute(_GROWING)
+        db.execute(_TOPIC_OWNERS)
+        db.execute(PENDING_TABLE)
+        db.execute(_DYNAMIC_SETTINGS)
+        db.execute(_ACLS)
+        db.execute(CREDENTIALS_TABLE)
+        self.groups.prepare()
+        db.execute(_START_OFFSETS)
+
+    def _report_damage(self) -> None:
+        """Log damage of the write-ahead log, which SQLite passes over, and keep a copy before it is written over."""
+        _, frames, _ = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        path = self.recent_path
+        damage = find_damage(path, max(frames, 0))
+        if damage is None:
+            return
+        if damage.is_end:
+            _logger.info(
+                "ignored an incomplete commit at the end of %s (from byte %d), for example after a power failure",
+                path,
+                damage.offset,
+            )
+            return
+        copy = path.with_name(f"{path.name}.damaged")
+        try:
+            make_private_file(copy)
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            raise self._unusable(f"{path.name} is damaged and cannot be copied: {error}") from error
+        lost = "all of its changes" if damage.lost_frames is None else f"{damage.lost_frames} changed pages"
+        _logger.error(
+            "%s is damaged at byte %d: %s are lost; saved a copy as %s; hint: after a power failure the last changes"
+            " may be missing; otherwise check the disk, and if topics, quotas, users or offsets are missing, stop"
+            " the broker and restore the data directory from a backup",
+            path,
+            damage.offset,
+            lost,
+            copy.name,
+        )
+
+    def _unusable(self, why: str) -> StorageError:
+        return StorageError(
+            f"cannot use {str(self._path)!r}: {' '.join(why.split())}",
+            hint="restore the file from a backup, or move the data directory away to start empty",
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+        self._connection.close()
+
+    # --- the node
+
+    def meta(self, name: str) -> str | None:
+        """Return a fact about the node, None when it was never set."""
+        row = self._run("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Keep a fact about the node."""
+        self._change("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def take_producer_ids(self) -> range:
+        """Return producer ids that were never given out before."""
+        first = int(self.meta("next_producer_id") or 0)
+        self.set_meta("next_producer_id", str(first + PRODUCER_ID_BLOCK))
+        return range(first, first + PRODUCER_ID_BLOCK)
+
+    # --- settings changed on the running broker
+
+    def load_settings(self) -> list[tuple[str, str, str]]:
+        """Return node (empty: all nodes), name and text of each."""
+        return self._run("SELECT node, name, value FROM dynamic_settings ORDER BY node, name").fetchall()
+
+    def change_settings(self, node: str, changes: Mapping[str, str | None]) -> None:
+        """Keep settings of a node, all of `changes` or none; None forgets one."""
+        with self._transaction():
+            for name, value in changes.items():
+                if value is None:
+                    self._run("DELETE FROM dynamic_settings WHERE node=? AND name=?", (node, name))
+                else:
+                    self._run("INSERT OR REPLACE INTO dynamic_settings VALUES (?, ?, ?)", (node, name, value))
+
+    # --- topics
+
+    def topics(self) -> Iterator[StoredTopic]:
+        """Yield every topic."""
+        owners: dict[str, dict[str, int]] = {}
+        for topic_id, owner, partitions in self._run("SELECT topic_id, owner, partitions FROM topic_owners"):
+            owners.setdefault(topic_id, {})[owner] = partitions
+        for topic_id, name, partitions, configs in self._run(
+            "SELECT topic_id, name, partitions, configs FROM topics ORDER BY name"
+        ):
+            yield StoredTopic(
+                topic_id=topic_id,
+                name=name,
+                partitions=partitions,
+                configs=json.loads(configs),
+                owners=owners.get(topic_id, {}),
+            )
+
+    def put_topic(self, topic: StoredTopic, *, on_disk: int | None = None) -> None:
+        """Keep a topic, new or changed. on_disk: how many of its partitions have a directory by now, if not all."""
+        with self._transaction():
+            self._run(
+                "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
+                (topic.topic_id, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
+            )
+            self._run("DELETE FROM topic_owners WHERE topic_id=?", (topic.topic_id,))
+            for owner, partitions in topic.owners.items():
+                self._run("INSERT INTO topic_owners VALUES (?, ?, ?)", (topic.topic_id, owner, partitions))
+            if on_disk is not None:
+                self._run("INSERT OR REPLACE INTO growing_topics VALUES (?, ?)", (topic.topic_id, on_disk))
+
+    def growing_topics(self) -> dict[str, int]:
+        """Return, by topic id, how many partitions surely have a directory: of topics that were being made larger."""
+        return dict(self._run("SELECT topic_id, partitions FROM growing_topics").fetchall())
+
+    def forget_growing_topic(self, topic_id: str) -> None:
+        """All partitions of a topic have their directories."""
+        self._change("DELETE FROM growing_topics WHERE topic_id=?", (topic_id,))
+
+    def delete_topic(self, topic: StoredTopic) -> None:
+        """Forget a topic; remember that its files, and the offsets committed in it, have to go."""
+        with self._transaction():
+            self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM growing_topics WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM start_offsets WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM topic_owners WHERE topic_id=?", (topic.topic_id,))
+            self._run(
+                "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
+                (topic.topic_id, topic.name, topic.partitions),
+            )
+
+    def deleted_topics(self) -> Iterator[StoredTopic]:
+        """Yield the deleted topics whose files may still be there."""
+        for topic_id, name, partitions in self._run("SELECT topic_id, name, partitions FROM deleted_topics"):
+            yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions)
+
+    def forget_deleted_topic(self, topic_id: str) -> None:
+        """Forget a deleted topic: its files are out of the way."""
+        self._change("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
+
+    def start_offsets(self) -> dict[tuple[str, int], int]:
+        """Return, by topic id and partition, where logs begin whose first records were deleted."""
+        rows = self._run("SELECT topic_id, partition, start_offset FROM start_offsets").fetchall()
+        return {(topic_id, partition): offset for topic_id, partition, offset in rows}
+
+    def put_start_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Keep where logs begin, by topic id and partition: all of `offsets`, or none."""
+        with self._transaction():
+            rows = [(*partition, offset) for partition, offset in offsets.items()]
+            self._run_many("INSERT OR REPLACE INTO start_offsets VALUES (?, ?, ?)", rows)
+
+    # --- quotas
+
+    def load_quotas(self) -> Iterable[QuotaRecord]:
+        """Return a record per stored definition."""
+        return self._quotas.load()
+
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
+        """Store all of `records`, or none, at most a hundred rows between two yields.
+
+        A record without a value removes its definition.
+        """
+        return self._quotas.apply(records)
+
+    # --- ACLs
+
+    def load_acls(self) -> list[Acl]:
+        """Return every ACL."""
+        return [Acl(*row) for row in self._run("SELECT * FROM acls").fetchall()]
+
+    def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Keep all of `acls`, or none; those that are kept already stay."""
+        with self._transaction():
+            self._run_many("INSERT OR IGNORE INTO acls VALUES (?, ?, ?, ?, ?, ?, ?)", acls)
+
+    def delete_acls(self, acls: Sequence[Acl]) -> None:
+        """Forget all of `acls`, or none."""
+        with self._transaction():
+            self._run_many(
+                "DELETE FROM acls WHERE resource_type=? AND resource_name=? AND pattern_type=?"
+                " AND principal=? AND host=? AND operation=? AND permission=?",
+                acls,
+            )
+
+    # --- credentials
+
+    def load_credentials(self) -> Iterable[CredentialChange]:
+        """Return every SCRAM credential."""
+        return self._credentials.load()
+
+    def change_credentials(self, changes: Sequence[CredentialChange]) -> None:
+        """Keep all of `changes`, or none."""
+        self._credentials.change(changes)
+
+    def decoy_key(self) -> bytes:
+        """Return a secret of this cluster, made at the first call: unknown users are asked with salts made of it."""
+        key = self.meta(_DECOY_KEY)
+        if key is None:
+            key = secrets.token_hex(_DECOY_KEY_BYTES)
+            self.set_meta(_DECOY_KEY, key)
+        return bytes.fromhex(key)

@@ -1,0 +1,1 @@
+"""Topics, their settings and the bound on their partitions."""

@@ -1,0 +1,442 @@
+"""The topics: their logs by name and by id, created, grown and deleted on disk as in the store.
+
+A topic is first in the store and then on disk, and goes the other way round when it
+is deleted: whatever a crash leaves half done is finished at the next start.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tidegate.fair_share import UNKNOWN_OWNER
+from tidegate.in_slices import run_at_once
+from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
+from tidegate.storage.errors import StorageError
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.recovery import open_log
+from tidegate.storage.metadata.consistency import check_partition, check_strays
+from tidegate.storage.metadata.store import MetadataStore, StoredTopic
+from tidegate.storage.private_files import PRIVATE_DIRECTORY, replace_private_file
+from tidegate.storage.topics.compaction_notice import CompactionNotice
+from tidegate.storage.topics.partition_bound import PartitionBound
+from tidegate.storage.topics.topic_configs import settings_of
+from tidegate.storage.topics.topic_settings import TopicSettings
+
+__all__ = ["LogOpener", "Topic", "Topics", "partition_directory"]
+
+LogOpener = Callable[[Path, TopicSettings, StoredTopic], PartitionLog]
+
+_PARTITION_METADATA = "partition.metadata"  # Kafka's file that says whose directory this is
+_logger = logging.getLogger(__name__)
+
+
+def partition_directory(data_dir: Path, name: str, partition: int) -> Path:
+    """Return where a partition's log lies."""
+    return data_dir / f"{name}-{partition}"
+
+
+class Topic:
+    """A topic: `logs[n]` is partition n. `topic_id` is a UUID as text.
+
+    owners: how many of its partitions belong to which principal; the others to none (`PartitionBound`).
+    """
+
+    __slots__ = ("configs", "logs", "name", "owners", "settings", "topic_id")
+
+    def __init__(self, stored: StoredTopic, settings: TopicSettings) -> None:
+        self.name = stored.name
+        self.topic_id = stored.topic_id
+        self.configs: Mapping[str, str] = dict(stored.configs)
+        self.owners: Mapping[str, int] = dict(stored.owners)
+        self.settings = settings
+        self.logs: list[PartitionLog] = []
+
+    def log(self, partition: int) -> PartitionLog | None:
+        """Return the log of a partition, None where there is no such partition."""
+        return self.logs[partition] if 0 <= partition < len(self.logs) else None
+
+    def stored(self) -> StoredTopic:
+        """Return the topic as the store keeps it."""
+        return StoredTopic(
+            topic_id=self.topic_id,
+            name=self.name,
+            partitions=len(self.logs),
+            configs=self.configs,
+            owners=self.owners,
+        )
+
+
+class Topics:
+    """All topics. `version` grows with every change, and `on_change` is called then.
+
+    before_create: called with the name of a topic before there is one of it. watch_log: called with a log whose
+    settings have changed.
+    """
+
+    def __init__(
+        self, data_dir: Path, store: MetadataStore, config: StorageConfig, *, remove: Callable[[Path], None]
+    ) -> None:
+        """Make an empty view. `remove` deletes a directory that nobody needs any more, in its own time."""
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[str, Topic] = {}
+        self.version = 0
+        self.on_change: Callable[[], None] = _nothing
+        self.before_create: Callable[[str], None] = _nothing
+        self.forget_offsets: Callable[[str], Iterator[None]] = self._forget_rows
+        self.partition_count = 0
+        self.open_log: LogOpener = _open_new_log
+        self.watch_log: Callable[[PartitionLog], object] = _nothing
+        self._by_plain_name: dict[str, list[str]] = {}
+        self._changing: set[str] = set()
+        self._bound = PartitionBound(config.max_partitions)
+        self._data_dir = data_dir
+        self._store = store
+        self._config = config
+        self._remove = remove
+        self._compaction = CompactionNotice()
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self.by_name.values())
+
+    def load(
+        self,
+        open_log: Callable[[StoredTopic, int, Path, TopicSettings], PartitionLog],
+        recovery_points: Mapping[tuple[str, int], int],
+    ) -> None:
+        """Finish what was begun and open every topic. Raises `StorageError` where store and directories disagree."""
+        for deleted in list(self._store.deleted_topics()):
+            run_at_once(self._delete_files(deleted))
+        leftovers = list(self._data_dir.glob("*.deleted"))
+        all_stored = self._finish_lost_deletions(leftovers)
+        growing = self._store.growing_topics()
+        self._check(all_stored, growing, recovery_points)
+        for leftover in leftovers:
+            self._remove(leftover)
+        for stored in all_stored:
+            topic = Topic(stored, settings_of(stored.configs, self._config))
+            for partition in range(stored.partitions):
+                directory = self._own_directory(stored, partition)
+                topic.logs.append(open_log(stored, partition, directory, topic.settings))
+            self._count_loaded(stored)
+            self._add(topic)
+        for topic_id in growing:
+            self._store.forget_growing_topic(topic_id)
+        self._compaction.look_at(self)
+
+    def _finish_lost_deletions(self, leftovers: list[Path]) -> list[StoredTopic]:
+        """Delete the topics whose deletion the store has lost, as when the machine goes down; return the others."""
+        deleted = {leftover.name.rpartition("-")[0] for leftover in leftovers}
+        kept = []
+        for stored in list(self._store.topics()):
+            if stored.topic_id in deleted:
+                self._store.delete_topic(stored)
+                run_at_once(self._delete_files(stored))
+            else:
+                kept.append(stored)
+        return kept
+
+    def _check(
+        self,
+        all_stored: list[StoredTopic],
+        growing: Mapping[str, int],
+        recovery_points: Mapping[tuple[str, int], int],
+    ) -> None:
+        """Refuse to open directories that do not agree with the store. Raises `StorageError`."""
+        known = set()
+        for stored in all_stored:
+            for partition in range(stored.partitions):
+                directory = partition_directory(self._data_dir, stored.name, partition)
+                known.add(directory.name)
+                if partition < growing.get(stored.topic_id, stored.partitions):
+                    recovery_point = recovery_points.get((stored.name, partition), 0)
+                    check_partition(directory, stored, owner=_owner(directory), recovery_point=recovery_point)
+        check_strays(self._data_dir, known)
+
+    def _count_loaded(self, stored: StoredTopic) -> None:
+        """Count the partitions of a stored topic for their owners."""
+        unknown = stored.partitions - sum(stored.owners.values())
+        for owner, partitions in (*stored.owners.items(), (UNKNOWN_OWNER, unknown)):
+            self._bound.count_partitions(owner, partitions)
+
+    def room(self) -> int:
+        """Return how many partitions the node may still hold."""
+        return self._bound.free
+
+    def room_problem(self, owner: str, partitions: int) -> str | None:
+        """Return why a principal may not add so many partitions, as a text for the client; None where it may.
+
+        owner: `Request.divided_owner()`.
+        """
+        return self._bound.problem(owner, partitions)
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether there is a topic of this name, or one is being created or deleted."""
+        return name in self.by_name or name in self._changing
+
+    def colliding(self, name: str, *, but: Container[str] = ()) -> str | None:
+        """Return a topic whose name differs only in having a period for an underscore or the reverse; none of `but`."""
+        return next(
+            (other for other in self._by_plain_name.get(name.replace(".", "_"), ()) if other not in but), None
+        )
+
+    def is_changing(self, topic: Topic) -> bool:
+        """Return whether a topic is being given partitions or deleted: nothing else is begun with it meanwhile."""
+        return topic.name in self._changing
+
+    def create(
+        self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
+    ) -> Topic:
+        """Create a topic; the caller has checked name, number and settings. Raises `StorageError`, changing nothing."""
+        return run_at_once(self.create_in_slices(name, partitions, configs, owner))
+
+    def create_in_slices(
+        self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
+    ) -> Generator[None, None, Topic]:
+        """Create a topic like `create`, a partition at a time. The name is taken first; the topic exists when complete.
+
+        owner: the principal that its partitions count for; the caller has asked `room_problem`. If the work is aborted,
+        nothing has changed; if the process ends, the next start completes the topic.
+        """
+        stored = StoredTopic(
+            topic_id=str(uuid.uuid4()),
+            name=name,
+            partitions=partitions,
+            configs=configs,
+            owners=_with_more({}, owner, partitions),
+        )
+        topic = Topic(stored, settings_of(configs, self._config))
+        with self._change(name), self._taken(owner, partitions):
+            self.before_create(name)
+            self._store.put_topic(stored, on_disk=0)
+            try:
+                topic.logs = yield from self._new_logs(topic, stored, range(partitions))
+                self._settle(topic, topic.logs)
+            except BaseException:
+                self._take_back(lambda: self._store.delete_topic(stored))
+                run_at_once(self._delete_files(stored))
+                raise
+            self._take_back(lambda: self._store.forget_growing_topic(stored.topic_id))
+        self._add(topic)
+        self._compaction.look_at([topic])
+        return topic
+
+    def add_partitions_in_slices(
+        self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER
+    ) -> Generator[None, None, None]:
+        """Increase a topic's partitions to `count`, more than it has, a partition at a time. All appear together.
+
+        owner: the principal that the added partitions count for, which need not be the topic's creator. If the work is
+        aborted, the next start completes it. Raises `StorageError`, changing nothing.
+        """
+        before = topic.stored()
+        added = count - before.partitions
+        grown = replace(before, partitions=count, owners=_with_more(before.owners, owner, added))
+        with self._change(topic.name), self._taken(owner, added):
+            self._store.put_topic(grown, on_disk=before.partitions)
+            try:
+                logs = yield from self._new_logs(topic, before, range(before.partitions, count))
+                self._settle(topic, logs)
+            except StorageError:
+                self._take_back(lambda: self._store.put_topic(before))
+                raise
+            self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
+        topic.logs += logs
+        topic.owners = grown.owners
+        self.partition_count += added
+        self._changed()
+
+    @staticmethod
+    def _take_back(change: Callable[[], None]) -> None:
+        """Change the store where a failure changes nothing for anybody: the next start sees to it."""
+        try:
+            change()
+        except StorageError as error:
+            _logger.warning("%s; the next start repairs it", error)
+
+    def alter_in_slices(self, topic: Topic, configs: Mapping[str, str]) -> Generator[None, None, None]:
+        """Replace a topic's settings, which the caller has checked. Raises `StorageError`, changing nothing.
+
+        The new settings are stored and described at once. They are applied to the logs a few at a time.
+        """
+        settings = settings_of(configs, self._config)
+        self._store.put_topic(replace(topic.stored(), configs=configs))
+        topic.configs, topic.settings = dict(configs), settings
+        self._compaction.look_at([topic])
+        self._changed()
+        with self._change(topic.name):
+            for log in topic.logs:
+                log.settings = topic.settings
+                self.watch_log(log)
+                yield
+
+    def follow_in_slices(self, config: StorageConfig) -> Generator[None, None, None]:
+        """Follow other settings of the node in topics that have none of their own."""
+        self._config = config
+        for topic in list(self):
+            settings = settings_of(topic.configs, config)
+            if settings != topic.settings:
+                topic.settings = settings
+                for log in topic.logs:
+                    log.settings = topic.settings
+                    if not log.deleted:
+                        self.watch_log(log)
+                    yield
+            yield
+        self._compaction.look_at(self)
+
+    def _settle(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
+        """Apply the current settings to new logs of a topic: settings may have changed while the logs were made."""
+        settings = settings_of(topic.configs, self._config)
+        if settings != topic.settings:
+            topic.settings = settings
+        for log in logs:
+            if log.settings is not topic.settings:
+                log.settings = topic.settings
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""
+        run_at_once(self.delete_in_slices(topic))
+
+    def delete_in_slices(self, topic: Topic) -> Generator[None, None, None]:
+        """Delete a topic as `delete` does: the topic disappears at once, its logs and files a few at a time."""
+        stored = topic.stored()
+        self._store.delete_topic(stored)
+        del self.by_name[topic.name]
+        del self.by_id[topic.topic_id]
+        plain_name = topic.name.replace(".", "_")
+        self._by_plain_name[plain_name].remove(topic.name)
+        if not self._by_plain_name[plain_name]:
+            del self._by_plain_name[plain_name]
+        self.partition_count -= len(topic.logs)
+        unknown = len(topic.logs) - sum(topic.owners.values())
+        self._bound.give_back({**topic.owners, UNKNOWN_OWNER: unknown})
+        self._changed()
+        for log in topic.logs:
+            log.deleted = True
+        with self._change(topic.name):
+            for log in topic.logs:
+                log.forget()
+                yield
+            yield from self._delete_files(stored)
+
+    @contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        """Reserve a name while a topic changes."""
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.remove(name)
+
+    @contextmanager
+    def _taken(self, owner: str, partitions: int) -> Iterator[None]:
+        """Count partitions that are created inside; not those of a creation that fails."""
+        self._bound.count_partitions(owner, partitions)
+        try:
+            yield
+        except BaseException:
+            self._bound.give_back({owner: partitions})
+            raise
+
+    def _add(self, topic: Topic) -> None:
+        self.by_name[topic.name] = topic
+        self.by_id[topic.topic_id] = topic
+        self._by_plain_name.setdefault(topic.name.replace(".", "_"), []).append(topic.name)
+        self.partition_count += len(topic.logs)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self.on_change()
+
+    def _new_logs(
+        self, topic: Topic, stored: StoredTopic, numbers: range
+    ) -> Generator[None, None, list[PartitionLog]]:
+        """Make the logs of partitions."""
+        logs: list[PartitionLog] = []
+        try:
+            for partition in numbers:
+                yield
+                directory = self._own_directory(stored, partition)
+                yield
+                logs.append(self.open_log(directory, topic.settings, stored))
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"cannot create partition {numbers[len(logs)]} of topic {topic.name!r}: {error}"
+            ) from error
+        return logs
+
+    def _own_directory(self, stored: StoredTopic, partition: int) -> Path:
+        """Return a partition's directory, made when absent. One that belongs to another topic is moved aside."""
+        directory = partition_directory(self._data_dir, stored.name, partition)
+        owner = _owner(directory)
+        if owner is not None and owner != stored.topic_id:
+            stray = self._data_dir / f"{stored.name}-{partition}.{owner}-stray"
+            _logger.warning("moving %s to %s: it belongs to another topic id", directory.name, stray.name)
+            directory.rename(stray)
+        directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)  # not those above it: they must be there
+        metadata = directory / _PARTITION_METADATA
+        if not metadata.exists():
+            replace_private_file(metadata, f"version: 0\ntopic_id: {stored.topic_id}\n".encode())
+        return directory
+
+    def _forget_rows(self, name: str) -> Iterator[None]:
+        while self._store.groups.forget_topic(name):
+            yield
+
+    def _delete_files(self, stored: StoredTopic) -> Generator[None, None, None]:
+        """Forget a deleted topic's offsets, move its directories out of the way, and let them be removed.
+
+        What fails is tried again at the next start.
+        """
+        moved = []
+        try:
+            for _ in self.forget_offsets(stored.name):
+                yield
+            for partition in range(stored.partitions):
+                directory = partition_directory(self._data_dir, stored.name, partition)
+                if _owner(directory) == stored.topic_id:
+                    moved.append(directory.rename(self._data_dir / f"{stored.topic_id}-{partition}.deleted"))
+                yield
+            self._store.forget_deleted_topic(stored.topic_id)
+        except (OSError, StorageError) as error:
+            _logger.warning(
+                "cannot delete all files of deleted topic %r: %s; the next start tries again",
+                stored.name,
+                error,
+            )
+        for directory in moved:
+            self._remove(directory)
+            yield
+
+
+def _with_more(owners: Mapping[str, int], owner: str, partitions: int) -> Mapping[str, int]:
+    """Return the owners of a topic's partitions after one of them has added some."""
+    return owners if owner == UNKNOWN_OWNER else {**owners, owner: owners.get(owner, 0) + partitions}
+
+
+def _nothing(*_: object) -> None:
+    """Ignore the arguments."""
+
+
+def _owner(directory: Path) -> str | None:
+    """Return the id of the topic that a directory belongs to, None where that is not written down."""
+    try:
+        lines = (directory / _PARTITION_METADATA).read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
+
+
+def _open_new_log(directory: Path, settings: TopicSettings, stored: StoredTopic) -> PartitionLog:
+    return open_log(
+        directory,
+        settings,
+        producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+        producer_owner=stored.principal,
+        trust_writes=True,
+    )
