@@ -325,7 +325,7 @@ def test_writer_without_pyarrow_is_not_started_again():
 
 def test_broker_side_needs_no_pyarrow(tmp_path):
     """What the broker imports runs where neither pyarrow nor numpy is installed."""
-    modules = ("server.recorder", "usage.writer_process", "usage.files", "usage.events")
+    modules = ("server.requests.recorder", "usage.writer_process", "usage.files", "usage.events")
     code = "import sys, " + ", ".join(f"tidegate.{name}" for name in modules)
     check = "; assert not {'pyarrow', 'numpy'} & set(sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "src")}

@@ -109,7 +109,7 @@ def test_all_versions_share_one_bound(node: Node, monkeypatch: pytest.MonkeyPatc
         known.append(self)
         keep(self, *args)
 
-    monkeypatch.setattr(KnownRequests, "keep", noted)
+    monkeypatch.setattr(KnownRequests, "store_value", noted)
     for version in range(API_BY_KEY[FETCH].min_version, 13):
         for number in range(7):
             node.ask(FETCH, version, fetch(number))
