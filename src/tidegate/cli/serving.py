@@ -80,6 +80,7 @@ def serve(args: argparse.Namespace) -> int:
         )  # few lines: who changed which ACL, what retention deleted, long recoveries
     _lifecycle.setLevel(logging.INFO)
     repeated = RepeatedLines(time.monotonic)
+    # On the handlers: a logger's filter does not see the records of the loggers below it.
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeated)
     config = _config(args)
@@ -95,7 +96,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def _log_lines() -> logging.Handler:
-    """Return what writes the log to stderr, whoever may not read that; where it is no file, at once."""
+    """Return the handler that logs to stderr without waiting for its reader; a plain one without a descriptor."""
     try:
         return LogLines(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -112,6 +113,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         texts[name.strip()] = value
     if args.data is not None:
         texts["log.dirs"] = args.data
+        # Kafka's other name for the same setting.
         texts.pop("log.dir", None)
     if args.port is not None:
         listen_on(texts, args.port)
@@ -145,7 +147,7 @@ def listen_on(texts: dict[str, str], port: int) -> None:
 
 
 def _moved(told: str, name: str, old_port: str, port: int) -> str:
-    """Return what clients of a listener are told, with its new port where that was the old one."""
+    """Return an advertised listener, with the new port if it is this listener and had the old port."""
     place, _, told_port = told.strip().rpartition(":")
     return f"{place}:{port}" if (_name_of(told), told_port) == (name, old_port) else told
 
@@ -202,6 +204,7 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
             if first.is_by_scram_alone and credentials.is_empty:
                 print(f"warning: {_NOBODY}", file=sys.stderr, flush=True)
             _announce(nodes)
+            # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
@@ -260,7 +263,7 @@ def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
 
 @contextlib.contextmanager
 def _written_to(directory: Path) -> Iterator[None]:
-    """Name the directory where what happens inside cannot write to it. Raises `ConfigError`."""
+    """Raise `ConfigError` with the name of the directory if the code inside cannot write to it."""
     try:
         yield
     except OSError as error:
@@ -284,7 +287,7 @@ def _announce(nodes: Sequence[Node]) -> None:
 
 
 def _place(node: Node, listener: str) -> str:
-    """Return where clients of a listener connect; where they are told another port, what is behind that, too."""
+    """Return the address for clients of a listener, and the own address if another port is advertised."""
     (host, port), (own_host, own_port) = node.advertised[listener], node.bound[listener]
     told = host_and_port(host, port)
     notes = [listener] if len(node.advertised) > 1 else []
@@ -295,7 +298,7 @@ def _place(node: Node, listener: str) -> str:
 
 
 def _remove_ports(path: Path) -> None:
-    """Remove what an earlier broker wrote: who waits for it is not to find ports of nobody. Raises `ConfigError`."""
+    """Remove the port file of an earlier broker: its ports are not this broker's. Raises `ConfigError`."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -303,7 +306,7 @@ def _remove_ports(path: Path) -> None:
 
 
 def _write_ports(path: Path, ports: Iterable[int]) -> None:
-    """Write the ports, a line each, so that who looks for the file never finds half of it. Raises `ConfigError`."""
+    """Write the ports, one per line. The file appears complete. Raises `ConfigError`."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
         unfinished.write_text("".join(f"{port}\n" for port in ports))

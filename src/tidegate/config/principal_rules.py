@@ -58,7 +58,7 @@ class _Rule:
         return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
 
     def _replace_all(self, pattern: re.Pattern[str], subject: str) -> str:
-        """Replace each match. After an empty one Java goes on a letter later, where Python looks for another there."""
+        """Replace each match. After an empty match Java continues one letter later, and Python at the same place."""
         replaced: list[str] = []
         at = written = 0
         while at <= len(subject) and (match := pattern.search(subject, at)) is not None:
@@ -103,7 +103,7 @@ class PrincipalRules:
 
 
 def _parsed(text: str) -> _Rule | None:
-    """Return one rule, None for nothing between two commas."""
+    """Return one rule; None if there is nothing between two commas."""
     match = _PARSER.match(text)
     if match is None or match.end() != len(text):
         raise ConfigError(
@@ -136,9 +136,11 @@ def _escaped(replacement: str, groups: int) -> str:
     for match in _REFERENCE.finditer(replacement):
         if match[1].startswith("0"):
             continue
+        # Twenty digits are enough to see that a number is too large for Java's `int`.
         number = int(match[1][:20])
         if number > MAX_INT32:
             raise _ReplacementError(f"refers to group {match[1][:20]}, expected at most {MAX_INT32}")
+        # Java reads only as many digits as there are groups for; `_group` does the same.
         while number > groups and number >= 10:
             number //= 10
         if number > groups:

@@ -59,10 +59,12 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     for number, raw in enumerate(_END_OF_LINE.split(text), start=1):
         line = raw.lstrip(" \t\f")
         if not joined:
+            # Comments and blank lines exist only between properties, not inside a continued line.
             if not line or line[0] in "#!":
                 continue
             begun_at = number
         joined += line
+        # An odd number of backslashes continues the line; an even number is escaped backslashes.
         if (len(joined) - len(joined.rstrip("\\"))) % 2:
             joined = joined[:-1]
             continue

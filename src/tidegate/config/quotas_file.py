@@ -1,4 +1,4 @@
-"""Reads and writes `quotas.yaml`: which entity may use how much, who asked for it and why.
+"""Reading and writing of `quotas.yaml`: the quotas of each entity, their owner and reason.
 
 >>> quotas = parse_quotas_file('''
 ... quotas:
@@ -10,8 +10,8 @@
 >>> quotas.entries[0].entity, quotas.entries[0].values
 ((('client-id', None), ('user', 'alice')), {'producer_byte_rate': 4194304.0})
 
-The file is specified in `docs/quotas-file.md`. What it does not allow is refused with file, line and, where one is
-known, a way to mend it; nothing is guessed.
+The file is specified in `docs/quotas-file.md`. Mistakes are refused with file, line and, if one is known, a
+fix; nothing is guessed.
 """
 
 import io
@@ -140,6 +140,7 @@ def load_quotas_file(path: str | Path) -> QuotasFile:
     with _hinted():
         try:
             with Path(path).open("rb") as file:
+                # One byte more than allowed shows that a file is too large, without reading all of it.
                 content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             raise ConfigFileError(
@@ -156,7 +157,7 @@ def load_quotas_file(path: str | Path) -> QuotasFile:
 
 
 def parse_quotas_file(text: str, *, name: str = "quotas.yaml") -> QuotasFile:
-    """Return what `text` says; `name` stands for the file in messages. Raises `ConfigFileError`."""
+    """Return the quotas in `text`; `name` stands for the file in messages. Raises `ConfigFileError`."""
     with _hinted():
         return _Parser(name).quotas_file(read_plain_yaml(text, name=name))
 
@@ -355,7 +356,7 @@ class _Parser:
         self._entity_lines[entity] = node.line
 
     def _refuse_member(self, entity: EntityParts, node: Node) -> None:
-        """Refuse a quota that would be nobody's: who is in a group has none but the group's."""
+        """Refuse a quota without effect: a member of a group has only the group's quotas."""
         for kind, name in entity:
             group = None if name is None else self._members.get((kind, name))
             if group is not None:

@@ -172,12 +172,13 @@ def exchange_events(exchange: LoggedExchange, topics: Topics) -> list[PlacedEven
     for columns in _quota_events(exchange):
         found.append(PlacedEvent(exchange.decided_us, exchange.line, True, {**columns, "kind": "quota"}))
     for event in found:
+        # Checked here, where the caller rejects one line. In `hour_table` an error would end the whole import.
         event.all_columns(node_id=0)
     return found
 
 
 def events_before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEvent]:
-    """Return what stands before the first request: nobody knows what was before it, but for the quotas in force."""
+    """Return the events before the first request: a start, a gap of unknown size, and the quotas in force."""
     columns: list[dict[str, Any]] = [{"kind": "start"}, {"kind": "gap", "lost_events": None}]
     if in_force is not None:
         columns += [
@@ -214,6 +215,7 @@ def move_to_controller(exchanges: Sequence[LoggedExchange]) -> dict[int, int]:
         place = bisect_right(others, each.decided_us, key=_decided_us)
         if place and each.decided_us - others[place - 1].decided_us <= FORWARDED_US_MAX:
             other = others[place - 1]
+            # Rows are sorted and written hour by hour, so a request must not leave its hour.
             if other.asked_us // HOUR_US == each.decided_us // HOUR_US:
                 each.asked_us = other.asked_us
                 moved[each.line] = each.decided_us = max(other.decided_us - ANSWERING_US, other.asked_us)

@@ -211,6 +211,7 @@ class _Import:
         self._write_rejected()
         self._manifest.estimated_fetches += self._summary.estimated_fetches
         self._manifest.unpriced += self._summary.unpriced
+        # The manifest lists the moves before they happen, so the next import can finish those of a killed one.
         self._manifest.save(self._out)
         self._manifest.finish(self._out)
         return self._summary
@@ -305,6 +306,7 @@ class _Import:
             self._add(file, _take(self._zone.key, block))
         else:
             self._under_way.append((file, self._pool.submit(_take, self._zone.key, block)))
+            # A bound on the blocks that are in memory.
             self._collect(2 * (os.cpu_count() or 1))
 
     def _collect(self, leave: int) -> None:
@@ -323,6 +325,7 @@ class _Import:
         summary.skipped += taken.skipped
         for number, reason in taken.bad[: max(REJECTED_MAX - len(self._rejected), 0)]:
             self._rejected.append(f"{file.path}:{file.lines + number}: {reason}\n")
+        # Numbered over all files: requests of one microsecond keep the order of the log.
         before = file.number * _LINES_PER_FILE + file.lines
         file.lines += taken.lines
         for exchange in taken.exchanges:
@@ -353,6 +356,7 @@ class _Import:
         if node.has_zookeeper:
             move_to_handler_start(node.exchanges)
         moved_us = move_to_controller(node.exchanges)
+        # The lines of controllers were needed only for their times: brokers have lines of the same requests.
         node.exchanges = [exchange for exchange in node.exchanges if not exchange.forwarded]
         events = self._events(node)
         first_us = min(
@@ -396,7 +400,7 @@ class _Import:
         *,
         begins_later: bool,
     ) -> None:
-        """Write an hour, with what is there. begins_later: but for `start` and `gap`, which go before others."""
+        """Write an hour, merged with its earlier files. begins_later: without their `start` and `gap`, which move."""
         directory = hour_directory(parquet_directory(self._out), hour * HOUR_MS)
         files = node_files(directory, node_id) if directory.is_dir() else []
         superseded = [file.path for file in files]
@@ -510,7 +514,7 @@ def _by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 @contextmanager
 def finished_import(out: Path) -> Iterator[Manifest]:
-    """Hold a directory against imports, and give its manifest; what a killed import has left is finished.
+    """Lock a directory against other imports, finish a killed import, and yield the manifest.
 
     Raises `ConfigError` while an import into it is under way.
     """
@@ -529,7 +533,7 @@ def finished_import(out: Path) -> Iterator[Manifest]:
 
 
 def _check_directory(out: Path) -> None:
-    """Refuse a directory that holds something else: the spool of a broker, or files of somebody."""
+    """Refuse a directory with files that no import wrote, such as the spool of a broker."""
     if not out.exists():
         return
     if not out.is_dir():

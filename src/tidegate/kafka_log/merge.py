@@ -1,4 +1,4 @@
-"""Requests and what they told of an hour of one node, in the order of decisions, as rows of the usage record.
+"""Requests of one hour of a node, and the events that they state, as rows of the usage record in order of decisions.
 
 `seq` is made of the time: the microsecond of the decision times 1024, and one more where that is taken. So files may be
 imported in any order, and what was there before stays in its place.
@@ -64,6 +64,7 @@ def hour_table(
         rows, estimated = _request_rows(node_id, requests)
         tables.append(rows)
         decided.append(_ints(requests, "decided_us"))
+        # Three places for each line: events before its request, the request, events behind it.
         places.append(_ints(requests, "line") * 3 + 1)
     if events:
         tables += [_plain(table) for table in event_tables(event.all_columns(node_id) for event in events)]
@@ -161,6 +162,7 @@ def _estimated_fetches(requests: pa.Table) -> tuple[Int64s, int]:
         order = np.lexsort((np.arange(len(connection)), connection))
         brought = (_ints(requests, "record_bytes") > 0)[order]
         places = np.where(brought, np.arange(len(order)), len(order))
+        # Accumulated from the end: for each fetch the place of the next one that brought records.
         following = np.minimum.accumulate(places[::-1])[::-1]
         found = following < len(order)
         at = np.where(found, following, 0)
@@ -227,6 +229,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 def _increasing(wanted: Int64s) -> Int64s:
     """Return numbers that rise, each as wanted or as little more as possible."""
+    # Without `steps`, "at least one more than before" becomes "not less than before", which `maximum` computes.
     steps = np.arange(len(wanted), dtype=np.int64)
     return np.maximum.accumulate(wanted - steps) + steps
 

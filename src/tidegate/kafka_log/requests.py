@@ -1,4 +1,4 @@
-"""Requests of the log as columns: what the quotas were charged, when, and for whom.
+"""Requests of the log as columns: what each client was charged, and when.
 
     taken = RequestColumns(zone)
     for number, line in enumerate(lines):
@@ -242,6 +242,8 @@ class RequestColumns:
         if api_key == FETCH:
             if not isinstance(response, dict):
                 raise LineError("the Fetch has no response")
+            # A follower's fetch is exempt. A throttled fetch is answered empty, so the log has no size for it.
+            # Otherwise the quota is charged 4 bytes and the body, without the header (B§6.3).
             if is_follower(body):
                 exempt = True
             elif logged.throttle_time_ms > 0 and not response["responses"]:
@@ -251,6 +253,7 @@ class RequestColumns:
                 record_bytes = _record_bytes(response)
                 read_from = _read_from(body["topics"], response["responses"])
         elif api_key == PRODUCE:
+            # With acks=0 there is no answer, and the request is exempt (B§6.2).
             exempt = response == ""
         else:
             api = API_BY_KEY.get(api_key)
@@ -263,6 +266,7 @@ class RequestColumns:
         if api_key == API_VERSIONS and api_version >= _SOFTWARE_SINCE and names == (_UNKNOWN, _UNKNOWN):
             names = body.get("clientSoftwareName") or _UNKNOWN, body.get("clientSoftwareVersion") or _UNKNOWN
         connection_id, host = self._connections.get(logged.connection) or self._connection(logged.connection)
+        # The user is the name of the principal, whatever its type (B§6.1).
         client = logged.listener, logged.principal.partition(":")[2], client_id, host, *names
         client_number = self._client_numbers.get(client)
         if client_number is None:
@@ -308,6 +312,7 @@ class RequestColumns:
             raise LineError(
                 "the connection id is not valid, expected LOCAL-REMOTE-INDEX or LOCAL-REMOTE-PROCESSOR-INDEX"
             )
+        # Shifted to 63 bits: `connection_id` is a signed 64-bit column.
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
         found = self._connections[text] = number, _address(match[1])
         return found

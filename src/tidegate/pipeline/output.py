@@ -304,6 +304,7 @@ class _LocalResults(_RunResults):
     def finish(self, made_of: Mapping[str, Any]) -> None:
         with self._errors():
             (self._made / MARKER).write_bytes(self._manifest(made_of))
+            # All files are on disk before a link leads to them.
             _settle(self._made)
             was_link = (self._directory / MARKER).is_symlink()
             before = [] if was_link else [*_tables(_marked(self._directory)[0])]  # of a copied directory
@@ -312,6 +313,7 @@ class _LocalResults(_RunResults):
                 _remove(self._directory / f"{name}.parquet")
             for name in self._files:
                 self._link(f"{name}.parquet")
+            # Last: this one rename makes all names lead to the new run at once (decision 0081).
             self._put_link(self._ours / _LATEST, self._run)
             self._is_finished = True
         self._clean()
@@ -329,6 +331,7 @@ class _LocalResults(_RunResults):
         link = self._made / ".link"
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+        # `symlink_to` cannot replace a name; a rename does so in one step.
         link.replace(path)
         sync_directory(path.parent)
 
@@ -410,6 +413,8 @@ class _ElsewhereResults(_RunResults):
         }
         named = {file for files in self._files.values() for file in files}
         counts = self._counts()
+        # The name of a run begins with its time, so a later name began later. Of two runs at once, the later one
+        # counts, and it may have removed the files of this one (decision 0081).
         if (counts != self._before and counts > self._run) or not named <= found.keys():
             raise OutputError(
                 f"a run that began later has written to {str(self._directory)!r}",
@@ -422,6 +427,7 @@ class _ElsewhereResults(_RunResults):
                 run.filesystem.delete_file(found[file])
             for info in place_of(self._directory).below(recursive=False):
                 run_name = info.base_name
+                # A run that began later may still be writing, so its files stay.
                 if _RUN.fullmatch(run_name) and (run_name < self._run or run_name == self._before):
                     self._remove_run(run_name)
 

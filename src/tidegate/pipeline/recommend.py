@@ -96,7 +96,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The quotas, and whom they must not throttle."""
+    """The quotas, and the entities that they must not throttle."""
 
     quotas: QuotasFile
     protected: frozenset[Name]
@@ -229,7 +229,7 @@ def _forecast(
 
 
 def level_of(users: Iterable[str], wanted: Wanted) -> str:
-    """Return the level of the entities where nobody says it: what is protected by, else the user if there are several.
+    """Return the default level of entities: that of the protected ones, else `user` if there are several users.
 
     users: what `chunk_users` finds in all chunks; read only as far as need be.
     """
@@ -261,7 +261,7 @@ def propose(
     """Return quotas for entities of the level `by`, out of what `find_limits` found.
 
     named_in: rows of all entities that can be protected; None: `entities`.
-    Raises `BudgetError`, and `ConfigError` where nobody is who is to be protected.
+    Raises `BudgetError`, and `ConfigError` if the record does not contain a protected entity.
     """
     protected = _protected(by, entities if named_in is None else named_in, wanted.protect)
     values: dict[EntityParts, dict[str, float]] = {ENTITIES_BY[by]: {}}
@@ -312,6 +312,7 @@ def _of_type(
         _cut_to_budget(own, others, everybody, nodes, budget)
     found = {default: everybody}
     for limit in own:
+        # After a cut to the budget, an override can be as low as the default. It would then change nothing.
         if limit.is_protected or limit.value > everybody.value:
             found[entity_of(default, limit.row)] = limit
     return found
@@ -344,9 +345,10 @@ def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit
 
 
 def _the_few(default: EntityParts, limits: Sequence[_Limit]) -> tuple[list[_Limit], list[_Limit]]:
-    """Return who has a limit of its own, and the others."""
+    """Return the limits of entities with an override, and those of the others."""
     protected = [limit for limit in limits if limit.is_protected]
     others = sorted((limit for limit in limits if not limit.is_protected), key=lambda limit: -limit.value)
+    # At most all but one: the default needs an entity to follow.
     few = min(max(_FEW, math.ceil(len(others) / _FEW_OF)), _MOST, len(others) - 1)
     apart = 0
     for place in range(1, few + 1):
@@ -395,6 +397,7 @@ def _height(values: Sequence[float], room: float) -> float:
     """Return the height that `values` are cut to for their sum to be at most `room`; infinity: none is cut."""
     if math.fsum(values) <= room:
         return math.inf
+    # From the smallest up: values below the height stay, and the others divide the remaining room equally.
     left = len(values)
     for value in sorted(values):
         if value * left >= room:

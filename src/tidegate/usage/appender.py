@@ -1,4 +1,4 @@
-"""Room for rows: the segment that is being written, when it rolls, and what happens when there is none.
+"""Room for rows: the segment that is being written, when it is replaced, and what happens without room.
 
 `Appender` holds the state that a row is packed into: the buffer `_rows` from `_at` on, up to `_end`. `_write_rows`
 writes what was packed since the last time to the segment, in one call. Without room (the spool is at its bound, or its
@@ -103,7 +103,7 @@ class Appender:
         return self._lost_total
 
     def maybe_roll(self, now_ms: int) -> None:
-        """Hand a segment that has grown old to the writer, or that somebody has damaged; end a gap if there is room."""
+        """Hand an old or damaged segment to the writer; end a gap if there is room."""
         self._write_rows()
         if self._segment is not None and (self._is_damaged(self._segment) or self._is_due(now_ms)):
             self._close_segment()
@@ -126,6 +126,7 @@ class Appender:
     def close(self) -> None:
         """Hand the last segment to the writer and let go of the directory. No calls may follow."""
         if self._lost:
+            # Do not wait for `RETRY_MS`: this is the last chance to record the lost events as a `gap`.
             self._retry_ns = 0
             self._find_room(self._clock.now_ms())
         self._close_segment()
@@ -165,7 +166,8 @@ class Appender:
             self._lose_unwritten(OSError(f"wrote only {written} of {at - first} bytes"))
 
     def _lose_unwritten(self, error: OSError) -> None:
-        """Count the rows that the file did not take; their numbers are not given away again."""
+        """Count the rows that the file did not take as lost. Their `seq` is not used again."""
+        # `_at` is set back first: `_close_segment` would otherwise try to write these rows again.
         lost = (self._at - self._written) // ROW_BYTES
         self._at = self._written
         self._fail(error)
@@ -183,6 +185,7 @@ class Appender:
 
     def _is_due(self, now_ms: int) -> bool:
         """Return whether the segment is old enough to be handed over."""
+        # `abs`: a segment is also due after the clock was set back.
         return (
             self._segment is not None and abs(now_ms - self._segment.header.opened_ms) >= self._segment_age_ms
         )
@@ -203,6 +206,7 @@ class Appender:
                 return None
             if number != NAMES_FULL:
                 return number
+            # The next segment begins with an empty table of names.
             self._close_segment()
         return None
 
@@ -223,6 +227,7 @@ class Appender:
             return False
         self._retry_ns = now_ns + RETRY_MS * 1_000_000
         try:
+            # In this order: the writer relies on segments that arrive in the order of their rows.
             self._hand_over()
             self._directory.restore()
             self._open_segment(now_ms)
@@ -254,6 +259,7 @@ class Appender:
             raise OSError(
                 f"the spool has {size} bytes: another segment would exceed the limit of {self._max_spool_bytes} bytes"
             )
+        # Reserved on disk before use, so that a broker that is killed never gives the same `seq` to two rows.
         self._directory.reserve(self._segment_seq + self._segment_bytes // ROW_BYTES)
         header = Header(node_id=self._node_id, first_seq=self._segment_seq, opened_ms=now_ms)
         self._segment = OpenSegment(self._directory.path, header, self._segment_bytes)

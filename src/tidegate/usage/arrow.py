@@ -136,6 +136,7 @@ def segment_table(segment: Segment) -> pa.Table:
     lost |= (fields["marker"] == MARKER) & (fields["names"] >= len(segment.names))
     has_lost = bool(lost.any())
     if not _are_good(segment, _fields(rows[~lost]) if has_lost else fields):
+        # The plain reader knows where in the file the mistake is, and raises.
         for _ in segment_events(segment):
             pass
     if has_lost:
@@ -193,6 +194,8 @@ def write_segment(segment: Segment, parquet: Path, *, node_id: int) -> None:
 def write_table(table: pa.Table, parquet: Path, *, node_id: int) -> None:
     """Write rows of one node, in order of `seq`, to the directories of their hours: a file in each."""
     for hour_ms, part in split_by_hour(table):
+        # Both files of a segment that spans two hours are named by its whole range. A watch counts their rows together
+        # to see whether the range is complete.
         first_seq, last_seq = table.column("seq")[0].as_py(), table.column("seq")[-1].as_py()
         directory = hour_directory(parquet, hour_ms)
         write_parquet(parquet_path(directory, node_id=node_id, first_seq=first_seq, last_seq=last_seq), part)
@@ -231,6 +234,7 @@ def _row_groups(path: Path) -> Iterator[pa.Table]:
     with _map_errors(path), pq.ParquetFile(path) as file:
         _check_columns(path, file)
         strings = [name for name in _STRINGS if name in file.schema_arrow.names]
+    # Opened again: `read_dictionary` is given on opening, and files of earlier versions lack some columns.
     with _map_errors(path), pq.ParquetFile(path, read_dictionary=strings) as file:
         for index in range(file.num_row_groups):
             yield table_in_order(file.read_row_group(index)).cast(table_schema())

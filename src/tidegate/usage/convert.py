@@ -100,6 +100,7 @@ def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
         _log.error("set aside a damaged usage segment, recorded its events as a gap: %s", error)
         _set_aside(path, parquet, node_id=node_id)
         return
+    # Rows first: rows without a names file would count as lost (`load_segment`).
     path.unlink()
     path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
 

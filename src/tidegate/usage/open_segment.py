@@ -1,7 +1,7 @@
 """The segment that a recorder is writing: a pre-sized file of rows and a table of names.
 
-Rows are written with `pwrite`, not into a mapping of the file: somebody who cuts a mapped file kills whoever writes
-into the mapping with SIGBUS (decision 0026).
+Rows are written with `pwrite`, not into a mapping of the file: if a mapped file is truncated, the next write into the
+mapping ends the process with SIGBUS (decision 0026).
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class OpenSegment:
         return number
 
     def damage(self) -> str | None:
-        """Return what somebody has done to the files meanwhile; None: nothing."""
+        """Return how another process has damaged the files; None if they are whole."""
         for path, fd, size_bytes in (
             (self._path, self.fd, self.size_bytes),
             (self._names_path, self._names_fd, self._names_bytes),
@@ -117,13 +117,13 @@ class OpenSegment:
     def hand_over(self) -> int:
         """Cut the file after its last row and hand it to the writer, or drop it when it has none; after `end`.
 
-        Returns how many rows were lost: 0, or all when somebody has deleted the file. May be tried again
-        when it raises `OSError`.
+        Returns the number of lost rows: 0, or all if the file was deleted. May be called again after `OSError`.
         """
         if self._used_bytes <= HEADER_BYTES:
             self._unlink()
             return 0
         try:
+            # Cut before the rename: the size of a `.closed` file says how many rows it had (`load_segment`).
             os.truncate(self._path, self._used_bytes)
             self._path.rename(self._path.with_suffix(CLOSED_SUFFIX))
         except FileNotFoundError:

@@ -230,6 +230,7 @@ def _encode_name(name: str | None) -> bytes:
         return _LENGTH.pack(-1)
     data = name[:NAME_BYTES_MAX].encode("utf-8", "replace")
     if len(data) > NAME_BYTES_MAX:
+        # The cut may split a character: `ignore` drops its first bytes.
         data = data[:NAME_BYTES_MAX].decode("utf-8", "ignore").encode()
     return _LENGTH.pack(len(data)) + data
 

@@ -71,6 +71,7 @@ def keep_spare(spool: Path) -> None:
     unfinished = spool / f".{SPARE}.tmp"
     fd = make_rows_file(unfinished, sizes[-1])
     try:
+        # Reading brings the pages into memory, so the recorder's first write to each of them costs less.
         for offset in range(0, sizes[-1], _AT_A_TIME):
             os.pread(fd, _AT_A_TIME, offset)
         unfinished.rename(spool / SPARE)

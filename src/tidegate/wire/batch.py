@@ -199,6 +199,7 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
         batch = read_header(records, at)
         yield batch
         at = batch.end_index
+    # Kafka checks a size as soon as it is there, even if the batch is cut short before its magic.
     if end - at >= OVERHEAD_BYTES:
         _check_size(_LENGTH.unpack_from(records, at + LENGTH_AT)[0], at, max_bytes=max_bytes)
 
@@ -281,6 +282,7 @@ def _check_frame(length: int, magic: int, at: int, *, max_bytes: int) -> None:
     """Refuse a size or magic that no batch has. Batches of magic 0 and 1 went out of use with Produce v3."""
     _check_size(length, at, max_bytes=max_bytes)
     if magic > MAGIC:
+        # Java's bytes are signed, and the message is Kafka's.
         shown = magic - 256 if magic > 127 else magic
         raise CorruptRecordsError(f"Invalid magic found in record: {shown}", byte_offset=at)
     if magic < MAGIC:

@@ -36,7 +36,7 @@ class Spot(NamedTuple):
 class Program:
     """A compiled reader or writer.
 
-    function: what to call. spots: what each line is about. text: the source, for who wants to read it.
+    function: the compiled function. spots: the field that each line is about. text: the source.
     """
 
     title: str
@@ -72,8 +72,10 @@ def failure(program: Program, traceback: TracebackType | None) -> Failure:
 
 def _at_spot(spot: Spot, variables: Mapping[str, Any], bound: dict[str, Any]) -> tuple[Path, Failure]:
     """Return the field that failed among those of one line, and what is known of it."""
+    # Only readers have `buf`.
     if "buf" in variables:
         return _unread(spot, variables.get("at", 0), len(variables["buf"]))
+    # Each value is packed again by itself: the first that fails is the field in question.
     for member in spot.members:
         value = None
         try:

@@ -1,4 +1,4 @@
-"""Writes the source of a reader: straight-line Python that turns the bytes of one message into a dict.
+"""Source of a reader: straight-line Python that turns the bytes of one message into a dict.
 
 For each run of fixed-width fields one `struct` call reads all of them and the length that follows. Lengths and counts
 are checked against what remains before anything is made of them; records are slices of the buffer, never copies.
@@ -6,8 +6,8 @@ are checked against what remains before anything is made of them; records are sl
 In flexible versions a length on the wire is one more than it says, and 0 is null (KIP-482); else -1 is null. Kafka
 takes every negative length as null, and so does this.
 
-A reader in slices is the same source with a `yield` after each element of an array: between two of them no more is done
-than reading one element, so that whoever runs it can turn to others meanwhile. It costs a third more.
+A reader in slices is the same source with a `yield` after each element of an array. It reads at most one element
+between two yields, so that its caller can serve other requests in between. It costs a third more.
 """
 
 from tidegate.wire import primitives, slices
@@ -107,6 +107,7 @@ class _ReaderSource:
                     values[field.name] = self.array(field) if field.array else self.value(field)
             else:
                 values[field.name] = repr(field.default)
+        # The number of tagged fields is read together with the fields before it, in one `struct` call.
         tags = self.fixed("B") if self.flexible else None
         self.flush()
         result = self.out.name("d")
@@ -150,6 +151,7 @@ class _ReaderSource:
         name = self.fixed("B" if self.flexible else code)
         self.flush()
         if self.flexible:
+            # Almost all lengths take one byte. A longer one is read again from its first byte.
             self.out.line(f"if {name} > 127: {name}, at = {long_form}(buf, at - 1)")
         return name
 
@@ -161,6 +163,7 @@ class _ReaderSource:
         value, stop = out.name("s"), out.name("stop")
         if not field.nullable:
             out.line(f"{stop} = at + {plain_size}")
+            # `at <= stop` refuses a negative length.
             out.line(f"if not at <= {stop} <= end: raise cut_off({field.type!r}, {plain_size}, end - at)")
             self.read_value(field, value, stop)
             return value
@@ -234,6 +237,7 @@ class _ReaderSource:
         index = out.name("i")
         if field.name == self.rows:
             out.line(f"{items} = {self.plain_rows(field, plain_count)}")
+            # The count is set to none: the loop over the elements, written below for both cases, then does nothing.
             out.line(f"if {items} is not None: at += len({items}.data); {count} = {self.extra}")
             out.line(f"else: {items} = []")
         else:

@@ -1,4 +1,4 @@
-"""Reads requests that begin as an earlier one did: what repeats is looked up, only what changes is read.
+"""Readers of requests that begin like an earlier one: the repeated part is looked up, the rest is read.
 
 `broker.known_requests` has the idea. The first part, as bytes, is a key; one `struct` call reads the rest. Found are
 requests with one topic and one partition, no transaction, no tagged fields and nothing left to forget.
@@ -86,6 +86,7 @@ class _SplitReaderSource:
                 out.line(f"return known, {', '.join(self.found.get(name, '-1') for name in self.wanted)}")
             out.line("except MALFORMED: return None")
         with out.function("prefix", "buf, at"):
+            # The key has one byte of the name's length. Longer names are left to the ordinary reader.
             if self.length_at >= 0:
                 long_name = (
                     f"buf[at + {self.length_at}] > 127" if self.extra else f"buf[at + {self.length_at - 1}]"

@@ -1,4 +1,4 @@
-"""Writes the source of a writer: straight-line Python that turns a dict into the bytes of one message.
+"""Source of a writer: straight-line Python that turns a dict into the bytes of one message.
 
 Runs of fixed-width fields, the length after them and the empty tag section are packed in one `struct` call. Large
 records are put into the list of buffers as they are; everything else goes into the bytearray before or after them.
@@ -98,6 +98,7 @@ class _WriterSource:
         self.flush()
         if key not in self.functions:
             self.functions[key] = self.out.name("write_")
+            # `out` is a parameter there: the caller would not see a new buffer, and would append to the old one.
             with self.out.function(self.functions[key], "m, out"), self.unsplit():
                 self.struct_body("m", fields)
                 self.flush()
@@ -280,6 +281,7 @@ class _WriterSource:
             value, kept, default = out.name("v"), out.name("o"), self.default(field)
             given = f"{field.name!r} in {message} and ({value} := {message}[{field.name!r}]) != {default}"
             with out.about(field.name), out.indented(f"if {given}:"), self.unsplit():
+                # A buffer of its own: the length of a tagged field stands before it.
                 out.line(f"{kept} = out; out = bytearray()")
                 self.array(field, value) if field.array else self.value(field, value)
                 self.flush()

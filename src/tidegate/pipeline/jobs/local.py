@@ -222,6 +222,7 @@ class LocalReplays:
         what: str,
     ) -> pa.Table:
         task: Any = _Held(replace(self.layout.task, plans=tuple(plans)))
+        # A copy of the dict: `_blocks` removes the partitions that it yields, and later passes need them again.
         batches = function(_blocks(dict(self._partitions), what), task=task, members=self._members)
         return pa.Table.from_batches(batches, _schema(table))
 

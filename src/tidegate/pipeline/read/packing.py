@@ -70,6 +70,7 @@ def merged(blocks: Iterable[tuple[int, Rows]]) -> Iterator[Rows]:
                 yield waiting
             waiting = rows
             continue
+        # Blocks come in order of their first `seq`: no later block has rows before this one's first.
         settled = int(np.searchsorted(waiting.seq, first_seq))
         if settled:
             yield Rows._make(column[:settled] for column in waiting)

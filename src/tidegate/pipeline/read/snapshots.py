@@ -1,4 +1,4 @@
-"""The state of a node's engine out of the usage record, for a replay that does not know it.
+"""The state of a node's engine from the usage record, for a replay that does not know it.
 
 A node states it hourly and after a gap (docs/usage-record.md, *Snapshots*). A replay that began with the node's start
 knows it anyway; it needs a snapshot where its record begins in the middle, and after rows that are missing. So only
@@ -43,6 +43,7 @@ def with_snapshots(timeline: Timeline, read: ReadSensors, *, is_known: bool = Fa
             is_known = step.kind == "start" or (is_known and step.is_exchange)
         elif not is_known and after is not None and _is_whole(step, after):
             rows = read(step.seq, after.seq)
+            # A sensor without a row counts as a new one (decision 0059), so an incomplete snapshot proves nothing.
             if len(rows) == rows_between(after.text):
                 begins, ends = replace(step, kind="begins", states_all=True), replace(after, kind="ends")
                 stated += [begins, *_states(rows), ends]

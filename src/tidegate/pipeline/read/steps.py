@@ -1,7 +1,7 @@
 """Control events as arrays: of each its number, time and value, and once what many have in common.
 
-A controller that sets a quota each second makes a million events in eleven days, of which nothing differs but `seq`,
-time and value. So an event is an object, a `Step`, only while somebody looks at it (decision 0078).
+A controller that sets a quota each second makes a million events in eleven days, which differ only in `seq`, time and
+value. So an event is an object, a `Step`, only while it is read (decision 0078).
 """
 
 import math
@@ -169,6 +169,8 @@ def control_events(rows: pa.Table | Iterable[Row]) -> ControlEvents:
     is_setting = pc.is_in(table["quota_key"].cast(pa.string()), value_set=_SETTINGS)
     columns = {name: table[name] for name in _COMMON.names if name in table.column_names}
     columns[_HAS_VALUE] = value.is_valid()
+    # Values of quotas stay apart from `common`: a controller that sets a quota each second then adds no row to it
+    # (decision 0078). The value of a setting is part of the step, so it stays.
     columns[_SETTING] = pc.if_else(is_setting, value, None)
     common = pa.table(
         {
@@ -255,6 +257,7 @@ class Steps(Sequence[Step]):
             here = slice(*ends)
             own, of_node = np.unique(place[here], return_inverse=True)
             steps: list[Any] = [common[number] for number in own.tolist()]
+            # Copies, because views would keep the arrays of all nodes in memory.
             numbers = seq[here].copy(), ts_ms[here].copy(), value[here].copy()
             found[node] = cls(steps, of_node.astype(np.int32), *numbers)
         return found
@@ -292,7 +295,7 @@ class Steps(Sequence[Step]):
         return self._some(slice(int(np.searchsorted(self.seq, seq, side="right")), None))
 
     def where(self, is_wanted: Callable[[Step], bool]) -> list[int]:
-        """Return where those are of which that is so, whatever their `seq`, time and value."""
+        """Return the places of the steps for which `is_wanted` is true. It must not depend on `seq`, time and value."""
         if not len(self):
             return []
         wanted = np.array([is_wanted(step) for step in self._common], bool)
@@ -304,7 +307,7 @@ class Steps(Sequence[Step]):
         return self._some(np.array(places, np.int64))
 
     def replaced(self, places: Sequence[int], steps: Iterable[Step]) -> "Steps":
-        """Return what there is with other `steps` in place of those at `places`."""
+        """Return these steps with `steps` in place of those at `places`."""
         more = Steps.of(steps)
         if not len(more) and not len(places):
             return self
@@ -329,7 +332,7 @@ class Steps(Sequence[Step]):
 
 
 def _order(step: Step) -> tuple[int, bool]:
-    """Return what steps are put in order by: a break is before the row where it shows."""
+    """Return the sort key of a step: a break comes before the row that shows it."""
     return step.seq, step.kind != "break"
 
 
@@ -352,6 +355,7 @@ def _alike(common: pa.Table) -> tuple[pa.Table, Ints]:
     for name in common.column_names:
         column = _codes(common[name])
         if (column != column[0]).any():
+            # + 1 makes null (-1) a code of its own. Renumbered after each column, the next product fits into 64 bits.
             code = code * (int(column.max()) + 2) + column + 1
             code = np.unique(code, return_inverse=True)[1].reshape(-1)
     _, first, place = np.unique(code, return_index=True, return_inverse=True)
@@ -359,7 +363,7 @@ def _alike(common: pa.Table) -> tuple[pa.Table, Ints]:
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:
-    """Return a number for each value that is the same where it is, -1 where there is none."""
+    """Return a number for each value, equal for equal values; -1 for null."""
     encoded = column.combine_chunks().dictionary_encode()
     codes: Ints = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes

@@ -1,4 +1,4 @@
-"""The first look at a chunk: who is in it, and what happened besides requests."""
+"""Survey of a chunk: its clients, and the events other than requests."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -71,7 +71,7 @@ class Survey(NamedTuple):
 def survey_chunk(
     chunk: Chunk | Bundle | Arrived, *, with_connections: bool = False, with_answers: bool = False
 ) -> Survey:
-    """Look at what a chunk holds. with_answers: what a quota callback said is wanted, too.
+    """Return the survey of a chunk. with_answers: include the answers of a quota callback.
 
     Raises `UsageFilesError` for a kind of row that is none of the usage record.
     """
@@ -118,7 +118,7 @@ def control_of(chunk: OpenChunk | Arrived, wanted: Numbers, *, with_tags: bool =
 
 
 def _next_times(chunk: OpenChunk | Arrived, found: pa.Table, gaps: Numbers) -> pa.Array:
-    """Return of rows, where they are gaps, the time of their node's next row; null where it is not here."""
+    """Return for each row that is a gap the time of its node's next row; null if that row is not in this chunk."""
     table = read_chunk(chunk, ("node_id", "seq", "ts_ms"))
     node_id, seq, ts_ms = (numbers_of(table, name) for name in ("node_id", "seq", "ts_ms"))
     of_node, of_seq = numbers_of(found, "node_id"), numbers_of(found, "seq")
@@ -174,10 +174,12 @@ def _at_ends(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> Numbers:
 
 
 def _news(chunk: OpenChunk | Arrived, kinds: Numbers) -> Numbers:
-    """Return which `tags` rows say what those before them in this chunk did not, since rows were missing."""
+    """Return which `tags` rows state something new, compared with the rows before them since the last missing row."""
     table = read_chunk(chunk, (*_TAGS_KEYS, "seq", "callback", "tags", "quota_value"))
     node_id, seq = numbers_of(table, "node_id"), numbers_of(table, "seq")
     order = np.lexsort((seq, node_id))
+    # After missing rows or a control event, earlier answers may not hold any more (decision 0080). Each such place
+    # begins an era, and a row repeats only rows of its own era.
     is_break = np.diff(seq[order], prepend=-1) != 1
     is_break[1:] |= np.diff(node_id[order]) != 0
     era = np.cumsum(is_break | (kinds[order] == CONTROL))
@@ -188,6 +190,7 @@ def _news(chunk: OpenChunk | Arrived, kinds: Numbers) -> Numbers:
     to_client = are_repeated(
         (era, of["user"], of["client_id"], of["quota_key"]), (of["tags"], of["callback"])
     )
+    # Limits are compared by their bits, because NaN is not equal to itself.
     of_tags = are_repeated((era, of["quota_key"], of["tags"]), (limit.view(np.int64), has_limit))
     news = np.zeros(len(kinds), bool)
     news[places] = ~(to_client & of_tags)

@@ -144,7 +144,7 @@ def _timeline(
 
 
 def _gaps(marks: Sequence[Mark], runs: Sequence[Run], steps: Steps) -> Iterator[Step]:
-    """Yield the breaks that the node itself tells of. What an import says right after its start is a cold start."""
+    """Yield the breaks that the node itself records. The gap right after the start of an import is a cold start."""
     first_ts_ms = {run.first_seq: run.first_ts_ms for run in runs}
     first_seqs = sorted(first_ts_ms)
     starts = {mark["seq"] for mark in marks if mark["kind"] == "start"}
@@ -154,6 +154,7 @@ def _gaps(marks: Sequence[Mark], runs: Sequence[Run], steps: Steps) -> Iterator[
             if next_ts_ms is None:  # the last row of its run
                 place = int(np.searchsorted(first_seqs, mark["seq"], side="right"))
                 next_ts_ms = first_ts_ms[first_seqs[place]] if place < len(first_seqs) else mark["ts_ms"]
+            # An import begins with a `start` and a `gap` of unknown size (`kafka_log.exchanges.events_before`).
             is_first = mark["seq"] - 1 in starts and mark["lost_events"] is None
             yield Step(
                 seq=mark["seq"],
@@ -165,7 +166,7 @@ def _gaps(marks: Sequence[Mark], runs: Sequence[Run], steps: Steps) -> Iterator[
 
 
 def _breaks(marks: Sequence[Mark], runs: Sequence[Run]) -> Iterator[Step]:
-    """Yield the breaks that no row tells of, where `seq` jumps to what is no `start`."""
+    """Yield the breaks that no row records: `seq` jumps, and the next row is not a `start`."""
     begins = {mark["seq"] for mark in marks}
     lost = {mark["seq"]: mark["lost_events"] for mark in marks if mark["kind"] == "gap"}
     last_seq: int | None = None
@@ -174,10 +175,13 @@ def _breaks(marks: Sequence[Mark], runs: Sequence[Run]) -> Iterator[Step]:
             if run.first_seq not in begins:
                 yield _break(run, COLD_START)
         elif run.is_imported:
+            # In an imported record `seq` is made of the time, so holes mean nothing (decision 0056).
             pass
         elif run.first_seq <= last_seq:
             raise _twice(run, last_seq)
         elif run.first_seq > last_seq + 1 and run.first_seq not in begins:
+            # A `gap` in place of damaged rows has the `seq` of the first of them. The next row is as many numbers on as
+            # rows were lost, and nothing else is missing.
             lost_events = lost.get(last_seq, 0)
             if lost_events is not None and run.first_seq - last_seq > max(lost_events, 1):
                 yield _break(run, MISSING_ROWS)
@@ -196,11 +200,12 @@ def _twice(run: Run, last_seq: int) -> UsageFilesError:
 
 
 def _states_all(gap: Mark, steps: Steps, *, is_first: bool) -> bool:
-    """A gap does where the node noticed it itself, and states its window settings first; or an import.
+    """Return whether the steps after a gap state all definitions again.
 
-    Before them it says which callback is asked. Not where rows of the spool were damaged, though a quota may happen to
-    change right after them, or the window settings go on that a start or a snapshot states. Damaged rows leave a hole
-    in `seq` behind their gap. Where only one is gone there is none; then nothing tells whose gap it is.
+    They do if the node noticed the gap itself, or in an import. They then begin with the callback in use, if any, and
+    the window settings. They do not after damaged rows of the spool, even if a quota happens to change right after
+    these, or if the statements of a start or a snapshot continue there. Damaged rows leave a hole in `seq` behind their
+    gap. A single lost row leaves none, so its gap counts as one of damaged rows.
     """
     if not is_first and gap["lost_events"] == 1:
         return False
@@ -221,7 +226,7 @@ def _with_exchanges(steps: Steps, *, after: Container[int]) -> Steps:
 
 
 def _without_repeats(steps: Steps) -> Steps:
-    """Return the steps but for answers of a callback that say what is known."""
+    """Return the steps without answers of a callback that repeat known ones."""
     if not steps.where(lambda step: step.answer is not None):
         return steps
     answers = Answers()

@@ -1,13 +1,13 @@
-"""Replays the rows of one node against one plan in closed loop: whoever is throttled comes later.
+"""Replay of the rows of one node against one plan in closed loop: a throttled client sends later.
 
-Rows are taken in as they were recorded, and decided when their connection would have had them read. No request is
-earlier than recorded, so all up to the time of the last row taken in can be decided. What waits is bounded by
-`MAX_WAITING_ROWS`, and lies in memory or, where it is more than `MEMORY_ROWS`, in a temporary file. At a start of the
-node, at a gap and where events are missing all that waits is decided first: what comes after is another forecast.
+Rows are queued as they were recorded, and decided when the broker would have read them from their connection. No
+request is earlier than recorded, so all requests up to the time of the last queued row can be decided. At most
+`MAX_WAITING_ROWS` rows wait, in memory or, if they are more than `MEMORY_ROWS`, in a temporary file. At a start of the
+node, at a gap and where events are missing, all waiting rows are decided first: a new forecast begins there.
 
-A record does not tell whether a client waits for its answers or goes by the clock. So the same rows are replayed with
-clients of both kinds, too (`_BOUNDING`), and what is counted lies between the least and the greatest of the three. Up
-to the first throttle all are the same: only there the bounding replays begin, as copies.
+A record does not tell whether a client waits for its answers or sends by the clock. So the same rows are also replayed
+with clients of both kinds (`_BOUNDING`). The least and the greatest of the three results are a range. Up to the first
+throttle all three are the same: the bounding replays begin there, as copies.
 """
 
 import copy
@@ -138,6 +138,7 @@ class ClosedLoopReplay(PlanReplay):
         is_cut = step.kind in STOPS
         if is_cut:
             self._decide(MAX_INT64, step.seq)
+        # The bounding replays get steps and rows only through this replay.
         for replay in self._bounding:
             replay._take(step)
         if is_cut:
@@ -156,6 +157,7 @@ class ClosedLoopReplay(PlanReplay):
         connection = self._connections(rows.connection_id[first:end])
         self._latest_ms = int(order_ms[-1])
         self._take_in(self._loop, rows, connection, order_ms, first, end)
+        # No request is earlier than recorded, so rows that are not read yet are not due before this time (0065).
         self._decide(self._latest_ms, MAX_INT64)
         self._forget_idle()
 
@@ -171,11 +173,13 @@ class ClosedLoopReplay(PlanReplay):
             if has_throttled != self._loop.counts[kernel.HAS_THROTTLED]:
                 has_throttled = self._loop.counts[kernel.HAS_THROTTLED]
                 self._bounding = [self._with_clients(clients) for clients in _BOUNDING]
+                # The copies catch up to the same time, because the next rows go to all three replays.
                 for replay in self._bounding:
                     replay._decide(until_ms, end_seq)
 
     def _with_clients(self, clients: int) -> "ClosedLoopReplay":
-        """Return a copy that goes on with clients of another kind."""
+        """Return a copy that continues with clients of another kind."""
+        # Not copied: they never change, or hold for all copies, such as the names of all clients.
         shared = (
             self._plan, self._names, self._timeline, self._steps, self._take_in, self._run_loop,
             self._state.lookup.definitions, self._state.lookup.wanted,
@@ -231,7 +235,7 @@ class ClosedLoopReplay(PlanReplay):
         self._latest_ms = kernel.NEVER_MS
 
     def _forget_idle(self) -> None:
-        """Forget connections of which nothing is left that would be asked."""
+        """Forget connections that are idle, not muted, and have no waiting row."""
         if len(self._numbers) < self._idle_wanted_at:
             return
         connections = self._loop.connections
@@ -246,6 +250,7 @@ class ClosedLoopReplay(PlanReplay):
         self._idle_wanted_at = max(_CROWD, 2 * len(self._numbers))
 
     def _roomy_heap(self) -> Int64s:
+        # A connection is in the heap at most once, so one row per connection is enough.
         return _longer(self._loop.heap, len(self._loop.connections))
 
     def _make_room(self, more: int) -> None:
@@ -272,14 +277,15 @@ class ClosedLoopReplay(PlanReplay):
 
 
 def _slots(size: int) -> list[npt.NDArray[Any]]:
-    """Return columns for so many rows that wait, in a file that has no name where they are many.
+    """Return columns for `size` waiting rows, in an unnamed file if they are more than `MEMORY_ROWS`.
 
-    Raises `UsageFilesError` where there is no room for it.
+    Raises `UsageFilesError` if the disk has no room for the file.
     """
     if size <= MEMORY_ROWS:
         return [np.zeros(size, dtype) for dtype in _SLOT_TYPES]
     width = sum(dtype.itemsize for dtype in _SLOT_TYPES)
     try:
+        # `mmap` keeps the unnamed file open. Its blocks are freed with the last array, however the process ends.
         with tempfile.TemporaryFile() as file:
             os.posix_fallocate(
                 file.fileno(), 0, size * width

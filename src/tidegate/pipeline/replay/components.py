@@ -50,6 +50,7 @@ def components(clients: int, shared: Iterable[Shared]) -> Ints:
         is_next = np.flatnonzero(np.diff(number[order]) == 0)
         for one, other in zip(in_order[is_next].tolist(), in_order[is_next + 1].tolist(), strict=True):
             left, right = _root(parent, one), _root(parent, other)
+            # The smaller root wins, so each component is named by its smallest client.
             parent[max(left, right)] = min(left, right)
     return np.array([_root(parent, client) for client in range(clients)], np.int64)
 

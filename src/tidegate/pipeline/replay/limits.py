@@ -1,12 +1,12 @@
 """The smallest limits that would have throttled nothing, or no more than is tolerated, by entity and type of quota.
 
-A rate depends on its limit only where requests are throttled. So the largest rate that a sensor measures while nobody
-is throttled is the smallest limit that never throttles, and one pass tells it. What is tolerated, and the limits of
-token buckets, are searched for: each pass replays a ladder of plans, in which every sensor has its own rungs, and
-the next ladder stands between the two that enclose the answer. A byte quota also cuts a fetch that is larger than
+A rate depends on its limit only where requests are throttled. So the largest rate that a sensor measures while no
+client is throttled is the smallest limit that never throttles, and one pass finds it. Tolerable limits, and the limits
+of token buckets, are searched for: each pass replays a ladder of plans, in which every sensor has its own rungs, and
+the next ladder lies between the two rungs that enclose the answer. A byte quota also cuts a fetch that is larger than
 all windows but one (B§3.7); a limit that does so counts as one that throttles.
 
-Each type of quota is looked at as if there were no other. Times stay as recorded (open loop).
+Limits of each quota type are found as if there were no other type. Times stay as recorded (open loop).
 """
 
 import math
@@ -161,7 +161,9 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> 
         for sensor, high in (rates | permits).items()
         if high > 0
     }
+    # Rates need no search: the largest measured rate is the smallest limit that never throttles (decision 0061).
     never = _Search(lowest, (MUTATION,), _NOTHING)
+    # A request throttle takes fetched bytes back (B§6.3), so request and fetch limits are searched in separate plans.
     types = () if tolerance is None else ((PRODUCE, FETCH, MUTATION), (REQUEST,))
     tolerables = [_Search(lowest, of_types, tolerance or _NOTHING) for of_types in types]
     _climb(replays, levels, [*tolerables, never])
@@ -216,6 +218,8 @@ class _Search:
             if row["plan"] in rung_of and row["bound"] is not None:
                 sensor = _sensor(row)
                 seen.add(sensor)
+                # The highest refused rung counts: delays need not fall with each step, as throttled fetches are taken
+                # back (decision 0061).
                 if not self._tolerance.allows(row):
                     refused[sensor] = max(refused.get(sensor, 0), rung_of[row["plan"]])
         for sensor in seen:

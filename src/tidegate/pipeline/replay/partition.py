@@ -313,6 +313,7 @@ def _replayed(
 
 
 def _members(number: int, task: ReplayTask, members: Grouped) -> Members:
+    # The same division as in `Layout.members`.
     return members[int(task.task[number]) * len(members) // task.tasks].value[number]
 
 

@@ -1,4 +1,4 @@
-"""Replays the rows of one node against one plan.
+"""Replay of the rows of one node against one plan.
 
 A `PlanReplay` composes the state that a plan keeps between rows (`replay.state`), the steps of the timeline that change
 it, and the kernel. Memory grows with the number of clients, not of rows.
@@ -73,6 +73,7 @@ class PlanReplay:
         first = 0
         while self._next_step < len(self._steps) and self._steps.seq[self._next_step] <= rows.seq[-1]:
             step = self._steps[self._next_step]
+            # Left side: a `break` has the `seq` of the first row behind the missing rows, which is decided after it.
             end = int(np.searchsorted(rows.seq, step.seq))
             self._run(rows, decisions, first, end)
             self._take(step)
@@ -88,6 +89,7 @@ class PlanReplay:
 
         Call `take_rest` first: it applies the steps after the last row of the previous timeline.
         """
+        # Sensors store places in the array of sweeps (`READY`, `SWEPT`), so earlier sweeps must keep theirs.
         sweeps = np.concatenate([self._timeline.sweeps, timeline.sweeps])
         self._timeline = replace(timeline, sweeps=sweeps)
         self._steps = steps_of(self._timeline, is_in_force=self._plan.is_in_force)

@@ -71,6 +71,7 @@ def _under_those_in_force(clients: Clients, timeline: Timeline) -> Iterator[Shar
         entities = tuple(definitions.entities(index) for index in range(len(QUOTA_TYPES)))
         if entities in seen:
             continue
+        # Joining too many clients is safe: partitions get larger, decisions stay the same.
         if len(seen) == MAX_ENTITY_SETS:
             everybody = np.arange(len(clients))
             yield Shared(everybody, clients.user)
@@ -81,7 +82,7 @@ def _under_those_in_force(clients: Clients, timeline: Timeline) -> Iterator[Shar
 
 
 def _as_answered(clients: Clients, timeline: Timeline) -> Iterator[Shared]:
-    """Yield the sensors that a quota callback named. Where rows are missing anybody may have been counted in any."""
+    """Yield the sensors that a quota callback named. If rows are missing, any client may have used any of them."""
     answered = timeline.steps.where(lambda step: step.answer is not None)
     if not answered:
         return
@@ -106,6 +107,7 @@ def _in_force(timeline: Timeline) -> Iterator[Definitions]:
     definitions = Definitions()
     defined: set[Hashable] = set()
     asks_callback, is_changed = False, True
+    # Between two steps with consecutive `seq` there is no request, so only the last of a run of steps matters.
     is_followed = np.append(np.diff(timeline.steps.seq) == 1, [False])
     for place, step in enumerate(timeline.steps):
         if step.states_all:

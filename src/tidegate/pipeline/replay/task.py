@@ -1,4 +1,4 @@
-"""Lay out a replay on the driver: number the clients, find who belongs together, and give out the work."""
+"""Layout of a replay on the driver: numbers of clients, clients that are replayed together, and the tasks."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,12 +93,11 @@ def lay_out(
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
 ) -> Layout:
-    """Return who goes where. surveys: of every bundle, in order; those with a needed snapshot are read again.
+    """Return the layout of a replay. surveys: of every bundle, in order; those with a needed snapshot are read again.
 
     carried: see `Layout`. leaves_state: see `ReplayTask`.
 
-    Raises `UsageFilesError` where there is too much of something, an event makes no sense, or the quotas in force
-    cannot be replayed.
+    Raises `UsageFilesError` if a bound is exceeded, an event makes no sense, or the quotas in force cannot be replayed.
     """
     control, runs = _control_events(surveys), [run for survey in surveys for run in survey.runs]
     found = timelines(control, runs, _sweeps(surveys))
@@ -162,7 +161,7 @@ def states_left(layout: Layout, rows: Iterable[StateRow]) -> Iterator[StateRow]:
 
 
 def _clients_by_node(layout: Layout) -> dict[int, set[tuple[str, str]]]:
-    """Return who has permits that a partition knows of, if anybody may have some."""
+    """Return the clients of the partitions by node; nothing if no permits were carried over."""
     found: dict[int, set[tuple[str, str]]] = {}
     if not any(carried.permits for carried in layout.carried.values()):
         return found

@@ -1,4 +1,4 @@
-"""The passes over the rows of a node that add up who used what, compiled by numba.
+"""The passes over the rows of a node that add up usage, compiled by numba.
 
 A *group* is what has the columns in common that usage is told apart by; it has a sensor for bytes produced, bytes
 delivered and request time, which measures as the quota's would (B§1.3, 1.4, 4.3). A *cell* is a group in one chunk, or
@@ -215,6 +215,8 @@ def sort_rows(kind: Int8s, key: Int64s, begins: Int64s, order: Int32s) -> None:
     begins: two elements more than there are keys, all 0. Receives the position in `order` where each key begins, and
     the position after the last key.
     """
+    # Counted two places ahead: `begins[key + 1]` then is where the key begins, moves on with each row that is placed,
+    # and ends where the next key begins.
     for at in range(len(kind)):
         if kind[at] < RESTART:
             begins[key[at] + 2] += 1
@@ -312,7 +314,7 @@ def _measure(
 ) -> None:
     """Record a value, and keep the rate that is measured then, if it is the largest.
 
-    Of most that is out of the question by what was recorded, over the shortest window: they are not measured.
+    Most rates cannot be the largest: the recorded sum over the shortest window shows that without measuring.
     """
     floats, ints = sensors.floats[rate], sensors.ints[rate]
     if has_steps and sensors.cell[rate] != cell:

@@ -1,4 +1,4 @@
-"""Parts of who used what, those of one group and step of time together."""
+"""Merging of parts of usage: one row for each group and step of time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -44,6 +44,7 @@ class Parts:
         self._rows += len(part)
         if self._rows > self._most:
             self._put_together()
+            # Twice what is left: rows that do not merge are not sorted again and again.
             self._most = max(self._most, 2 * self._rows)
 
     def taken(self) -> list[pa.Table]:
@@ -98,6 +99,7 @@ def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
         values = column.to_numpy()
         if name in USAGE_SUMS:
             values = values.astype(np.int64)
+            # Checked in doubles, because a sum of integers would wrap without an error.
             check_sum(np.add.reduceat(values.astype(np.float64), first).max())
         columns[name] = pa.array(_FUNCTIONS[name].reduceat(values, first))
     row, code, count = plain_counts(parts)

@@ -1,4 +1,4 @@
-"""The rows of a node, chunk by chunk, become parts: who used what in each, to be put together.
+"""Parts of usage: the sums, peaks and counts of each chunk of a node's rows, to be merged.
 
 Rows are taken in order of `seq`, as rates are measured in that. Where chunks overlap (a row lies in the file of its
 own hour, whenever it was written), rows wait for those before them.
@@ -86,6 +86,7 @@ def usage_parts(
     done: dict[int, Flags] = {}  # by table, of its groups
     waits = True
     while waits:
+        # New sensors for each pass: groups that found no room in the pass before are measured from their first row on.
         node = _Node(node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
         parts = Parts(("minute_ms", *by))
         for place, table in enumerate(_in_order(node_id, chunks, by)):
@@ -289,6 +290,7 @@ class _Node:
         )
         used = np.zeros((SENSORS, len(self._numbers)), bool)
         bits, self._starts = usage_kernel().add_up(rows, sums, marks, used, self._starts)
+        # `bits` is the OR of all amounts. While it is small, no amount is negative and no sum of a chunk can overflow.
         if not 0 <= bits <= _SMALL:
             _check_amounts(table, rows)
         columns = {

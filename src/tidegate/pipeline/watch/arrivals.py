@@ -97,6 +97,7 @@ class Arrivals:
 
         Raises `UsageFilesError` where a file cannot be read, or there is no directory.
         """
+        # A range can span two hours. It is complete only with its file in an hour before `from_ms`.
         listed = self._files(after, all_hours=True)
         found = {
             node_id: self._frontier(listed[node_id], after.get(node_id, _FIRST_SEQ - 1))
@@ -177,6 +178,7 @@ class Arrivals:
         if self._is_imported or self._lateness_s == 0:
             return max(last_seq for _, last_seq in ranges)
         behind = sorted(ranges.items())
+        # Rows wait from the time at which the first file at or behind them arrived (decision 0108).
         oldest = list(accumulate((_arrived_s(of_range) for _, of_range in reversed(behind)), min))[::-1]
         end_seq, now_s = after_seq, time.time()
         for ((first_seq, last_seq), of_range), arrived_s in zip(behind, oldest, strict=True):
@@ -210,6 +212,7 @@ class Arrivals:
         if any(file.compacted for file in of_range):
             return of_range[0].first_seq == after_seq + 1
         pieces = [piece for file in of_range for piece in self._of_file(file)]
+        # `gap` rows say how many events the node lost, and nothing waits for those (decision 0108).
         missing = of_range[0].last_seq - after_seq - sum(piece.rows for piece in pieces)
         return missing <= 0 or missing <= sum(map(_lost_events, pieces))
 

@@ -57,7 +57,7 @@ _LOCK = "lock"
 
 @dataclass(slots=True, kw_only=True)
 class WatchState:
-    """All that a watch has to know. from_ms: rows of earlier hours are not read.
+    """The whole state of a watch. from_ms: rows of earlier hours are not read.
 
     On Spark, which has offsets and nodes itself, `last_batch` is the last one that is in the totals.
     """
@@ -154,6 +154,7 @@ def loaded(data: bytes) -> Any:
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception as error:
+        # Damaged bytes can make `pickle` raise almost any exception.
         raise _unreadable() from error
 
 

@@ -1,10 +1,10 @@
 """One node of a live record: the replays of the plans on it, carried from one batch of rows to the next.
 
-`NodeWatch.advance` takes the rows that have arrived and returns what was decided of them: Arrow in, Arrow out. All that
-it keeps can be written down and gone on with elsewhere (`checkpoint`), in this process or by Spark.
+`NodeWatch.advance` takes the rows that have arrived and returns the decisions: Arrow in, Arrow out. Its whole state can
+be stored (`checkpoint`) and continued elsewhere, in this process or by Spark.
 
-What comes last in a batch may be decided by what follows: a `gap` ends where the next row is, and a snapshot counts
-only if it has an end. Such rows are held until the next batch, so that all is decided as in a replay of the whole.
+The last rows of a batch may depend on the next ones: a `gap` ends at the next row, and a snapshot counts only if it has
+an end. Such rows are held until the next batch, so that all decisions equal those of a replay of the whole record.
 """
 
 import io
@@ -143,10 +143,12 @@ class NodeWatch:
     def _replayed(self, arrived: Arrived) -> Iterator[pa.Table]:
         """Yield what was decided, minute by minute."""
         survey = survey_chunk(arrived, with_answers=any(plan.is_in_force for plan in self.plans))
+        # The last row taken stands for all rows before it, so a hole behind it shows as a break.
         before = [Run(self.node_id, self.last_seq, self.last_seq, self.last_ts_ms, self.is_imported)]
         runs = [*(before if self.last_seq >= 0 else []), *survey.runs]
         timeline = timelines(survey.control, runs, survey.sweeps).get(self.node_id, empty_timeline())
         self.is_imported |= timeline.is_imported
+        # `timelines` takes that row for the beginning of a record, a cold start. Its step is dropped here.
         steps = timeline.steps.after(self.last_seq)
         timeline = replace(timeline, steps=steps, is_imported=self.is_imported)
         if any(plan.is_in_force for plan in self.plans):

@@ -74,6 +74,7 @@ def run_kernel_beyond_kafka() -> Callable[[Any, ClosedLoop, int, int], bool]:
 def _decision() -> dict[str, Any]:
     """Return what decides a row, compiled, by its names in `row_decision`."""
     plain = driver_names()
+    # Outside smooth mode the functions here call the plain ones. Those are named apart, as both have the same name.
     by_rate = {"decide_by_rate": plain["decide_bytes"], "take_back_from_rate": plain["take_back"]}
     names = {**globals(), **plain, **by_rate}
     return compile_together((*_SMOOTH, take_permits), names, inlined=(*_EXCHANGED, decide_row))
@@ -108,6 +109,7 @@ def take_back(state: Any, account: int, amount: int, most: int, now_ms: int) -> 
         return
     floats, value = state.smooth_floats[rate], -float(amount)
     if value < 0.0:
+        # What was forgiven is not owed any more. Subtracting it as well would give the client a credit.
         value += floats[FORGIVEN]
         if value > 0.0:
             value = 0.0
@@ -150,6 +152,7 @@ def _ready_sensor(state: Any, account: int, now_ms: int) -> int:
     )  # before its mode is another, which makes what is not known begin now
     if is_other:
         mode[HELD] = mode[WANTED]
+        # With -1, `ready_rate` configures the cleared rate below.
         use[READY] = -1
         state.rate_floats[rate, :] = 0.0
         state.rate_ints[rate, :] = 0

@@ -129,6 +129,7 @@ def follow_rate(state: State, account: int, rate: int, amount: int, is_time: boo
     note_record(state, rate, amount, now_ms)
     use, bound = state.rate_use[rate], state.bounds[account]
     samples, window_ms = state.settings[SAMPLES], state.settings[WINDOW_MS]
+    # Only now: the record was tracked above because the sensor may get a bound later.
     if bound == UNLIMITED:
         return EXACT
     if use[UNKNOWN_MS] == FOREVER:
@@ -172,6 +173,7 @@ def bucket_reason(state: State, account: int) -> int:
 def lose_bytes(state: State, account: int, reason: int, now_ms: int) -> None:
     """Mark the sensor of a fetch as holding unknown bytes: it is not known whether or how many were taken back."""
     use = state.rate_use[state.accounts[account, SENSOR]]
+    # `make_stated` may still declare this sensor known. It needs the time of the last fetch that left unknown bytes.
     if use[REASON] != EXACT and use[UNKNOWN_MS] == FOREVER:
         use[SEEN_MS] = now_ms
         return
@@ -208,6 +210,7 @@ def _follow_samples(use: Use, window_ms: int, now_ms: int) -> None:
         return
     if use[SEEN_MS] == _NEVER:
         use[LAPS] = 0
+        # The current sample begins with this record, or began less than a window before it (B§1.3).
         use[EARLIEST_MS] = now_ms - window_ms + 1
         use[LATEST_MS] = now_ms
         if now_ms - use[UNKNOWN_MS] >= window_ms:

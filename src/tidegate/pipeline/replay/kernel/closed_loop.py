@@ -194,15 +194,18 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             return False
         number, now_ms = heap[0, CONNECTION], heap[0, NOW_MS]
         slot = loop.connections[number, HEAD]
+        # Popped before the decision: what follows may push the connection again, under its next time.
         heap_pop(heap, counts)
         if gives_up and _give_up(loop, number, slot, now_ms):
             continue
         pass_sweeps(state, rows.seq[slot])
+        # A late row also meets the sweeps of its own time, though their `seq` is higher.
         if now_ms > rows.ts_ms[slot]:
             _pass_later_sweeps(state, now_ms, end_seq)
         if loop.connections[number, HAS_DELIVERED] and rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE:
             _leave_out(state, loop, number, slot)
             continue
+        # A request on time carries only its own data: nothing was recorded while it waited.
         if gathers and now_ms > rows.ts_ms[slot]:
             _gather(loop, number, slot, now_ms)
         decided = decide_row(state, rows, slot, now_ms)
@@ -225,6 +228,8 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
             decided.account, decided.amount, decided.is_rejected,
         )  # fmt: skip
+        # Up to here all three kinds of clients give the same result (decision 0106). The caller copies the state for
+        # the other two kinds before this replay continues.
         if is_first and (decided.byte_ms > 0 or decided.request_ms > 0 or decided.is_rejected):
             counts[HAS_THROTTLED] = 1
             return False
@@ -252,6 +257,7 @@ def _follow(
     flags = rows.flags[slot]
     shift_ms = now_ms - rows.ts_ms[slot]
     if flags & KIND_BITS != REQUEST_ROW:
+        # Refused rows are also kept before the first throttle: the copy by the clock is made after it, and asks again.
         is_wanted = loop.counts[CLIENTS] == BY_THE_CLOCK or loop.counts[HAS_THROTTLED] == 0
         is_kept = is_rejected and is_wanted and rows.connection_id[slot] >= 0
         if flags & KIND_BITS == MUTATION_ROW:
@@ -270,16 +276,23 @@ def _follow(
     request_account = -1 if flags & EXEMPT else state.account_of[REQUEST, rows.client[slot]]
     late_ms = 0
     if throttle_ms > 0:
+        # Ties go to the request quota (B§6.2, B§6.3).
         connections[number, CULPRIT] = account if byte_ms > request_ms else request_account
+        # A mute begins when the answer has been sent, and clocks count whole milliseconds: it ends 1 or 2 ms late
+        # (docs/closed-loop.md, *The model*).
         late_ms = 1 + (rows.seq[slot] + connections[number, ATTEMPTS]) % 2
+    # The broker serves one request of a connection at a time (B§6.6). So a late request holds back the next one
+    # even if it is not throttled.
     muted_until_ms = now_ms + throttle_ms + late_ms if throttle_ms > 0 or shift_ms > 0 else NEVER_MS
 
     if flags & CHARGE_BITS == FETCH_CHARGE and connections[number, ATTEMPTS] < MOST_ATTEMPTS:
         is_partial = throttle_ms == 0 and is_capped and 0 < amount < rows.amount[slot]
+        # The next recorded fetches were retries for the data that this one has returned. `_leave_out` skips them.
         if throttle_ms == 0 and recorded_ms > 0:
             connections[number, HAS_DELIVERED] = 1
         if is_partial or (throttle_ms > 0 and recorded_ms == 0):
             if is_partial:
+                # The rest is fetched next. The recorded throttle was tallied with the first part, and counts once.
                 rows.amount[slot] -= amount
                 rows.throttle_ms[slot] = 0
                 rows.request_throttle_ms[slot] = 0
@@ -482,6 +495,7 @@ def _schedule(loop: ClosedLoop, number: int) -> None:
     connections, rows = loop.connections, loop.rows
     slot = connections[number, HEAD]
     ts_ms, flags = rows.ts_ms[slot], rows.flags[slot]
+    # Permits are asked for while the handler runs, so all rows of one request move by the same time.
     if connections[number, IS_ASKING]:
         now_ms = ready_ms = ts_ms + connections[number, SHIFT_MS]
     else:
@@ -494,6 +508,7 @@ def _schedule(loop: ClosedLoop, number: int) -> None:
             now_ms = ready_ms + REQUEST_TIMEOUT_MS + BACKOFF_MS
             _note_sent_again(loop, number)
     connections[number, READY_MS] = ready_ms
+    # `order_ms` never falls from row to row: where the recorded clock stepped back, rows keep the order of the record.
     heap_push(loop.heap, loop.counts, max(loop.order_ms[slot], now_ms), rows.seq[slot], number, now_ms)
 
 
@@ -512,6 +527,7 @@ def _sent_ms(loop: ClosedLoop, number: int, ts_ms: int, flags: int) -> int:
     sent_ms = ts_ms
     if clients != BY_THE_CLOCK:
         shift_ms = connections[number, SEND_SHIFT_MS if in_flight else ANSWER_SHIFT_MS]
+        # The recorded throttle is not think time, so it is subtracted. No request is earlier than recorded.
         sent_ms = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
     done = connections[number, REQUESTS_DONE]
     if 0 < in_flight <= done:

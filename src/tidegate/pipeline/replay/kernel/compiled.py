@@ -24,10 +24,10 @@ _DIGEST_CHARACTERS = 16
 def compiled(
     function: Callable[..., Any], *, cache: bool = False, inlined: bool = False
 ) -> Callable[..., Any]:
-    """Return `function` compiled, into whoever calls it if `inlined`; what it calls must be compiled, too.
+    """Return `function` compiled, and inlined into its callers if `inlined`. What it calls must be compiled, too.
 
-    It can make no array: those that it is given are not counted as in use, which their caller sees to. Counting took
-    a third of the time. Division by zero gives infinity or NaN, as in Java and unlike Python; looking for it took half.
+    It can make no array. References to its arrays are not counted, so its caller must keep them alive. Counting took a
+    third of the time. Division by zero gives infinity or NaN, as in Java and unlike Python. Checking for it took half.
     """
     options: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "forceinline": inlined}
     result: Callable[..., Any] = numba.njit(function, cache=cache, **options)
@@ -47,6 +47,8 @@ def compile_together(
     names = dict(names)
     together = {each.__name__: compiled(_seeing(each, names)) for each in functions}
     together |= {each.__name__: compiled(_seeing(each, names), inlined=True) for each in inlined}
+    # The functions hold this dict as their globals. numba looks names up when it compiles, at the first call, so each
+    # function finds the compiled forms of the others.
     names.update(together)
     return together
 
@@ -92,15 +94,17 @@ def _writable(directory: Path) -> bool:
 
 
 def _placed(function: Callable[..., Any], directory: Path) -> Callable[..., Any]:
-    """Return the function as if its module lay in `directory`, and put its text there.
+    """Return the function with `directory` as the place of its module, and write the module's text there.
 
-    numba keeps what it compiled by the place of the module: in an archive that was sent along, another for each job.
+    numba's cache depends on the place of the module. A module in an archive that a job sends has another place for
+    each job.
     """
     assert isinstance(function, FunctionType)
     path = directory / f"{function.__name__}.py"
     if not path.exists():
         made = directory / f".{path.name}.{os.getpid()}"
         made.write_bytes(_text(sys.modules[function.__module__]))
+        # Several processes may write this file at once: the rename makes it appear complete.
         made.rename(path)
     code = function.__code__.replace(co_filename=str(path))
     return FunctionType(code, function.__globals__, function.__name__)

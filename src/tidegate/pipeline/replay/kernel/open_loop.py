@@ -94,6 +94,7 @@ def wanted_kernel() -> Callable[[Int16s, Int32s, Int64s, Int64s, Int64s], tuple[
 def driver_names() -> dict[str, Any]:
     """Return what a function sees that goes through the rows: `decide_row` and all else of this module, compiled."""
     engine = vars(compile_kernel(compiled))
+    # Later entries win: compiled functions replace the Python functions of the same name.
     names = {
         **vars(certainty),
         **vars(row_decision),
@@ -154,6 +155,7 @@ def _want(index: int, client: int, looked_up: Int64s, versions: Int64s, wanted: 
     """Add the account to those that are wanted, unless it is known; return how many there are."""
     if looked_up[index, client] == versions[index]:
         return found
+    # Marked at once, so that a client with many rows in the batch is listed once.
     looked_up[index, client] = versions[index]
     wanted[found] = index * looked_up.shape[1] + client
     return found + 1

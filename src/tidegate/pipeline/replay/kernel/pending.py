@@ -41,6 +41,7 @@ def roomy_pending(table: Table, more: int) -> Table:
         rows *= 2
     if rows == len(table):
         return table
+    # Compiled code cannot make an array (decision 0042), so the caller grows the table before the kernel runs.
     larger = empty_pending(rows)
     for entry in taken:
         pending_put(larger, *entry[:TAKEN].tolist())
@@ -90,6 +91,7 @@ def _home(table: Table, connection: int) -> int:
 
 def _close_gap(table: Table, gap: int) -> None:
     """Free the row `gap`, and move up those behind it that would not be found any more."""
+    # A search stops at the first free row, so a removed entry must not leave a free row inside a chain.
     mask = len(table) - 1
     at = (gap + 1) & mask
     while table[at, TAKEN] == 1:

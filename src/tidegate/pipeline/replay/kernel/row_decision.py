@@ -133,10 +133,13 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
             elif flags & STRICT != 0:
                 byte_reason = settings[PERMITS_REASON]
 
+    # Request time is charged after the bytes of a produce and before those of a fetch, as in Kafka (B§6.2, B§6.3).
     if flags & (MUTATION_ROW | EXEMPT) == 0 and settings[REQUEST]:
         time_account = state.account_of[REQUEST, client]
         rate = ready_rate(state, time_account, now_ms)
         floats, ints = state.rate_floats[rate], state.rate_ints[rate]
+        # Network time is charged first and decides nothing (B§4.2). It includes sending the answer before this request
+        # (decision 0040).
         rate_record(floats, ints, rows.network_ns[at] * PERCENT_PER_NS, now_ms)
         if flags & KIND_BITS == REQUEST_ROW:
             request_ms = rate_decide(floats, ints, rows.handler_ns[at] * PERCENT_PER_NS, now_ms)
@@ -148,10 +151,12 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
             else:
                 note_record(state, rate, rows.network_ns[at], now_ms)
 
+    # In a search for limits, a fetch that was answered empty and its retry want the same bytes. Only the retry counts.
     if flags & CHARGE_BITS == FETCH_CHARGE and settings[FINDS_LIMITS] and was_taken_back(rows, at):
         account = state.account_of[FETCH, client]
     elif flags & CHARGE_BITS == FETCH_CHARGE:
         account, most = state.account_of[FETCH, client], rows.amount[at]
+        # The quota would have cut a larger fetch before reading (B§3.7, B§6.3.1).
         is_capped = most > state.accounts[account, CAP_BYTES]
         amount = min(most, state.accounts[account, CAP_BYTES])
         if settings[FETCH]:
@@ -181,6 +186,7 @@ def take_permits(
     if use[REASON] != EXACT:
         follow_bucket(use, now_ms)
     is_strict = flags & STRICT != 0 and not is_observed(state, flags)
+    # Strict requests are checked before the charge, permissive ones after it (B§5.2).
     if is_strict:
         tokens = bucket_tokens(floats, ints, now_ms)
     is_rejected = is_strict and tokens < 0.0
@@ -250,6 +256,7 @@ def charge_permits(state: State, bucket: int, permits: int, now_ms: int) -> None
 def ready_rate(state: State, account: int, now_ms: int) -> int:
     """Return the account's rate, ready for a record at `now_ms`."""
     rate: int = state.accounts[account, SENSOR]
+    # One comparison a row: a rate is prepared again only after a sweep, or if its bound has changed (`READY` is -1).
     if state.rate_use[rate, READY] != state.settings[SWEEP]:
         _prepare_rate(state, account, rate)
     state.rate_use[rate, LAST_MS] = now_ms

@@ -124,6 +124,7 @@ class Lookup:
 
     def open_accounts(self, rows: Rows, first: int, end: int) -> int:
         """Look up the accounts that rows need; return how many of these ask for permits."""
+        # Plans share what a whole batch needs. A part of a batch, cut by a step, is looked through by this plan alone.
         if self.wanted is not None and end - first == len(rows.seq):
             wanted = self.wanted.of(rows)
         else:
