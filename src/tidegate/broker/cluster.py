@@ -100,7 +100,7 @@ class ClusterView:
         return self.ids[absolute % _GROUP_PARTITIONS % len(self.ids)]
 
     def current_leader(self, topic: Topic, partition: int) -> Message:
-        """Return who leads a partition, for a client that asked another broker (KIP-951)."""
+        """Return the leader of a partition, for a client that asked another broker (KIP-951)."""
         return {"leader_id": self.leader(topic, partition), "leader_epoch": LEADER_EPOCH}
 
     def node_endpoints(self, node_ids: Collection[int], connection: Connection) -> list[Message]:

@@ -37,7 +37,7 @@ class GroupCoordinator:
     def __init__(
         self, settings: GroupSettings, store: GroupStore, *, new_id: Callable[[], str] | None = None
     ) -> None:
-        """Make one without groups. new_id: makes the part of member ids that nobody can guess."""
+        """Begin without groups. new_id: makes the part of member ids that cannot be guessed."""
         self._table = table = GroupTable(settings)
         self._rebalances = Rebalances(settings, store, table)
         self._joining = Joining(settings, store, table, self._rebalances, new_id or _RandomIds())

@@ -163,7 +163,7 @@ class Group:
             self.pending_sync[new.member_id] = None
 
     def problem(self, member_id: str, instance_id: str | None) -> int:
-        """Return the error for who says to be this member, 0 where it is."""
+        """Return the error for a request with these ids of a member, 0 if they belong to one."""
         if instance_id is not None:
             static_id = self.static_ids.get(instance_id)
             if static_id is None:
@@ -189,7 +189,7 @@ class Group:
     # --- rebalances
 
     def all_joined(self) -> bool:
-        """Return whether nobody is waited for."""
+        """Return whether all members, and all clients that were given an id, have joined."""
         return self.awaiting_join == len(self.members) and not self.pending
 
     def elect_leader(self) -> bool:
@@ -205,7 +205,7 @@ class Group:
         return True
 
     def supports(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]]) -> bool:
-        """Return whether who speaks these protocols can be a member."""
+        """Return whether a client with these protocols can be a member."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and protocols)
         count = len(self.members)
@@ -228,7 +228,7 @@ class Group:
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin the next generation of those who are members."""
+        """Begin the next generation with the current members."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscriptions = self._subscriptions()

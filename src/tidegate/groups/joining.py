@@ -123,7 +123,7 @@ class Joining:
             self._join_known(group, request, respond, now_ms)
 
     def _accepts(self, group: Group, member_id: str) -> bool:
-        """Return whether a group has room for a member. While it joins those count who have joined."""
+        """Return whether a group has room for a member. During a rebalance only members that have joined count."""
         if group.state is _EMPTY:
             return True
         member = group.members.get(member_id)
@@ -144,6 +144,7 @@ class Joining:
         else:
             member_id = f"{request.client_id[:_NAME_CHARS]}-{self._new_id()}"
             if request.needs_known_id:
+                # A client that does not come back with its id leaves only this small entry, and no member (KIP-394).
                 self._table.add_pending(group, member_id, request.owner, now_ms + request.session_timeout_ms)
                 respond(join_refusal(error_codes.MEMBER_ID_REQUIRED, member_id))
                 return
@@ -204,6 +205,7 @@ class Joining:
 
     def _update(self, group: Group, member: Member, request: JoinRequest, respond: Respond) -> None:
         self._table.set_owner(member, request.owner)
+        # Subtracted before and added after: `update` changes the size.
         self._table.count_bytes(group, member.owner, -member.size)
         earlier = group.update(
             member,
@@ -274,6 +276,7 @@ class Joining:
         generation = group.generation
 
         def on_saved(is_kept: bool, _: int) -> None:
+            # By now the member may have joined again, or the group may have begun another generation.
             if member.join is not respond or group.state is not _STABLE or group.generation != generation:
                 return
             leads = (

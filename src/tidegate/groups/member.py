@@ -145,7 +145,7 @@ class PendingMember(Deadline):
 
 
 class JoinDeadline(Deadline):
-    """When a rebalance goes on with those who have joined. Of a first one: left_ms, how much longer it may wait."""
+    """The time when a rebalance continues with the members that have joined. left_ms: further delay of a first one."""
 
     __slots__ = ("delay_ms", "extended_ms", "group_id", "left_ms")
 
@@ -158,7 +158,7 @@ class JoinDeadline(Deadline):
 
 
 class SyncDeadline(Deadline):
-    """When those have to go who have joined a generation and did not ask for their assignment."""
+    """The time when members that did not ask for their assignment are removed."""
 
     __slots__ = ("extended_ms", "group_id")
 

@@ -1,4 +1,4 @@
-"""Rebalances: when they begin, whom they wait for and when they end; and what ends a member's session.
+"""Rebalances: their beginning, the members that they wait for, their end; and the end of a member's session.
 
 Members join (PREPARING_REBALANCE); when all have, at the latest when the longest of their rebalance timeouts is over,
 the next generation begins. Its leader assigns (COMPLETING_REBALANCE); when that is kept, all have their assignment
@@ -45,7 +45,7 @@ class Rebalances:
         self._deadlines = table.deadlines
 
     def begin_or_complete(self, group: Group, reason: str, now_ms: int) -> None:
-        """Begin a rebalance, or end one that waits for nobody."""
+        """Begin a rebalance, or end the current one if no member is missing."""
         if group.state in (_EMPTY, _COMPLETING, _STABLE):
             self.start_rebalance(group, reason, now_ms)
         else:
@@ -75,6 +75,7 @@ class Rebalances:
         deadline = group.join_deadline
         deadline.extended_ms, deadline.left_ms = 0, None
         for member in group.members.values():
+            # Muted time from here on extends the member's time to join, earlier time does not (L26 of the differences).
             member.rebalance_mark_ms = member.throttled_ms
         if is_first:
             delay_ms = self._settings.initial_rebalance_delay_ms
@@ -89,7 +90,7 @@ class Rebalances:
             self._deadlines.start(deadline, now_ms + group.rebalance_timeout_ms())
 
     def complete_if_all_joined(self, group: Group, now_ms: int) -> None:
-        """End a rebalance that waits for nobody; a first one waits for its time."""
+        """End a rebalance if no member is missing; a group's first one waits until its delay is over."""
         if group.state is _PREPARING and group.previous_state is not _EMPTY and group.all_joined():
             self._complete(group, now_ms)
 
@@ -103,12 +104,13 @@ class Rebalances:
                 self._table.begin_session(member, member.session_timeout_ms, now_ms)
 
     def _complete(self, group: Group, now_ms: int) -> None:
-        """Begin the next generation with those who have joined, and static members."""
+        """Begin the next generation with the members that have joined, and static members."""
         self._deadlines.cancel(group.join_deadline)
         for member in [
             each for each in group.members.values() if each.join is None and each.instance_id is None
         ]:
             self._table.remove(group, member)
+        # Only static members are left, and none has joined: there is no leader, so that the group waits once more.
         if group.members and not group.elect_leader():
             _log.info("extended the rebalance of group %r: no member has joined it yet", group.group_id)
             self._deadlines.start(group.join_deadline, now_ms + group.rebalance_timeout_ms())
@@ -154,6 +156,7 @@ class Rebalances:
             return  # its session begins again with the answer
         throttled_ms = 0 if self._settings.exact else member.throttled_ms - member.session_mark_ms
         if throttled_ms > 0:
+            # The mark moves along, so that each muted millisecond extends the session once.
             member.session_mark_ms += throttled_ms
             self._deadlines.start(member, now_ms + throttled_ms)
             return
@@ -171,6 +174,7 @@ class Rebalances:
         if group is None or group.join_deadline is not deadline or group.state is not _PREPARING:
             return
         if group.has_new_member and deadline.left_ms:
+            # The initial delay is extended while members come, but not past the rebalance timeout (KIP-134).
             group.has_new_member = False
             delay_ms = min(self._settings.initial_rebalance_delay_ms, deadline.left_ms)
             deadline.left_ms = max(deadline.left_ms - deadline.delay_ms, 0)
@@ -208,6 +212,7 @@ class Rebalances:
             throttled_ms = member.throttled_ms
             longest_ms = max(longest_ms, throttled_ms - member.rebalance_mark_ms)
             member.rebalance_mark_ms = throttled_ms
+        # A client that is muted again and again must not hold up the whole group: one timeout more at most (L26).
         longest_ms = min(longest_ms, group.rebalance_timeout_ms() - deadline.extended_ms)
         if longest_ms <= 0:
             return False

@@ -169,6 +169,7 @@ class GroupTable:
         self.members.remove(member.owner)
         self.count_bytes(group, member.owner, -member.size)
         if not group.members:
+            # The group counts for the principal of its first member, which may not be that of the last one.
             self.metadata.remove(group.payer, group.size)
             self.empty.add_entry(group, group.owner, group.size)
 
@@ -200,6 +201,7 @@ class GroupTable:
     @staticmethod
     def hear(member: Member, source: Source | None) -> None:
         """Note by what a member speaks."""
+        # Another connection has its own sum of muted time: marks of the old one would mean nothing.
         if source is not None and source is not member.source:
             member.source = source
             member.session_mark_ms = member.rebalance_mark_ms = source.throttled_ms

@@ -44,6 +44,7 @@ class Muting:
             lambda: self._on_early(channel), lambda is_broken: self._on_gone(channel, is_broken)
         )
         if channel.unread_bytes():
+            # Bytes that were received before are no event for the watch.
             self._on_early(channel)
         self._wake_at(throttled.end_ns, now_ns)
 
@@ -67,6 +68,7 @@ class Muting:
 
     def _end(self, channel: Channel) -> None:
         """Unmute a channel; what it had sent is served at once, and may throttle it again."""
+        # First: unmuting may close the channel, and `forget` must not cancel a throttle that has ended.
         del self._throttled[channel]
         channel.transport.unwatch()
         try:
@@ -101,6 +103,7 @@ class Muting:
             if end_ns > now_ns or now_ns >= until_ns:
                 self._wake_at(end_ns, now_ns)
                 return
+            # One at a time, so that `REAP_NS` is looked at in between.
             queue.reap(now_ns=now_ns, limit=1)
             now_ns = self._monotonic_ns()
 

@@ -398,7 +398,7 @@ class Storage:
 
 
 def _close(log: PartitionLog) -> OSError | None:
-    """Close a log that nobody uses any more; return why it cannot be."""
+    """Close a log that is no longer used; return why it cannot be closed, if so."""
     try:
         log.close()
     except OSError as error:

@@ -94,6 +94,7 @@ class Fetch:
         In a session the answer has what its client does not know, errors always.
         """
         left_bytes, at_least_one, failed = self.max_bytes, True, False
+        # A fetch that had to wait is read twice: only the second reading counts.
         self.read_bytes = 0
         self.lag = self.lag_bytes = NO_LAG
         topics: list[Message] = []
@@ -136,6 +137,7 @@ class Fetch:
         """
         settle = self.settle
         if self._is_overtaken():
+            # A later request has the session's state now: this answer is not noted as given (B§6.3.4, error 71).
             settle = None
             yield from release(topics)
             topics = []
@@ -196,6 +198,7 @@ def resolve(
     """
     request = fetch.request
     anybody = request.connection.authorizer is None
+    # Asked once: a follower's right is that to the cluster, whatever the topic.
     may_replicate = follower and (anybody or request.authorized(acl.CLUSTER_ACTION, acl.CLUSTER))
     unknown_ids: list[FetchedPartition] = []
     unknown: list[FetchedPartition] = []
@@ -230,8 +233,8 @@ def _find_log(
 ) -> None:
     """Set the log of a partition, or the error that stands for it.
 
-    A topic of a session is known by its name, too: one of another id in its place is another topic. Of an id that is
-    unknown nobody knows whose it is.
+    In a session the topic's name is known, too: a topic of that name with another id is another topic. For an unknown
+    id no right can be checked.
     """
     topics, index = storage.topics, wanted.index
     wanted.log = wanted.current_leader = None

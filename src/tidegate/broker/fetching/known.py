@@ -126,6 +126,7 @@ def _layout(version: int) -> _Layout | None:
         "forgotten_topics_data": [],
         "rack_id": "",
     }
+    # Looked for in an encoded request: the layout is defined once, in the message definitions (decision 0002).
     body = write_request(FETCH, version, message)
     at = body.index(_SESSION.pack(session_id, epoch))
     reader = split_reader(FETCH, version, _LAST_OF_PREFIX, _VALUES, after="session_epoch")
@@ -245,6 +246,7 @@ class KnownFetches:
         if read is None:
             return None
         limit, records = read
+        # Not before: until here None sends the request to be read whole, which expects the session's epoch unchanged.
         self._sessions.touch(session, self._now_ms())
         session.epoch = next_epoch(epoch)
         if session.delivered:
@@ -301,6 +303,7 @@ class KnownFetches:
 
     def remember_in_session(self, request: Request, body: Message, session: FetchSession) -> None:
         """Keep what a consumer's request says for the next ones of its session, where that has one partition."""
+        # Forgotten first: it may be of a partition that the session no longer has.
         before, session.known = session.known, None
         layout = _layout(request.header.api_version)
         if layout is None or len(session.partitions) != 1:

@@ -177,6 +177,7 @@ class FetchSession:
         self.privileged = privileged
         self.created_ms = self.used_ms = now_ms
         self.epoch = next_epoch(NEW_EPOCH)
+        # A session is made in `Answer.settle`, so that its first answer is given (decision 0089).
         self.delivered = True
         self.moves = False
         self.known: Any = None
@@ -199,6 +200,7 @@ class FetchSession:
         moves, self.moves = self.moves, True
         for key, partition in list(self.partitions.items()):
             partition.note_told()
+            # While this yields, a later request may have removed the partition, or put another in its place.
             if moves and partition.answered_bytes and self.partitions.get(key) is partition:
                 del self.partitions[key]
                 self.partitions[key] = partition
@@ -282,6 +284,7 @@ class FetchSessions:
         while not (self._slots.fits() and self._bytes.fits(size)):
             evicted = None
             if left > 0:
+                # In the order of the module's text. Past `left` the client gets no session, and asks again.
                 evicted = self._unused(now_ms) or self._of_largest(owner, size)
                 evicted = evicted or self._least_valuable(owner, privileged, count)
             if evicted is None:
@@ -303,6 +306,7 @@ class FetchSessions:
     def touch(self, session: FetchSession, now_ms: int) -> None:
         """Note that a session is used."""
         by_id = self._by_id
+        # To the end: `_unused` looks at the first only.
         by_id[session.id] = by_id.pop(session.id)
         session.used_ms = now_ms
         rank = session.rank

@@ -33,7 +33,7 @@ class Wait:
 
 
 class FetchWaits:
-    """The waiting fetches by log. A log that nobody waits for pays nothing for an append."""
+    """The waiting fetches by log. An append to a log without waiting fetches costs nothing."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -97,8 +97,10 @@ class FetchWaits:
         self._scheduled = False
         some = [self._ready.popleft() for _ in range(min(ANSWERED_AT_ONCE, len(self._ready)))]
         if self._ready:
+            # Before the calls: an error in one of them must not leave the others waiting.
             self._answer_soon()
         for wait in some:
+            # An append and the timer may both have queued it.
             if not wait.over:
                 self.remove(wait)
                 wait.on_ready()

@@ -13,7 +13,7 @@ __all__ = ["consumer_group_heartbeat_handler"]
 
 
 def consumer_group_heartbeat_handler() -> Handler:
-    """Return the handler that lets nobody join by that protocol.
+    """Return the handler that refuses every join by that protocol.
 
     Follows: Kafka `KafkaApis.handleConsumerGroupHeartbeat`, `ConsumerGroupHeartbeatRequest.getErrorResponse`.
     """

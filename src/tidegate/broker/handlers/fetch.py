@@ -132,6 +132,7 @@ class _WholeFetches:
         follower = _replica_id(body) >= 0  # -1 is a consumer, -2 one that debugs
         session_id, epoch = body.get("session_id", NO_SESSION), body.get("session_epoch", NO_EPOCH)
         if epoch in (NEW_EPOCH, NO_EPOCH):
+            # A full fetch ends the session that it names: the client begins another one, or wants none (KIP-227).
             self._sessions.close(session_id)
             return (yield from self._fetch_all(request, body, follower=follower))
         session = self._sessions.session_of(session_id)
@@ -164,8 +165,10 @@ class _WholeFetches:
             and (not follower or self._is_exempt(request))
         ):
             by_ids, in_order = _by_ids(request), _in_order(fetch.wanted)
+            # With one owner for all sessions, evictions follow Kafka's rule alone (`sessions`).
             owner = UNKNOWN_OWNER if config.kafka_exact else request.connection.owner
 
+            # Only where the client gets its data: an empty answer to a throttled client has session id 0 (B§6.3.4).
             def settle(response: Encoded) -> None:
                 made = self._sessions.create(
                     in_order, by_ids=by_ids, privileged=follower, now_ms=self._now_ms(), owner=owner
@@ -187,6 +190,7 @@ class _WholeFetches:
         before = len(session.partitions)
         named: Partitions = {}
         forgotten = body["forgotten_topics_data"]
+        # Partitions that the same request forgets make room for as many new ones, but only afterwards.
         most = self._storage.config.max_partitions + (yield from _count(forgotten))
         yield from _take_over(body["topics"], fetch, session.partitions, named, most=most)
         yield from _forget(forgotten, fetch, session.partitions)
@@ -212,7 +216,7 @@ class _WholeFetches:
         return (yield from self._answer_or_wait(request, body, fetch, follower=follower))
 
     def _is_exempt(self, request: Request) -> bool:
-        """Return whether a follower has ClusterAction; without an authorizer nobody has, in Kafka everybody."""
+        """Return whether a follower has ClusterAction. Without an authorizer none has it; in Kafka all have."""
         granted = request.connection.authorizer is not None and request.authorized(
             acl.CLUSTER_ACTION, acl.CLUSTER
         )
@@ -236,6 +240,7 @@ class _WholeFetches:
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
         if missing_bytes <= 0 or failed or not fetch.wanted or body["max_wait_ms"] <= 0:
             return (yield from fetch.answer(topics))
+        # All is read again when the wait ends, so that nothing found now stays in memory meanwhile.
         yield from request.release(topics)
         return self._wait(fetch, missing_bytes, body["max_wait_ms"])
 

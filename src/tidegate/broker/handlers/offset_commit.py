@@ -134,6 +134,7 @@ class _Commit:
         self._found: list[tuple[str, str, list[int]]] = []  # name or id in the request, name, results
         self._accepted: dict[str, Partitions] = {}
         self._refused: dict[tuple[str, int], int] = {}
+        # Offsets count for the principal that created the group, even if another one commits (decision 0100).
         self._owner = groups.owner(self._group_id) or request.connection.owner
         self._room = self._reserved = 0
 
@@ -224,6 +225,7 @@ class _Commit:
                 of_topic = 0
                 found.update(positions)
             yield
+            # Other requests may have used some of it during the yield.
             self._room = self._offsets.bound.room(self._owner)
         if missing:
             self._missing.setdefault(key, []).extend(missing)

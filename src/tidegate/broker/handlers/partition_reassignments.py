@@ -87,7 +87,7 @@ def list_partition_reassignments_handler() -> Handler:
 
 
 def _asked_for(wanted: Sequence[Message]) -> Generator[None, None, list[Message]]:
-    """Return the partitions that a client who may not list them has named, without replicas, as Kafka does.
+    """Return the named partitions without replicas, for a client that may not list them, as Kafka does.
 
     Follows: Kafka `ListPartitionReassignmentsRequest.getErrorResponse`.
     """

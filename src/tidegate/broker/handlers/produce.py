@@ -89,6 +89,7 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
             log = target.log
             if (
                 not log.deleted
+                # Changed settings are another object, and may make a sync due that the answer has to wait for.
                 and log.settings is target.settings
                 and is_one_batch(records)
                 and (
@@ -124,6 +125,7 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
             parts.clear()
         yield from release(wanted)
         if acks == 0:
+            # There is no answer that could carry an error: the connection closes instead (B§6.2.5).
             return Answer(None, Charge.PRODUCE, close=stored.failed)
         message = stored.message()
         if stored.unsynced:
@@ -162,6 +164,7 @@ class _Stored:
         may_write = _may_write(self._request, self._topics, name)
         partitions: list[Message] = []
         for index, batch in parts.items():
+            # For each partition anew: the topic may be deleted between two slices.
             topic, missing = _find(self._topics, name, version)
             if not may_write:
                 result = _refused(index, error_codes.TOPIC_AUTHORIZATION_FAILED)
@@ -191,6 +194,7 @@ class _Stored:
         if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
             result["current_leader"] = self._cluster.current_leader(topic, index)
             self.leaders.add(self._cluster.leader(topic, index))
+        # The answer waits only where a sync was asked for that covers this append: the settings may require none yet.
         is_synced = not log.recovery_point < log.end_offset <= log.sync_asked_offset
         if self._acks == ACKS_ALL and not result["error_code"] and not is_synced:
             self.unsynced.append((log, log.end_offset, result))
@@ -417,4 +421,5 @@ def _fail_all(
             parts.clear()
         yield
     message = {"responses": responses, "throttle_time_ms": 0}
+    # Unlike a request of which all partitions failed, this one is not charged its bytes (B§6.2.1).
     return (yield from answer_partitions(request, message, responses, "partition_responses", Charge.REQUEST))

@@ -222,7 +222,7 @@ class QuotaDefinitions:
         return changes
 
     def put_in_force(self, changes: Changes) -> None:
-        """Change all at once what was prepared: whoever describes sees all of it or nothing."""
+        """Change all at once what was prepared: a description shows all of it or nothing."""
         self._before_last_change = len(self._definitions)
         self._bytes += changes.grown_bytes
         self._definitions.update(changes.definitions)

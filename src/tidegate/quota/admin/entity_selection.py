@@ -31,7 +31,7 @@ _EXPECTED = "all, none, or entities such as user=alice;client-id=loader;user=ops
 
 
 class EntitySelection:
-    """A set of entities that is asked whether it names a client. any: whether it names anybody."""
+    """A set of entities that is asked whether it names a client. any: whether it names any entity."""
 
     __slots__ = ("_entities", "any")
 

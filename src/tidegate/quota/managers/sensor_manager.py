@@ -44,7 +44,7 @@ logger = logging.getLogger("tidegate.quota")
 
 
 class CallbackError(TidegateError, TypeError):
-    """Raise when a custom callback answers with something that is no answer."""
+    """Raised when a custom callback returns an invalid value."""
 
 
 class SensorManager(ABC, Generic[S]):
@@ -111,6 +111,7 @@ class SensorManager(ABC, Generic[S]):
     def update_quota(self, entity: QuotaEntity, bound: float | None) -> None:
         """Set the quota of `entity`, or remove it with None; it holds at once."""
         if bound is None:
+            # Kafka's order (B§3.9): the callback hears of the change first, then bounds are looked up again.
             self._callback.remove_quota(self.quota_type, entity)
         else:
             self._callback.update_quota(self.quota_type, entity, bound)
@@ -189,6 +190,7 @@ class SensorManager(ABC, Generic[S]):
         charges: a decision is made of what is charged to it.
         """
         sensor = self._nearest.get(client_id)
+        # Most client ids come with one user: this saves a table lookup and its cache misses (`Lookups`).
         if sensor is None or sensor.found_for != user:
             sensor = self._cached.get(user, {}).get(client_id)
         if sensor is None:
@@ -208,6 +210,7 @@ class SensorManager(ABC, Generic[S]):
         if self._custom is None and not makes_sensor:
             return self._remembered_max(user, client_id)
         tags = self.tags(user, client_id)
+        # The order of calls that a callback sees in Kafka (B§8): tags, limit of a new sensor, reset, limit again.
         self._find(tags, user, now_ms())
         self._reset_if_required()
         return self._max_value(tags)
@@ -216,6 +219,7 @@ class SensorManager(ABC, Generic[S]):
         """Record that a client is throttled for `throttle_ms`, for the metric `throttle-time` (B§3.8)."""
         if throttle_ms <= 0:
             return
+        # It is made even while the type is off, as in Kafka (B§3.8).
         sensor = self.sensor(user, client_id, now_ms, charges=False)
         self._throttle_sensor(sensor, now_ms).record(throttle_ms, now_ms)
 
@@ -333,6 +337,7 @@ class SensorManager(ABC, Generic[S]):
             dropped = self.sensors.dropped
             has_room = self.sensors.make_room(sensor, now_ms, user)
             if self.sensors.dropped > dropped:
+                # A remembered lookup may lead to a dropped sensor: what is charged there would be in no table.
                 self._lookups.forget()
                 self._note_dropped(dropped)
             shared = tags if has_room else self._shared_tags(tags)
@@ -402,6 +407,7 @@ class SensorManager(ABC, Generic[S]):
             )
 
     def _name(self, tags: Mapping[str, str]) -> str:
+        # As in Kafka: tags of a callback that join to one name share a sensor (B§8).
         return f"{self.quota_type.value}-{':'.join(tags.values())}"
 
     def _reset_if_required(self) -> None:

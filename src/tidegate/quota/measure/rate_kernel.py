@@ -117,6 +117,7 @@ def rate_record(floats: Floats, ints: Ints, value: float, now_ms: int) -> None:
     """Record `value`, unchecked."""
     if now_ms >= ints[0]:  # DUE
         _begin_sample(floats, ints, now_ms)
+        # An unchecked record is not measured, and only measuring restarts expired samples (B§1.3).
         _look_through(floats, ints, now_ms, LONG_AGO_MS)
     ints[1] = now_ms  # LAST
     floats[0] += value  # SUM
@@ -130,6 +131,7 @@ def rate_decide(floats: Floats, ints: Ints, value: float, now_ms: int) -> int:
     # Numbers for names: looking up the five names would take as long as all the rest.
     if now_ms >= ints[0]:  # DUE
         _begin_sample(floats, ints, now_ms)
+        # A checked record is measured (B§1.2), which restarts expired samples.
         _look_through(floats, ints, now_ms, now_ms - ints[SAMPLES] * ints[WINDOW_MS])
     ints[1] = now_ms  # LAST
     total = floats[0] + value
@@ -155,6 +157,7 @@ def rate_last_record_ms(ints: Ints) -> int:
     """Return when a value was last recorded; `LONG_AGO_MS` if never."""
     if ints[USED] == 0:
         return LONG_AGO_MS
+    # Measuring has set `LAST` to its own time, as in Kafka (B§1.3). Expiry counts from the last record (B§1.2).
     if ints[EMPTIED]:
         return ints[RECORDED]
     return ints[LAST]
@@ -197,6 +200,7 @@ def rate_verdict(floats: Floats, ints: Ints, now_ms: int) -> int:
     if rate <= bound:
         return 0
     throttle_ms = rate_throttle_ms(rate, bound, window_ms)
+    # The cap comes before the narrowing, which may wrap (B§2.1).
     if throttle_ms > ints[8]:  # CAP_MS
         throttle_ms = ints[8]  # CAP_MS
     if -0x80000000 <= throttle_ms <= 0x7FFFFFFF:
@@ -301,6 +305,7 @@ def _look_through(floats: Floats, ints: Ints, now_ms: int, expired_ms: int) -> N
         at += 2
     floats[OTHERS] = others
     floats[EXACT] = LARGEST_EXACT - size if whole else -1.0
+    # By `size`, not `others`: values can be negative (B§3.6), and rounding errors grow with their size.
     room = floats[CALM] - size
     floats[ROOM] = room if room >= 0.0 else -math.inf
     ints[OLDEST] = oldest_ms

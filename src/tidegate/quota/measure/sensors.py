@@ -200,6 +200,7 @@ class SensorTable(Generic[S]):
         self._throttles: dict[str, ThrottleSensor] = {}
         self._left_over: dict[str, None] = {}  # throttle sensors whose quota sensor has expired before them
         self._window = window
+        # A sensor that is idle for longer has only expired samples (B§1.3): dropping it changes no decision.
         self._in_use_ms = (window.samples + 1) * window.window_ms
         self._max_bytes = max_bytes
         self._is_protected = is_protected
@@ -231,6 +232,7 @@ class SensorTable(Generic[S]):
         if sensor is not None and self._is_swept(sensor):
             self.remove(name)
             if name in self._throttles:
+                # It expires by itself, an hour after the last throttle (B§3.5).
                 self._left_over[name] = None
             return None
         return sensor
@@ -252,6 +254,7 @@ class SensorTable(Generic[S]):
 
     def make_room(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
         """Drop others where there is no room for a new sensor of an owner; return whether there is now."""
+        # With the throttle sensor, which is made next (B§3.5).
         more_bytes = sensor_bytes(sensor, self._window) + THROTTLE_BYTES + text_bytes(sensor.name)
         self._make_room("", now_ms, more_bytes)
         if self._bytes + more_bytes > self._max_bytes:
@@ -287,6 +290,7 @@ class SensorTable(Generic[S]):
         expired = Expired([], [])
         self._sweep_ms = now_ms
         try:
+            # Sensors that are made during the sweep are not idle, and those that go meanwhile are skipped below.
             names = [*self._sensors, *self._left_over]
             for first in range(0, len(names), SWEPT_AT_A_TIME):
                 for name in names[first : first + SWEPT_AT_A_TIME]:
@@ -311,9 +315,11 @@ class SensorTable(Generic[S]):
 
     def _is_swept(self, sensor: S | ThrottleSensor) -> bool:
         """Return whether the sweep that is under way, if any, found the sensor idle."""
+        # Strictly longer, as in Kafka (B§1.2).
         return self._sweep_ms is not None and self._sweep_ms - sensor.last_record_ms() > EXPIRY_MS
 
     def _make_room(self, spared: str, now_ms: int, more_bytes: int = 0) -> bool:
+        # Of these no decision is made: they only have a metric, so that they go first.
         while self._bytes + more_bytes > self._max_bytes and self._left_over:
             self._remove_throttle(next(iter(self._left_over)))
         if self._bytes + more_bytes <= self._max_bytes:

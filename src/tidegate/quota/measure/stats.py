@@ -59,6 +59,7 @@ class SampledStat:
         """Return the combined value; samples whose last event is n windows ago begin anew."""
         for sample in self._samples:
             if now_ms - sample.last_ms >= self.samples * self.window_ms:
+                # Measuring has this effect in Kafka, too: the sample starts now, and stays in use (B§1.3).
                 self._restart(sample, now_ms)
         return self._combine(now_ms)
 
@@ -76,6 +77,7 @@ class SampledStat:
         return self._samples[self._current]
 
     def _advance(self, now_ms: int) -> Sample:
+        # n + 1 samples, as since Kafka 3.8 (B§1.3).
         self._current = (self._current + 1) % (self.samples + 1)
         if self._current >= len(self._samples):
             self._samples.append(Sample(self.INITIAL, 0, now_ms, now_ms))

@@ -1,8 +1,8 @@
-"""Looking up host names without holding the event loop: threads ask the resolver, and whoever asked waits for a while.
+"""Lookups of host names without holding the event loop: threads ask the resolver, and requests wait for a while.
 
 The resolver has no bound of its own that is short: while a name server is silent one name takes 10 seconds and more. So
-a few threads do nothing else, and of those who wait for a name none waits longer than `LOOK_UP_S`: then the name
-counts as unknown. Who came last is served first, since those before may have given up.
+a few threads do nothing else, and no request waits longer than `LOOK_UP_S` for a name: then the name counts as
+unknown. The newest request is served first, because earlier ones may have given up.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ class HostNames:
             self._begin(names, on_found)
 
     def close(self) -> None:
-        """Answer nobody any more; the threads end when they are through with what they ask now."""
+        """Answer no more requests; each thread ends after its current lookup."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._names.get_nowait()

@@ -43,7 +43,7 @@ _log = logging.getLogger("tidegate.server")
 MAX_BYTES = 64 * 1024 * 1024
 """Names and salts of all credentials together, each counted with `_CREDENTIAL_BYTES`: some 130,000 of usual length."""
 MAX_SECRET_BYTES = 1024
-"""Of a salt, which goes to everybody who asks to log in, and of a salted password, which is hashed at once."""
+"""Longest salt, which is sent to every client that begins a login, and longest salted password, which is hashed."""
 _CREDENTIAL_BYTES = 450
 _STORED_AT_A_TIME = 20  # about a millisecond, where there are many already
 _STORED_AT_A_TIME_BYTES = 64 * 1024  # names may be 32 KB long

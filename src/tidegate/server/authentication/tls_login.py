@@ -28,7 +28,7 @@ class TlsLogin:
     __slots__ = ("_channel", "_logins", "_names_user", "_tls")
 
     def __init__(self, logins: Logins, tls: "TlsConfig", *, names_user: bool) -> None:
-        """names_user: whether the certificate says who the client is."""
+        """names_user: whether the certificate names the client's user."""
         self._logins = logins
         self._tls = tls
         self._names_user = names_user

@@ -113,7 +113,7 @@ class NodeCallback:
             self._loop.call_soon(self.tell_cluster)
 
     def tell_cluster(self) -> None:
-        """Tell the callback who leads what."""
+        """Tell the callback the leader of each partition."""
         self._cluster_changed = False
         if self.current is not None and self.cluster is not None:
             self._managers.update_cluster_metadata(self.cluster())

@@ -47,7 +47,7 @@ class AnswerMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Return how much waits."""
+        """Return the bytes of all answers that wait."""
         return self._held.used
 
     def hold(self, holder: Hashable, size: int, owner: str) -> None:
@@ -71,11 +71,12 @@ class AnswerMemory:
         return held.used > held.capacity != _NO_BOUND and len(held) > 1
 
     def _close_one(self) -> bool:
-        """Close one connection, for letting go of its memory takes its time; return whether there is no other."""
+        """Close one connection, because freeing its memory takes a while; return whether no other has to close."""
         if self._is_too_much():
             largest = self._held.largest()
             assert largest is not None, "more than one is held"
             holder = next(iter(self._held.entries_of(largest)))
+            # First, so that the sum is right whatever the callback does.
             self.let_go(holder)
             self._on_excess(holder)
         self._closing = self._is_too_much()

@@ -43,7 +43,7 @@ class FrameBuffers:
         self._freeing: deque[FrameBuffer] = deque()
 
     def renew_scratch(self) -> None:
-        """Leave the scratch buffer to who uses it, and go on with another."""
+        """Leave the scratch buffer to its current user, and make another."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def acquire(self, size: int) -> FrameBuffer:

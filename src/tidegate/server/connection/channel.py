@@ -1,4 +1,4 @@
-"""One client connection: bytes in, frames out; answers in, bytes out; deaf while its client is throttled.
+"""One client connection: bytes in, frames out; answers in, bytes out; not read while its client is throttled.
 
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
 answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6
@@ -65,7 +65,7 @@ class ChannelOwner(Protocol):
 
     @property
     def at_ns(self) -> int:
-        """In a turn, when what was done before this channel ended: its time begins there; 0 where nobody knows."""
+        """In a turn, the end of the previous channel's time, where this channel's begins; 0: not known."""
 
     def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
         """Serve one request: the bytes after the length prefix, valid in this call unless `keep_frame` is called."""
@@ -196,6 +196,7 @@ class Channel:
         if self._frame is not None:
             target = self._view[self._filled :]
         elif self.held or self.pending:
+            # At least one byte: a receive into nothing returns 0, which means that the client has ended.
             target = self._buffers.scratch[: max(PENDING_BYTES - self.unread_bytes(), 1)]
         else:
             target = self._buffers.scratch
@@ -254,6 +255,7 @@ class Channel:
     def _keep(self, data: memoryview) -> None:
         """Keep bytes behind those that are kept. A frame that was served lies in memory that is left as it is."""
         if self._pending_at:
+            # A copy, and no `del`: a bytearray cannot shrink while a handler holds a view of the served frame.
             self.pending = self.pending[self._pending_at :]
             self._pending_at = 0
         self.pending += data
@@ -369,6 +371,7 @@ class Channel:
             return
         frame, view = self._frame, self._view
         assert frame is not None
+        # Before `_serve`: if that closes the channel, `close` must not free the buffer that the handler reads.
         self._frame, self._view = None, _NO_BYTES
         self._serve(view)
         if self._frame_kept:
@@ -380,10 +383,11 @@ class Channel:
     def keep_frame(self) -> None:
         """Leave the frame that `on_frame` is being given to the owner, until `release_frame`."""
         self._frame_kept = True
+        # The frame may lie in the receive buffer of all channels.
         self._buffers.renew_scratch()
 
     def release_frame(self) -> None:
-        """Count the memory of a kept frame as free: nobody uses it any more."""
+        """Count the memory of a kept frame as free: the owner no longer uses it."""
         self._frame_kept = False
         frame, self._kept_frame = self._kept_frame, None
         if frame is not None:
@@ -491,6 +495,7 @@ class Channel:
         """Stop listening until `unmute`. Follows: THROTTLE_STARTED of B§6.6."""
         self.held |= THROTTLED
         self.throttle_ends_ns = ends_ns
+        # B§6.6: what the client sends meanwhile waits in TCP, so that its sender is slowed down.
         self._stop_reading()
 
     def unmute(self) -> None:
@@ -515,6 +520,7 @@ class Channel:
             self._look()
         if self.closed or self._waiting or self._wants_memory:
             return
+        # No whole request follows for now: answers that were put off for the next one must leave (decision 0041).
         self.flush()
         if self.closed:
             return
@@ -570,6 +576,7 @@ class Channel:
         if self._call_late is None:
             self._on_readable()
             return
+        # `reading` stays true: the channel still wants to read, only its turn comes later.
         self.transport.pause_reading(self._go_on)
         self._call_late(self._go_on, address_owner(self.connection.client_host))
 
@@ -613,6 +620,7 @@ class Channel:
             self._buffers.let_go(self._frame, self._filled)
         self._frame, self._view, self.pending = None, _NO_BYTES, bytearray()
         if not self._frame_kept:
+            # Work in slices still reads a kept frame: `release_frame` gives its memory back.
             self._memory.give_back(self)
         try:
             self.owner.on_closed(self)

@@ -5,7 +5,7 @@ The loop is woken once for a batch of sockets, not once for each: its own bookke
 Where there is no epoll, channels register with the loop itself.
 
 Sockets are served in *turns*: those that are ready now, once each, between `begin` and `end` of a `Turns`. Before the
-next turn new ones are asked for, so that nobody waits for more than one request of each other client.
+next turn the poller asks for new ones, so that a client waits for at most one request of each other client.
 
 When more sockets are ready than one turn serves, the poller scans all of them from time to time and serves some of
 each principal first: a thousand ready connections of one tenant do not delay those of another (decision 0114).
@@ -35,7 +35,7 @@ __all__ = [
 BATCH = 64
 """Most sockets of a turn; at most as many are answered together."""
 SERVE_NS = 2_000_000
-"""After so long turns go on when the loop's other work was done: timers, new connections, work in slices."""
+"""Time of turns in a row, in ns. Then the loop does its other work: timers, new connections, work in slices."""
 SCAN_EVERY_NS = 10_000_000
 """Least time between two scans of all sockets that are ready, or of all requests that wait, in ns."""
 SCANNED_MOST = 4096
@@ -43,7 +43,7 @@ SCANNED_MOST = 4096
 SCAN_SHARE = 25
 """Least time between two scans, in times of what the last one took."""
 LATE_NS = 1_000_000
-"""So much at least, of each turn of calls, goes to those that are called late."""
+"""Least time for late calls in each turn of calls, in ns."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
@@ -65,10 +65,10 @@ class Turns(Protocol):
     at_ns: int
 
     def begin_turn(self, since_ns: int) -> None:
-        """A turn begins: it has been asked since `since_ns` who is ready for it."""
+        """Begin a turn. The poller has looked for ready connections since `since_ns`."""
 
     def finish_turn(self, until_ns: int) -> bool:
-        """End the turn. True: somebody waits for the next one. Nothing that can be put off begins after `until_ns`."""
+        """End the turn; return whether a channel waits for the next one. No deferrable work begins after `until_ns`."""
         ...
 
 
@@ -140,7 +140,7 @@ class ScanSchedule:
 
 
 class CallsInTurn:
-    """Has turns of those that ask for one, whatever their sockets say."""
+    """The turns of callers that ask for one, whether or not their sockets are ready."""
 
     def __init__(
         self, poller: Poller, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]
@@ -164,7 +164,7 @@ class CallsInTurn:
         self._serve_soon()
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Make no more calls."""
         self._closed = True
 
     def _serve_soon(self) -> None:
@@ -189,11 +189,12 @@ class CallsInTurn:
                 self._poller.wake()
 
     def _call(self, callbacks: Rounds[Callable[[], None]], now_ns: int, until_ns: int) -> int:
-        """Call those that are there, until the time is over; return when that was."""
+        """Call the queued callbacks until the time is over; return the time."""
         for _ in range(min(len(callbacks), BATCH)):
             since_ns = self.turns.at_ns
             callbacks.popleft()()
             now_ns = self._monotonic_ns()
+            # A callback that answered has set it itself; the time of any other is charged up to here (decision 0053).
             if self.turns.at_ns == since_ns:
                 self.turns.at_ns = now_ns
             if now_ns >= until_ns:
@@ -279,6 +280,7 @@ class EpollPoller:
         """Return what to call for a broken socket that is not read; the kernel reports it no more until it is."""
         callback = self._paused.pop(fd, None)
         if callback is not None:
+            # A break cannot be masked: while the socket is registered, each poll would report it again.
             self._epoll.unregister(fd)
             del self._masks[fd]
         return callback
@@ -300,11 +302,13 @@ class EpollPoller:
         if self._epoll.closed:
             return
         turns, self._woken = self._turns, False
+        # At least one turn, also without a ready socket: `wake` may have asked for it.
         more = True
         now_ns = self._monotonic_ns()
         until_ns = now_ns + SERVE_NS
         while (ready := self._take_left() or self._poll(now_ns)) or more:
             if self._scans.ended_ns > now_ns:
+                # A scan is charged to no client, and does not shorten the time of the turns (decision 0114).
                 until_ns += self._scans.ended_ns - now_ns
                 now_ns = self._scans.ended_ns
             turns.begin_turn(now_ns)
@@ -314,6 +318,7 @@ class EpollPoller:
                 more = turns.finish_turn(until_ns)
             now_ns = self._monotonic_ns()
             if is_over or now_ns >= until_ns:
+                # Sockets in `_left` need no wake: the epoll reports them again as long as they are ready.
                 if more:
                     self.wake()
                 return
@@ -347,14 +352,16 @@ class EpollPoller:
         return ready[:BATCH]
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
-        """Call back for each; return whether the turn is over. Who comes after that is the first in the next one."""
+        """Call back for each socket; return whether the time is over. The rest is served first in the next turn."""
         readers, writers, monotonic_ns, turns = self._readers, self._writers, self._monotonic_ns, self._turns
         rest = iter(ready)
         for fd, events in rest:
             since_ns = turns.at_ns
+            # Callbacks are looked up one by one: an earlier one of this turn may have closed this connection.
             if events & select.EPOLLOUT and fd in writers:
                 writers[fd]()
             if events != select.EPOLLOUT:
+                # Also for a broken socket: the callback's own receive or send then fails, and the channel closes.
                 callback = readers.get(fd) or writers.get(fd) or (events & _BROKEN and self._tell_once(fd))
                 if callback:
                     callback()
@@ -413,7 +420,7 @@ class LoopPoller:
             self._loop.call_soon(self._serve)
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Make no more calls."""
         self._calls.close()
 
     def _serve(self) -> None:
@@ -425,7 +432,7 @@ class LoopPoller:
 
 
 class NoTurns:
-    """Takes no notice of turns."""
+    """The `Turns` of a poller without turns: every call is ignored."""
 
     at_ns = 0
 
@@ -433,7 +440,7 @@ class NoTurns:
         """Ignore the turn."""
 
     def finish_turn(self, until_ns: int) -> bool:
-        """Return that nobody waits."""
+        """Return that no channel waits."""
         return False
 
 

@@ -230,6 +230,7 @@ class RequestMemory:
     # --- who is next ------------------------------------------------------------------------------------------------
 
     def _fits(self, size: int) -> bool:
+        # One request always fits, even above the bound: no request waits for ever (decision 0098).
         return self._most_bytes == NO_BOUND or self._held.used + size <= self._most_bytes or not self._granted
 
     def _is_first(self, owner: str, size: int) -> bool:
@@ -237,6 +238,7 @@ class RequestMemory:
         if not self._owners:
             return True
         first = self._next()
+        # A principal's own requests keep their order: small ones must not keep its large one waiting for ever.
         if owner in self._waiting or first is None or first == self._reserved:
             return False
         return self._held.used_by(owner) + size < self._would_hold(first)
@@ -250,6 +252,7 @@ class RequestMemory:
         self._rounds += 1
         self._places[owner] = self._rounds
         order = self._order
+        # Stale entries stay until `_next` meets them. Without this, those that it never meets would pile up.
         if len(order) > _COMPACT_FROM + 4 * len(self._waiting):
             order[:] = [(self._would_hold(owner), self._places[owner], owner) for owner in self._waiting]
             heapify(order)
@@ -272,6 +275,7 @@ class RequestMemory:
 
     def _reserve(self, now_ns: int) -> None:
         """Reserve the next grant for the principal that has waited longest, where that is too long."""
+        # After a reservation the others have their turns for `PATIENCE_S`.
         if self._reserved or now_ns - self._reserved_until_ns < PATIENCE_S * 1e9:
             return
         owner, first = min(
@@ -288,6 +292,7 @@ class RequestMemory:
         """
         held = self._held
         largest = held.largest()
+        # Not between equals: two principals with requests of one size would revoke each other's for ever.
         if largest is None or held.used_by(largest) <= held.used_by(owner) + size:
             return None
         slowest, longest = None, 0.0

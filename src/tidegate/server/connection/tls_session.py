@@ -182,6 +182,7 @@ class TlsSession:
             pass
         except ssl.SSLError as error:
             self._failure = self._reason(error)
+            # What was decrypted before the failure is delivered first: the next call raises.
             if not filled:
                 raise TlsError(self._failure) from error
         finally:
@@ -199,6 +200,7 @@ class TlsSession:
         except ssl.SSLError as error:
             raise TlsError(self._reason(error)) from error
         finally:
+            # What TLS itself had to send was made earlier, and must leave in this order.
             out, self._out = self._out + self._outgoing.read(), b""
         return out
 
@@ -213,7 +215,7 @@ class TlsSession:
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
-                pass  # it wants the client's answer, which nobody waits for
+                pass  # it wants the client's close_notify; the broker closes without it
             finally:
                 self._take_back()
         return self.take_out()
@@ -255,6 +257,7 @@ class TlsSession:
         first = self._first
         if len(first) == _FIRST_BYTES and first[0] == _HANDSHAKE and first[5] == _CLIENT_HELLO:
             size = int.from_bytes(first[6:])
+            # OpenSSL takes the memory as soon as the size is announced (decision 0086).
             if size > HANDSHAKE_MESSAGE_BYTES:
                 self._kept = b""
                 raise TlsError(f"ClientHello is {size} bytes, expected at most {HANDSHAKE_MESSAGE_BYTES}")

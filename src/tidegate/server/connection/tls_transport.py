@@ -32,7 +32,7 @@ PIECE_BYTES = 64 * 1024
 BURST_BYTES = 1024 * 1024
 """One connection's share of a turn; encrypting it takes about a millisecond."""
 MAX_UNSENT_BYTES = 2 * PIECE_BYTES
-"""Of what is encrypted: who reads nothing and makes TLS send more, as changes of keys do, is left."""
+"""Most encrypted bytes that wait to be sent. A client that reads nothing and makes TLS send more is disconnected."""
 _REQUEST_RECORD_BYTES = 33  # a record with the shortest request: header 5, frame 12, tag 16
 
 

@@ -89,7 +89,7 @@ class Transport(Protocol):
         """Find out now and then whether the client is still there; where it is not, the connection breaks."""
 
     def close(self) -> None:
-        """Close the connection at once, and call nobody any more."""
+        """Close the connection at once, and make no more calls."""
 
 
 class SocketTransport:
@@ -123,6 +123,7 @@ class SocketTransport:
                 else:
                     sent = os.sendfile(self.fd, first.fd, first.offset, first.size)
                     if not sent:
+                        # The file was cut while in use (decision 0024): trying again would never send more.
                         raise ConnectionAbortedError("log file is shorter than the slice to send")
                     advance_file(out, sent)
                 budget -= sent
@@ -143,6 +144,7 @@ class SocketTransport:
             if not isinstance(item, (bytes, bytearray, memoryview)) or len(batch) == _IOV_MAX:
                 break
             batch.append(item)
+        # The rest, often a slice of a file, follows at once: the kernel should not send a short packet before it.
         flags = socket.MSG_MORE if len(batch) < len(out) else 0
         sent = left = self._sock.sendmsg(batch, (), flags)
         for item in batch:

@@ -84,7 +84,7 @@ def alter_user_scram_credentials_handler(credentials: ScramCredentials) -> Handl
 
 
 def _refuse(request: Request, body: Message) -> Work:
-    """Answer who may not describe credentials, as often as there are users; of all users, Kafka does not at all.
+    """Refuse to describe credentials, with a result for each named user. For all users, Kafka sends no answer.
 
     Follows: Kafka `DescribeUserScramCredentialsRequest.getErrorResponse`.
     """

@@ -1,4 +1,4 @@
-"""Key stores and trust stores: the broker's key with its certificates, and those whom it trusts.
+"""Key stores and trust stores: the broker's key with its certificates, and the certificates that it trusts.
 
 A store is read (`pem_stores`, `pkcs12_stores`), checked and only then given to an `ssl.SSLContext`, so that a mistake
 is told with the file, what was found and what was expected. No error and no `repr` shows a key or a password.
@@ -126,7 +126,7 @@ def _public_bytes(key: object) -> bytes:
 
 
 def subject(certificate: x509.Certificate) -> str:
-    """Return whom a certificate is of, for errors."""
+    """Return the subject of a certificate, for errors."""
     try:
         return repr(certificate.subject.rfc4514_string())
     except ValueError:

@@ -82,7 +82,7 @@ class SocketListener:
         self._give_up_spare()
 
     def stop(self) -> None:
-        """Accept nobody until `start`; the kernel keeps clients waiting."""
+        """Accept no connection until `start`; the kernel keeps clients waiting."""
         if self._accepting:
             self._accepting = False
             self._loop.remove_reader(self._sock.fileno())

@@ -209,7 +209,7 @@ def _check_protocol(name: str, protocol: str | None) -> None:
 def _check_who_comes_in(
     listener: ListenerConfig, values: Mapping[str, Any], texts: Mapping[str, str]
 ) -> None:
-    """Refuse a listener that others than this machine can reach and where nobody says who they are."""
+    """Refuse a listener that other machines can reach and that does not authenticate its clients."""
     if _is_loopback(listener.address.host) or listener.sasl is not None:
         return
     if listener.is_encrypted and client_auth(listener.name, values, texts) == REQUIRED:

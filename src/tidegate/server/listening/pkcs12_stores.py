@@ -22,7 +22,7 @@ _SEQUENCE = b"\x30"
 
 
 def pkcs12_key_store(*, source: str, location: str, data: bytes, password: str | None) -> KeyStore:
-    """Return the key in a file and its certificates: its own, who signed that, and so on. Raises `ConfigError`.
+    """Return the key in a file and its certificates: its own, that of its signer, and so on. Raises `ConfigError`.
 
     source: setting and file, for errors. Where there are several keys, the first counts.
     """
@@ -82,7 +82,7 @@ def _read(
 
 
 def _chain(own: x509.Certificate, others: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-    """Return a certificate, the one of who signed it, and so on, as far as they are there."""
+    """Return a certificate, that of its signer, and so on, as far as they are there."""
     by_name = {each.subject.public_bytes(): each for each in others}
     chain = [own]
     while chain[-1].issuer != chain[-1].subject:

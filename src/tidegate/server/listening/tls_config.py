@@ -70,7 +70,7 @@ class TlsConfig:
     notices: tuple[str, ...] = ()
 
     def principal(self, der: bytes | None) -> str:
-        """Return the name of whoever has shown this certificate (DER), None for none.
+        """Return the principal of a certificate in DER; None stands for a client without a certificate.
 
         Raises `NoRuleError` where no rule is for it: Kafka closes the connection then.
         Follows: Kafka `DefaultKafkaPrincipalBuilder`, `SslTransportLayer.peerPrincipal`.

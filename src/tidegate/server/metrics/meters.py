@@ -40,7 +40,7 @@ HISTOGRAM_NUMBERS = ("Count", "Min", "Max", "Mean", "StdDev", *(name for name, _
 
 
 class Meter:
-    """Rates of a count that somebody else keeps: the mean since the beginning, and three that decay.
+    """Rates of a count that is kept elsewhere: the mean since the beginning, and three that decay.
 
     unit_ns: of what time the rates are, a second unless given.
     """

@@ -66,6 +66,7 @@ class Decider:
             answer = exchange.answer
             assert isinstance(answer, FetchAnswer)
             assert answer.response is not None
+            # Kafka's value (B§6.3.2): four bytes and the body, but not the response header.
             exchange.fetch_bytes = 4 + answer.response.body_size
             exchange.lag, exchange.lag_bytes = answer.lag, answer.lag_bytes
             exchange.row_flags |= FETCHED
@@ -97,7 +98,7 @@ class Decider:
         byte_ms = max(exchange.produce_ms, exchange.fetch_ms)
         throttle_ms = max(request_ms, byte_ms)
         if throttle_ms <= 0:
-            return  # below 0: nobody is told of it (B§2.1)
+            return  # it has wrapped: 0 or less does not throttle, and a fetch keeps its data (B§2.1)
         max_ms = self._extensions.throttle_max_ms
         if max_ms and throttle_ms > max_ms:
             throttle_ms = max_ms
@@ -107,6 +108,7 @@ class Decider:
             _log_observed(user, client_id, throttle_ms)
         else:
             exchange.throttle_ms = throttle_ms
+        # Whatever levels are in use (B§6.3.4): under a request quota alone the byte rate becomes negative, as in Kafka.
         if exchange.fetch_bytes >= 0 and not exchange.row_flags & OBSERVED_ONLY:
             self._fetch.unrecord(user, client_id, exchange.fetch_bytes, now_ms)
         if byte_ms <= request_ms:

@@ -18,7 +18,7 @@ class TurnEnd(Enum):
     FAILED = "failed"
     """It was not done: answers are asked for what to send then."""
     BROKEN = "broken"
-    """By an error of ours nobody knows how far it came: those who have a part in it get no answer."""
+    """An error of ours ended it at an unknown point: requests that have a part in it get no answer."""
 
 
 class SlicedWork:

@@ -4,15 +4,15 @@
 
 One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Requests are served in
 turns, one of each connection that has one: all are handled first and all answers sent then (decision 0023). A client
-that is woken by the first finds the others, where it would be woken by each, at the expense of the sender. Who has sent
-many requests has one served a turn, between those of the others (decision 0041).
+that wakes at the first answer finds the others, too; waking it for each would cost the broker time. A connection with
+many requests has one served in each turn, between those of the other connections (decision 0041).
 
 Handlers never measure time and never decide: that happens here and nowhere else. Time in the handler and time receiving
 and sending are charged to `request_percentage` (B§4.2); waiting in a long poll is not. What a turn takes for all of its
-requests together, such as deciding and recording them, they share equally, as network time (decision 0053). What
-sending took is known when the answer has left: it is charged with the connection's next request, or when it closes, and
-that share with it (decision 0040). A handler that is a generator works in slices (`slices`), the first
-of them at once; it is charged what they took.
+requests together, such as deciding and recording them, they share equally, as network time (decision 0053). The time
+of sending is known when the answer has left: it is charged, with that share, with the connection's next request, or
+when the connection closes (decision 0040). A handler that is a generator works in slices (`slices`), the first of them
+at once; the request is charged for their time.
 
 Follows: B§6.2-6.6.
 """
@@ -51,7 +51,7 @@ __all__ = ["Front"]
 _log = logging.getLogger("tidegate.server")
 
 WAITING_NS = 1_000_000
-"""How long at least those are served in a turn who have waited for it, however long the ready sockets took."""
+"""Least time in a turn for requests that waited for it, in ns, however long the ready sockets took."""
 
 # Names of their own: looked up in their class they take 100 ns each in Python 3.11.
 _DONE = TurnEnd.DONE
@@ -66,7 +66,7 @@ class Front:
     """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`.
 
     turns, requests: how many turns there were, and what is counted of requests.
-    at_ns: in a turn, since when the time is nobody's yet; 0 outside of it.
+    at_ns: in a turn, the start of the time that is not charged yet; 0 outside of it.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Front:
     # --- ChannelOwner ---------------------------------------------------------------------------------------------
 
     def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
-        """Serve one request: at once, or where that may be at the end of the turn."""
+        """Serve one request. An answer that is ready leaves at the end of the turn; outside of a turn, at once."""
         try:
             header = decode_request_header(frame)
         except UnsupportedVersionError as error:
@@ -132,12 +132,14 @@ class Front:
         exchange = Exchange(channel, header, len(frame), started_ns)
         quotas = self._quotas
         quotas.start_request(channel.connection, header)
+        # Outside of a turn the answer leaves at once: the handler must not put its work off (decision 0041).
         turn = self._turn if self._in_turn else None
         request = Request(header, frame, channel.connection, quotas, self._wall_ms(), turn)
         try:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
                 result = self._later.start_work(exchange, request, quotas, result)
+            # There is nothing to wait for: answer in this turn, and not later as a long poll.
             if isinstance(result, Deferred) and result.is_complete:
                 result = result.answer()
                 if result.error is not None:
@@ -148,6 +150,8 @@ class Front:
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
+            # The unfinished work keeps `quotas`, which remembers its mutations (B§5.2). The answers that were put off
+            # for this request leave now, because its own answer may take long (decision 0041).
             self._quotas = self.new_quotas()
             channel.flush()
             return
@@ -172,6 +176,7 @@ class Front:
     def on_waiting(self, channel: Channel) -> None:
         """Serve the channel's next request in the next turn."""
         self._waiting.append(channel)
+        # In a turn the poller learns it from `finish_turn`.
         if not self._in_turn:
             self._poller.wake()
 
@@ -188,14 +193,14 @@ class Front:
             self._charge_sending(channel, self._now_ms())
 
     def on_closed(self, channel: Channel) -> None:
-        """Forget the channel, when it has paid for its last answer."""
+        """Charge the channel for its last answer, then forget it."""
         self._charge_sending(channel, self._now_ms())
         self.channels.pop(channel, None)
         self.muting.forget(channel)
         self._on_closed(channel)
 
     def new_quotas(self) -> EngineQuotas:
-        """Return what the handler of a next request asks, while that of an earlier one still works."""
+        """Return the quota interface for the next request; an earlier, unfinished one keeps its own."""
         asked = self._at_controller or self._recorder
         note_mutation = None if asked is None else asked.mutation
         return EngineQuotas(self._managers, self._mutations, note_mutation, self._now_ms)
@@ -219,7 +224,7 @@ class Front:
         self._shared_ns = now_ns - since_ns
 
     def finish_turn(self, until_ns: int) -> bool:
-        """Serve who waits for this turn, end it, and decide and send what was handled, in the order of the requests.
+        """Serve waiting channels, end the turn, then decide and send what was handled, in the order of the requests.
 
         What handlers put off is handler time of the requests that have a part in it, each in proportion to its bytes.
         One write puts the rows of all into the usage record before the first answer leaves.
@@ -245,6 +250,7 @@ class Front:
             self._go_on_with(channel, channel.serve_next)
             self.at_ns = now_ns = self._monotonic_ns()
             if now_ns >= until_ns:
+                # In front of the channels that asked in this turn: these have just been served.
                 self._waiting[:0] = waiting[number + 1 :]
                 if len(self._waiting) > BATCH and now_ns >= self._scans.next_ns:
                     self._reorder_waiting(now_ns)
@@ -287,6 +293,8 @@ class Front:
         """
         since_ns = self.at_ns or self._monotonic_ns()
         now_ms = self._now_ms()
+        # All rows are written before the first answer leaves: an answered request is in the record, however the broker
+        # ends (decision 0026).
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
         try:
             self._count(recorded)
@@ -295,17 +303,20 @@ class Front:
             if self._recorder is not None:
                 self._recorder.commit()
         except Exception as error:
+            # Without its row no answer may leave.
             for exchange in recorded:
                 self._cannot_answer(exchange, error)
             return
         if not recorded:
             return
         now_ns = self._monotonic_ns()
+        # The rows are written by now, so that this time is charged later, with sending (decisions 0040, 0053).
         share_ns = (self._shared_ns + now_ns - since_ns) // len(recorded)
         for exchange in recorded:
             now_ns = self._send(exchange, now_ns, share_ns)
         for exchange in recorded:
             channel = exchange.channel
+            # A channel that is read and has nothing buffered, the usual case, continues by itself.
             if channel.pending or channel.put_off_bytes or not channel.reading:
                 self._go_on_with(channel, channel.listen)
 
@@ -341,10 +352,12 @@ class Front:
             response = answer.response
             if response is not None:
                 if exchange.throttle_ms and exchange.fetch_bytes >= 0:
+                    # B§6.3.4. The records are not sent, so that the files they lie in must be released here.
                     assert isinstance(answer, FetchAnswer)
                     discard(response.buffers)
                     response = answer.empty()
                 elif answer.settle is not None:
+                    # Only now is it sure that the client gets its data: a fetch session may advance (decision 0089).
                     answer.settle(response)
                 if exchange.throttle_ms:
                     response.set_throttle_time_ms(exchange.throttle_ms)
@@ -361,7 +374,7 @@ class Front:
     def _send(self, exchange: Exchange, since_ns: int, share_ns: int) -> int:
         """Send an answer and mute its channel; return when that was done.
 
-        Its connection owes the time since `since_ns`, and `share_ns`; nobody does where there is no answer.
+        Its connection is charged for the time since `since_ns`, and `share_ns`; without an answer, nothing is charged.
         """
         channel = exchange.channel
         try:
@@ -378,6 +391,7 @@ class Front:
                     left = channel.send(response.buffers)
             if left:
                 channel.held &= ~ANSWER_DUE
+            # B§6.6: the answer first, then the mute, in every version (KIP-219).
             if exchange.throttle_ms and not channel.closed:
                 self.muting.start(channel, exchange.throttle_ms, exchange.muted_by)
             now_ns = self._monotonic_ns()
@@ -423,6 +437,7 @@ class Front:
         exempt. A connection that is closed without an answer is not charged for receiving.
         """
         channel, answer = exchange.channel, exchange.answer
+        # A Produce without a response has acks=0: exempt (B§6.4), also when it fails and closes its connection.
         exempt = (
             answer.charge is _EXEMPT
             or (answer.charge is _PRODUCE and answer.response is None)

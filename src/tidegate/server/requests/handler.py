@@ -91,7 +91,7 @@ class Connection:
     local_host: str
     local_port: int
     user: str = "ANONYMOUS"
-    """The name of the client's principal: whom quotas see (B§6.1)."""
+    """The name of the client's principal: the user of quotas (B§6.1)."""
     software: tuple[str, str] = ("", "")
     """Name and version of the client's software, as its ApiVersions has them."""
     recorded: Any = None
@@ -99,7 +99,7 @@ class Connection:
     at_controller: "Connection | None" = None
     """The connection as the controller's usage record has it, once something was forwarded to another node."""
     authorizer: Authorizer | None = None
-    """What the user may do; None where everybody may do everything."""
+    """The rights of users; None where every user may do everything."""
     throttled_ms: int = 0
     """For how long in all it has been, or will have been, muted for a throttle."""
     owner: str = field(init=False)
@@ -295,7 +295,7 @@ class Deferred:
 
     The handler keeps it and calls `complete` once, on the event loop. Where there is something to give up, it sets
     `on_cancel`, which is called at most once, when the connection goes away before. Without one the work is under way
-    (a group commit): it is completed, and charged, whoever may have left.
+    (a group commit): it is completed, and charged, even if the client has left.
     """
 
     __slots__ = ("_make", "_on_ready", "cancelled", "given", "on_cancel")

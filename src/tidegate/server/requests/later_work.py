@@ -3,13 +3,13 @@
 The front hands them over. Each goes on in later turns of the loop (`slices`), until there is an answer
 or an error, which the front is given.
 
-What work in slices has read and made so far lies in memory until it is done, and all that is under way takes turns:
-many clients that ask for much at once would have all of it there together. How much that is, nobody counts; it grows
-with the time that the work took (`BYTES_PER_S`). Where that of all is too much, `WORKS_AT_ONCE` of them go on, and one
-of each principal, whatever the others have under way. The rest go on when one of these is done: the one that has taken
-the least time first. New ones begin with a shorter slice then, which is enough for what is asked for ordinarily; past
-twice as much they do not begin. They are shorter, too, where many clients ask for much at the same moment: others wait
-for all their first slices. Slices are served in rounds over principals.
+Unfinished work keeps in memory what it has read and made so far, and all unfinished work takes turns: large requests of
+many clients would all be in memory together. That memory is not counted, but estimated from the time that the work has
+taken (`BYTES_PER_S`). Past the bound, `WORKS_AT_ONCE` pieces of work continue, and at least one of each principal. The
+rest waits until one of these is done; the piece that has taken the least time is next. New work then begins with a
+shorter slice, which is enough for an ordinary request; past twice the bound it does not begin. First slices are
+shorter, too, when many clients send large requests at the same moment, because other clients wait for all of them.
+Slices are served in rounds over principals (decision 0095).
 """
 
 from collections import Counter, deque
@@ -30,11 +30,11 @@ BYTES_PER_S = 1_000_000_000
 """The memory that work in slices takes in a second of its time, at most. Measured: 40 to 160 MB for requests with
 arrays of 99,000 elements and answers of 400 MB; 500 to 630 MB for an OffsetFetch of 16 MB of metadata."""
 WORKS_AT_ONCE = 4
-"""So many go on, a slice each in turn, where there is memory for no more."""
+"""Pieces of work that continue past the memory bound, a slice each in turn."""
 SHORT_SLICE_NS = 300_000
-"""How long a first slice is where there is memory for no more, or were many of them."""
+"""Length of a first slice past the memory bound, or after many first slices, in ns."""
 FIRST_SLICES_NS = 8_000_000
-"""So long first slices may be together before they are short: a quarter of the time that goes by is taken off that."""
+"""Time of recent first slices above which they become short, in ns. A quarter of the elapsed time is subtracted."""
 _PAST_PER_FIRST = 4
 NO_FRAME = memoryview(b"")
 """What a request has for a frame that is no longer its own."""
@@ -82,8 +82,10 @@ class LaterWork:
         """
         request.turn = None
         if exchange.frame_bytes <= COPIED_FRAME_BYTES:
+            # The frame lies in the receive buffer of all channels, which the next receive overwrites.
             request.frame = memoryview(bytes(request.frame))
         begun_ns = exchange.started_ns
+        # Only many first slices at about the same moment are shortened (decision 0095): the sum shrinks with time.
         self._first_ns = max(self._first_ns - (begun_ns - self._first_at_ns) // _PAST_PER_FIRST, 0)
         self._first_at_ns = begun_ns
         slice_ns = SLICE_NS if self._first_ns < FIRST_SLICES_NS else SHORT_SLICE_NS
@@ -117,6 +119,7 @@ class LaterWork:
 
         def add() -> None:
             if not self._closed:
+                # A thread has worked for this request alone: it unpacks batches for ListOffsets (decision 0110).
                 if wait is not None and wait is not UNFINISHED and wait.charged_ns:
                     exchange.handler_ns += wait.charged_ns
                     self._held_ns += wait.charged_ns
@@ -147,6 +150,7 @@ class LaterWork:
         """Run one more slice, unless others have to be done first; return whether there is none after it."""
         is_too_much = self._held_ns > self._most_ns and self._active > WORKS_AT_ONCE
         if is_too_much and self._active_by[owner] > 1:
+            # Not where it is the only work of its principal: the others could delay it without end.
             self._take_off(owner)
             self._put_back[exchange] = None
             return True
@@ -167,6 +171,7 @@ class LaterWork:
                 return
             del self._put_back[exchange]
             if exchange.handler_ns or not exchange.channel.closed:
+                # Work that has begun goes on without its client: leaving evades no charge.
                 self._add(exchange)
             else:  # it has not begun, and its client has left
                 exchange.work.request.frame = NO_FRAME
@@ -192,6 +197,7 @@ class LaterWork:
         if isinstance(result, Wait):
             self._go_on_later(exchange, result)
             return True
+        # `handler_ns` is what this work has added to `_held_ns`, slice by slice.
         self._held_ns -= exchange.handler_ns
         exchange.mutation = work.quotas.mutation
         work.request.frame = NO_FRAME
@@ -228,6 +234,7 @@ class LaterWork:
     def _resume_later(self, resume: Callable[[], None]) -> None:
         """Call `resume` in a later turn; thousands may be woken at once, by an append or a sync."""
         self._resumed.append(resume)
+        # One task for all, which resumes many in a turn: of tasks, `Slices` runs only one in each.
         if not self._resuming:
             self._resuming = True
             self._slices.schedule(self._resume_some)

@@ -170,6 +170,7 @@ class Recorder(Appender):
         """Return an id that no connection of this node has had."""
         number = self._connection_id
         if number >= self._directory.reserved:
+            # Numbers are reserved on disk in blocks: after `kill -9` some are left out, but none is used twice.
             self._directory.reserve(number)
         self._connection_id = number + 1
         return number
@@ -234,6 +235,7 @@ class Recorder(Appender):
         self._record_requests()
         repeated = self._segment is not None and self._at > 0 and self._swept == self._here()
         if repeated and now_ms >= self._swept_ms:
+            # The next row takes the place of the last sweep's, in the file too if that is written already.
             self._at -= ROW_BYTES
             self._written = min(self._written, self._at)
         self._write("expire", now_ms)
@@ -259,6 +261,7 @@ class Recorder(Appender):
             connection = channel.connection
             header = request.header
             client = connection.recorded
+            # Headers share one string for each client id, so that identity settles the usual case; `_client` compares.
             if client is None or client.client_id is not header.client_id:
                 client = self._client(connection, header)
             now_ms = request.now_ms
@@ -386,6 +389,7 @@ class Recorder(Appender):
                     self.snapshot(at_ms, tags["user"], tags["client-id"], text)
                     rows += 1
                 yield
+                # Without its last row a reader does not use the snapshot.
                 if managers.callback is not None or self._gaps != self._snapshot_gaps:
                     return
             self.snapshot(now_ms(), None, None, ends(rows))
@@ -539,6 +543,7 @@ class ControllerRecord:
         if self._recorder is None:
             return
         if connection.at_controller is None:
+            # Each record numbers its connections by itself: this node's id may be another connection's there.
             number = self._recorder.next_connection_id()
             connection.at_controller = replace(connection, id=number, recorded=None)
         self._uncommitted = True

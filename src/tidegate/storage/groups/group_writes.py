@@ -209,12 +209,14 @@ class GroupWrites:
             before.change = change
             before.on_over.append(on_over)
             return
+        # Changes that are journaled from now on come after this one in the database: the order of the calls.
         self._batch.is_open = False
         self._gathered.append(entry)
         self._waiting += 1
         named = change.group_ids
         self._waiting_of.update(named)
         if self._groups:
+            # A later state must not be merged into an entry that comes before this change.
             for name in named:
                 self._groups.pop(name, None)
         if group_id is not None:
@@ -240,6 +242,7 @@ class GroupWrites:
             for unit, is_written in zip(self._writing, self._written, strict=True)
             if isinstance(unit, _Batch) and not is_written
         ]
+        # Batches that failed come first: nothing overtakes them, as in `_refuse_waiting`.
         return all(self._write_in_order([*unwritten, *self._gathered]))
 
     # --- the journal
@@ -251,6 +254,7 @@ class GroupWrites:
             return False
         if group is None:
             if change.group_id in self._waiting_of:
+                # An earlier change of the group waits for the database: this one must not be kept before it.
                 return False
             owner = change.owner if change.is_new else None
             record = encode_positions(change.group_id, change.positions, change.topic_ids, owner)
@@ -336,12 +340,14 @@ class GroupWrites:
         if not unwritten:
             self._plan()
         for entry, is_written in over:
+            # Last, because a callback may add changes: everything above is up to date for them.
             for on_over in entry.on_over:
                 on_over(is_written)
 
     def _refuse_waiting(self, unwritten: list[_Batch]) -> list[tuple[_Entry, bool]]:
         """Write batches again later, before anything else; return what has waited behind them, which is refused."""
         assert self._scheduler is not None
+        # Written now, they would overtake an unwritten batch, which would undo them later (decision 0113).
         entries = [unit for unit in self._gathered if isinstance(unit, _Entry)]
         batches = [unit for unit in self._gathered if isinstance(unit, _Batch)]
         self._gathered = deque([*unwritten, *batches])
@@ -384,6 +390,7 @@ class GroupWrites:
                 written = [False] * len(units)
             self._written = written
         finally:
+            # Before the files: no client waits for a checkpoint, which waits for the disk.
             self._scheduler.call_soon_threadsafe(self._over, self._written)
         self._look_after_files(units, written)
 
@@ -426,6 +433,7 @@ class GroupWrites:
         """Write one change, or a batch in several transactions, the last of which says that all is written."""
         last: list[GroupChange] = []
         for part in unit.parts():
+            # Without the number: if the process ends in between, the next start takes the whole batch from the journal.
             if last and not self._applied(last, None):
                 return False
             last = part

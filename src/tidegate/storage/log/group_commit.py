@@ -45,7 +45,7 @@ class GroupCommit:
     def __init__(
         self, worker: Executor, sync: SyncFile, *, metadata: Path, on_failed: Callable[[], None]
     ) -> None:
-        """Make one that collects until `start`.
+        """Collect requests until `start`.
 
         metadata: the file in which a log's topic may be new; synced with the log's own name.
         on_failed: called on the loop when a log has failed.
@@ -62,7 +62,7 @@ class GroupCommit:
         self._closed = False
 
     def start(self, scheduler: Scheduler) -> None:
-        """Begin with what was asked for so far."""
+        """Begin to sync, with the logs that were asked for so far."""
         self._scheduler = scheduler
         self._begin_soon()
 
@@ -94,7 +94,7 @@ class GroupCommit:
         self._waiters.append(on_over)
 
     def close(self) -> None:
-        """Begin no more rounds; nobody who waits is called."""
+        """Begin no more rounds; waiting callbacks are not called."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -127,8 +127,9 @@ class GroupCommit:
         self._worker.submit(self._sync_sealed, log, segment.base_offset, log.end_offset, file)
 
     def _begin_soon(self) -> None:
-        """Begin a round in the next turn, so that all who ask in this one share it."""
+        """Begin a round in the next turn, so that all requests of this turn share it."""
         if self._asked and not self._busy and self._scheduler is not None:
+            # Until `_over`: what is asked for while the disk works makes up the next round.
             self._busy = True
             self._scheduler.call_soon(self._begin)
 
@@ -155,6 +156,7 @@ class GroupCommit:
         try:
             for job in jobs:
                 if self._succeeds(job) and job.end_offset > job.log.recovery_point:
+                    # Before `_over` is scheduled: those that wait compare it on the loop.
                     job.log.recovery_point = job.end_offset
         finally:
             self._scheduler.call_soon_threadsafe(self._over, waiters)
@@ -167,6 +169,7 @@ class GroupCommit:
             for file in job.files:
                 self._sync(file.fd)
             if job.new_names:
+                # A synced file is lost all the same if its name is not on the disk, or its topic's row.
                 for path in (job.log.directory, job.log.directory.parent, self._metadata):
                     sync_path(path)
         except OSError as error:
@@ -177,6 +180,7 @@ class GroupCommit:
     def _sync_sealed(self, log: PartitionLog, base_offset: int, end_offset: int, file: SegmentFile) -> None:
         """Sync a closed segment; where all before it is synced too, all before `end_offset` is."""
         job = _Job(log=log, files=[file], end_offset=end_offset, new_names=False)
+        # Only without a gap: an earlier segment may not be synced yet.
         if self._succeeds(job) and base_offset <= log.recovery_point < end_offset:
             log.recovery_point = end_offset
 
@@ -192,6 +196,7 @@ def _job(log: PartitionLog) -> _Job | None:
     if log.deleted:
         return None
     try:
+        # This also writes what the turn has gathered, so that the files hold all records before `end_offset`.
         files = log.unsynced_files()
     except OSError as error:  # no descriptor left: what waits is refused, the next round may succeed
         name = log.directory.name

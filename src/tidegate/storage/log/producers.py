@@ -204,12 +204,14 @@ class Producers:
         else:
             if state.epoch != epoch:
                 state.epoch = epoch
+                # Sequences begin anew with an epoch: a batch of the earlier one must not pass for a repetition.
                 state.batches.clear()
             if state.owner != owner:
                 memory.hand_over(state, owner)
         if state.period != memory.period:
             memory.hear(state)
         batches = state.batches
+        # Already a row of the snapshot: `save` packs thousands of them without a loop in Python.
         batches.append(
             (
                 producer_id,
@@ -223,6 +225,7 @@ class Producers:
             )
         )
         if len(batches) > REMEMBERED_BATCHES:
+            # The size stays the same, and need not be counted.
             del batches[0]
         else:
             memory.resize(state)

@@ -94,8 +94,10 @@ def open_log(
     walk = _Walk(log.producers, 0, settings.index_interval_bytes, progress or Progress())
     base_offset = segments[0].base_offset
     walk.producers_from = _load_snapshot(log, base_offset)
+    # A finished write survives the process, but not the machine (decision 0020).
     sound_to = segments[-1].base_offset if trust_writes else recovery_point
     segments = _recover_segments(segments, walk, sound_to=sound_to, rebuild=not trust_writes)
+    # A stored start can lie past the end, where the machine went down and records were lost.
     start_offset = min(max(base_offset, start_offset), walk.end_offset)
     log.set_segments(segments, start_offset=start_offset, end_offset=walk.end_offset)
     if recovery_point > log.end_offset:
@@ -103,12 +105,14 @@ def open_log(
         _logger.error("%s: %s at the end of the log", directory.name, lost)
     log.recovery_point = min(max(recovery_point, base_offset), walk.end_offset)
     if _drop_snapshots_past(log) and walk.producers_from > walk.end_offset:
+        # The snapshot knows batches that were cut: a retry would be answered with an offset that does not exist.
         _rebuild_producers(log)
     return log
 
 
 def reopen_log(log: PartitionLog) -> None:
     """Open a log anew from its files, after a write that failed. Raises `OSError`, `LogDamagedError`."""
+    # Gathered batches have offsets, but are not in the file: their requests are answered with error 56 (decision 0023).
     log.segments[-1].drop_gathered()
     problem = log.problem()
     if problem is not None:
@@ -198,9 +202,11 @@ def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, re
             whole = _walk_all(segment, walk)
             if not whole or walk.end_offset != next_base:
                 if sound:
+                    # Not torn by a crash, but lost since. Cutting the log here would hide that (decision 0024).
                     raise _damage(segment, walk.end_offset, next_base)
                 _cut(segment)
                 _delete_rest(segments[at + 1 :], walk)
+                # The log ends here, so that this segment is the newest: it is not sealed.
                 return segments[: at + 1]
             segment.add_time_entry()
             segment.flush_indexes()
@@ -243,6 +249,7 @@ def _walk_all(segment: Segment, walk: _Walk) -> bool:
 def _walk_end(segment: Segment, walk: _Walk) -> bool:
     """Walk the newest segment from where its indexes end; return False where something in it is torn."""
     sound = segment.times.load()
+    # In this order, because both must be loaded, even if the first is damaged.
     sound = segment.offsets.load() and sound
     segment.size = segment.file_size()
     start = _start_of_walk(segment, walk.producers_from) if sound else 0
@@ -259,6 +266,7 @@ def _walk_from(segment: Segment, walk: _Walk, start: int) -> bool:
         segment.max_time_ms = NO_TIME
     segment.size = start
     walk.end_offset = segment.base_offset
+    # An empty file cannot be mapped.
     if start < file_size:
         with (
             mmap.mmap(segment.written_file().fd, file_size, prot=mmap.PROT_READ) as mapped,
@@ -294,6 +302,7 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
         header = HEADER.unpack_from(view, position)
         offset, length, _, magic, crc, _, last_delta, _, max_time_ms, producer_id, epoch, sequence, _ = header
         size = length + OVERHEAD_BYTES
+        # Before the CRC, which covers as many bytes as the header says: in a torn batch that is any number.
         if (
             size < HEADER_BYTES
             or position + size > end

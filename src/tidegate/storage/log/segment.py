@@ -23,7 +23,7 @@ from tidegate.wire.batch import (
 
 __all__ = ["DELETED_SUFFIX", "RECENT_BATCHES", "Segment", "segment_path"]
 
-RECENT_BATCHES = 512  # positions of the newest batches kept in memory: who reads at the end needs no search
+RECENT_BATCHES = 512  # positions of the newest batches kept in memory: a read at the end needs no search
 DELETED_SUFFIX = ".deleted"
 _WALK_BYTES = 8192
 _CHECKED_AT_ONCE = 100  # headers
@@ -107,6 +107,7 @@ class Segment:
         fd = self.written_file().fd
         position = self.size
         if os.pwrite(fd, batch, position) != size:
+            # A short write, which a full disk causes: the next write succeeds or says why not.
             self._write_rest(fd, batch)
         self.record_batch(position, size, base_offset, last_offset, max_time_ms, interval)
 
@@ -123,6 +124,7 @@ class Segment:
         first = not self._unwritten
         if first:
             self._unwritten_at = self.size
+        # A copy: the buffer of the frame is used again before the turn ends (decision 0023).
         self._unwritten.append(bytes(batch))
         self.record_batch(self.size, size, base_offset, last_offset, max_time_ms, interval)
         return first
@@ -217,6 +219,7 @@ class Segment:
                     position += at
                     continue
             break
+        # No batch begins where the index says: walk from the start, which needs no index.
         return self.size if not start or position == self.size else self._walk_to(offset, 0)
 
     def batch_size(self, position: int) -> int:
@@ -324,6 +327,7 @@ class Segment:
         except FileNotFoundError:
             return f"{self.name} was deleted while in use"
         if not found.st_nlink:
+            # An open file survives its name: acknowledged records in it could never be read again (decision 0024).
             return f"{self.name} was deleted while in use"
         return (
             f"{self.name} was truncated to {found.st_size} of {size} bytes while in use"
@@ -338,6 +342,7 @@ class Segment:
         """
         self.let_go()
         aside = []
+        # The log file last: a segment without its indexes can be recovered, indexes alone are of no use.
         for path in (self.times.path, self.offsets.path, self.path):
             with contextlib.suppress(FileNotFoundError):
                 aside.append(path.rename(path.with_name(path.name + DELETED_SUFFIX)))

@@ -99,7 +99,7 @@ class StoredTopic:
         """The principal that states count for that were found in the topic's files: its owner, else the topic itself.
 
         A tenant can create many topics: they count as one. Topics without an owner, or with several, count each for
-        themselves: what is found there may be anybody's.
+        themselves: any principal may have written what is found there.
         """
         if len(self.owners) == 1:
             ((owner, partitions),) = self.owners.items()
@@ -139,6 +139,7 @@ class MetadataStore:
         try:
             self._prepare()
             self._writer.prepare()
+            # `look_after_files` compares it: a file put in this one's place has another.
             self._inode = os.stat(path).st_ino
         except sqlite3.Error as error:
             self.close()
@@ -190,6 +191,7 @@ class MetadataStore:
         try:
             _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if moved < frames and self.recent_bytes() > _MOST_RECENT_BYTES:
+                # With the lock held nothing is added: all is moved, and the file begins anew (decision 0101).
                 with self._writing:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
@@ -225,6 +227,7 @@ class MetadataStore:
         if not tables:
             db.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")  # only before there is anything in the file
         db.execute("PRAGMA journal_mode=WAL")
+        # Before the first change, which would overwrite the frames that are looked at (decision 0112).
         self._report_damage()
         self._connection.prepare()
         if not tables:
@@ -236,6 +239,7 @@ class MetadataStore:
             raise self._unusable(f"its schema version is {version}, expected {_SCHEMA_VERSION}")
         elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise self._unusable(damage)
+        # These tables came after the schema version: a file of an earlier version gets them here.
         db.execute(_GROWING)
         db.execute(_TOPIC_OWNERS)
         db.execute(PENDING_TABLE)
@@ -300,6 +304,7 @@ class MetadataStore:
 
     def take_producer_ids(self) -> range:
         """Return producer ids that were never given out before."""
+        # Stored before any id is used: after `kill -9` the rest of a block is left out, but no id is given twice.
         first = int(self.meta("next_producer_id") or 0)
         self.set_meta("next_producer_id", str(first + PRODUCER_ID_BLOCK))
         return range(first, first + PRODUCER_ID_BLOCK)
@@ -348,6 +353,7 @@ class MetadataStore:
             for owner, partitions in topic.owners.items():
                 self._run("INSERT INTO topic_owners VALUES (?, ?, ?)", (topic.topic_id, owner, partitions))
             if on_disk is not None:
+                # After a kill, partitions from here on may lack a directory without being lost (decision 0024).
                 self._run("INSERT OR REPLACE INTO growing_topics VALUES (?, ?)", (topic.topic_id, on_disk))
 
     def growing_topics(self) -> dict[str, int]:
@@ -355,7 +361,7 @@ class MetadataStore:
         return dict(self._run("SELECT topic_id, partitions FROM growing_topics").fetchall())
 
     def forget_growing_topic(self, topic_id: str) -> None:
-        """All partitions of a topic have their directories."""
+        """Note that all partitions of a topic have their directories."""
         self._change("DELETE FROM growing_topics WHERE topic_id=?", (topic_id,))
 
     def delete_topic(self, topic: StoredTopic) -> None:

@@ -79,7 +79,7 @@ class Topics:
     def __init__(
         self, data_dir: Path, store: MetadataStore, config: StorageConfig, *, remove: Callable[[Path], None]
     ) -> None:
-        """Make an empty view. `remove` deletes a directory that nobody needs any more, in its own time."""
+        """Make an empty view. `remove` deletes a directory that is no longer needed, in its own time."""
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[str, Topic] = {}
         self.version = 0
@@ -250,7 +250,7 @@ class Topics:
 
     @staticmethod
     def _take_back(change: Callable[[], None]) -> None:
-        """Change the store where a failure changes nothing for anybody: the next start sees to it."""
+        """Change the store; log a failure, which the next start repairs."""
         try:
             change()
         except StorageError as error:
