@@ -31,7 +31,7 @@ _WRITTEN_OUT = {
     r"\z": r"(?:\Z)",
     "$": r"(?:(?=(?:\r\n|(?<!\r)\n|[\r\x85\u2028\u2029])?\Z))",  # also before a last line end
 }
-"""What Java means by each of these, for Python. In groups, so that a quantifier may follow."""
+"""Java's meaning of each construct, written for Python, in a group so that a quantifier can follow."""
 _ESCAPE = r"\\(?:[!-/:-@\[-`{-~]|[tnrf]|x[0-9a-fA-F]{2}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})"
 _SINGLE = rf"(?:[^\\\[\]^&~|-]|&(?!&)|{_ESCAPE})"
 _PLAIN = rf"(?:{_SINGLE}-{_SINGLE}|{_SINGLE})"
@@ -41,7 +41,7 @@ _QUANTIFIER = r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})[?+]?"
 _OPENING = r"\((?:\?(?:[:=!>]|<[A-Za-z][A-Za-z0-9]*>))?(?!\?)|\|"
 _TOKEN = re.compile(rf"(?P<opening>{_OPENING})|(?P<atom>{_ATOM})(?P<quantifier>{_QUANTIFIER})?", re.DOTALL)
 _ATOMIC = ("(?=", "(?!", "(?>")
-_MOST = 10_000  # characters: nobody writes a longer pattern by hand
+_MOST = 10_000  # characters, far more than a pattern written by hand has
 
 
 class JavaPatternError(ValueError):

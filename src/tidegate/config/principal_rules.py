@@ -26,6 +26,7 @@ _PARSER = re.compile(_RULE)
 _REFERENCE = re.compile(r"\$([0-9]+)")
 _NAMED = re.compile(r"\{([A-Za-z][A-Za-z0-9]*)\}")
 _BLANKS = "".join(map(chr, range(33)))  # what Java's `String.trim` takes away
+_PATTERN_HINT = "use groups, alternatives, quantifiers, simple classes such as [^,], and (?i) only in front"
 _LONGEST = 4096  # letters of a subject: a pattern may take the square of them in steps
 
 
@@ -116,7 +117,7 @@ def _parsed(text: str) -> _Rule | None:
     try:
         pattern = java_pattern(match[2])
     except JavaPatternError as error:
-        raise ConfigError(f"pattern {match[2]!r} {error}") from error
+        raise ConfigError(f"pattern {match[2]!r} {error}", hint=_PATTERN_HINT) from error
     try:
         parts = tuple(_parts(_escaped(match[3], pattern.groups), pattern))
     except _ReplacementError as error:

@@ -212,7 +212,7 @@ class Rebalances:
             throttled_ms = member.throttled_ms
             longest_ms = max(longest_ms, throttled_ms - member.rebalance_mark_ms)
             member.rebalance_mark_ms = throttled_ms
-        # A client that is muted again and again must not hold up the whole group: one timeout more at most (L26).
+        # A client that is muted repeatedly must not hold up the whole group: one timeout more at most (L26).
         longest_ms = min(longest_ms, group.rebalance_timeout_ms() - deadline.extended_ms)
         if longest_ms <= 0:
             return False

@@ -48,7 +48,7 @@ class _Bar:
         self._stages: dict[int, tuple[int, int]] = {}
 
     def follow(self, done: threading.Event) -> None:
-        """Look again and again until `done`."""
+        """Update the bar at intervals until `done`."""
         while not done.wait(_LOOK_EVERY_SECONDS):
             self._look()
 

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Turn closed segments of one spool into Parquet, again and again; one per spool at a time."""
+    """A loop that turns closed segments of one spool into Parquet; a spool has one writer at a time."""
 
     def __init__(self, spool: Path, parquet: Path, *, node_id: int, retention_ms: int, clock: Clock) -> None:
         self._spool = spool

@@ -75,6 +75,7 @@ def test_mistakes_are_refused(rules: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         PrincipalRules.parse(rules)
     assert message in str(refused.value)
+    assert (refused.value.hint is not None) == ("pattern '" in str(refused.value))
 
 
 def test_replacements_that_cannot_be_applied_are_told() -> None:

@@ -196,7 +196,7 @@ def is_judged(row: Row) -> bool:
 def delayed_amount(row: Row) -> int:
     """Return how much of an entity was in throttled requests, at most the amount of the entity.
 
-    A fetch that is throttled again and again is in several of them, and its bytes count once.
+    A fetch that is throttled repeatedly is in several of them, and its bytes count once.
     """
     delayed: int = row["delayed_amount"]
     return min(delayed, row["amount"]) if row["quota_type"] == QuotaType.FETCH.value else delayed

@@ -6,7 +6,7 @@ about a millisecond of work, and returns its answer. The front runs the first sl
 do, and with other long work in rounds.
 
     slices = Slices(loop)
-    slices.schedule(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
+    slices.schedule(run_slice)  # is called at most once in a turn of the loop, until it returns True
 """
 
 from collections import deque

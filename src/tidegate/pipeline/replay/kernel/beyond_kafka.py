@@ -50,7 +50,7 @@ from tidegate.quota.measure.throttle import MAX_INT32, UNLIMITED
 __all__ = ["SMOOTH_FLOATS", "replay_kernel_beyond_kafka", "run_kernel_beyond_kafka"]
 
 MOST_ATTEMPTS = 1000
-"""So often a fetch is tried in closed loop: a part of it is a tenth of a quota, and every other one brings nothing."""
+"""Most attempts of a fetch in closed loop: each returns a tenth of a quota, and every other one returns nothing."""
 
 FORGIVEN = BUCKET_FLOATS
 """Column of `State.smooth_floats` beside those of a bucket: what was forgiven of the last charge."""

@@ -53,13 +53,13 @@ BACKOFF_MS = 100
 IDLE_MS = 600_000
 """A connection without a request for so long begins anew: `connections.max.idle.ms`."""
 STEP_MS = 100
-"""So long sleeps a consumer that has nothing to wait for, again and again: `retry_backoff_ms` of kafka-python."""
+"""Time between two polls of a consumer without a fetch in flight: `retry_backoff_ms` of kafka-python."""
 MOST_TOGETHER = 1 << 20
 """Bytes of one request of a client that catches up: `max.partition.fetch.bytes`, and `batch.size` of librdkafka."""
 BATCH_BYTES = 1 << 14
 """Bytes of one Produce request of such a client unless it `SENDS_ON`: `batch.size` of Java's producer."""
 MOST_ATTEMPTS = 100
-"""So often a fetch is tried that is throttled each time, or comes in parts."""
+"""Most attempts of a fetch that is throttled each time, or that returns in parts."""
 AT_ONCE = 1 << 20
 """Decisions in one call: less than a second."""
 
