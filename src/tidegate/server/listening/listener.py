@@ -15,6 +15,7 @@ from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import host_address
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import SocketTransport, Transport
+from tidegate.server.listening.accept_queues import bind_queues, listen_on
 from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 from tidegate.server.settings.config import ServerConfig
 
@@ -24,7 +25,7 @@ _log = logging.getLogger("tidegate.server")
 
 RESERVED_DESCRIPTORS = 256
 """Descriptors that connections leave to logs and the usage record; of a small limit a quarter."""
-_ACCEPT_BATCH = 64  # connections taken before the others get a turn,
+_ACCEPT_BATCH = 64  # connections of a queue that are accepted before others get a turn,
 _ACCEPT_S = 0.001  # and for how long: one with TLS takes 0.1 ms
 _OUT_OF_FILES_WAIT_S = 1.0
 _SPARE_HELPS = (errno.EMFILE, errno.ENFILE)
@@ -32,12 +33,13 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketListener:
-    """One listening socket. `on_accept(transport, host)` gets each new connection.
+    """One address that is listened on. `on_accept(transport, host)` gets each new connection.
 
     Where all descriptors for connections are used, `make_room(host)` may close another connection; otherwise the new
     one is closed. A spare descriptor is given up for that where no other is left at all.
 
-    Options are set once, on the listening socket: those that it accepts begin with the same.
+    The kernel queues new connections by their clients' addresses (`tidegate.server.listening.accept_queues`). Options
+    are set once, on the listening sockets: the connections that they accept begin with the same.
     """
 
     def __init__(
@@ -55,13 +57,13 @@ class SocketListener:
         self._loop = loop
         self._poller = poller
         self._on_accept = on_accept
-        self._sock = _bind(address)
-        # What `accept` calls; the rest of it, wrapping the new socket, costs more than the call.
-        self._accept: Callable[[], tuple[int, Any]] = self._sock._accept  # type: ignore[attr-defined]
-        self._kind = int(self._sock.family), int(self._sock.type), self._sock.proto
-        _set_options(self._sock, config)
-        self._sock.listen(config["socket.listen.backlog.size"])
-        self.port: int = self._sock.getsockname()[1]
+        sock = _bind(address)
+        self._kind = int(sock.family), int(sock.type), sock.proto
+        self.port: int = sock.getsockname()[1]
+        self._queues = bind_queues(sock)
+        for queue in self._queues:
+            _set_options(queue, config)
+        listen_on(self._queues, config["socket.listen.backlog.size"])
         self._accepting = False
         self._most_fd = _most_fd()
         self._spare: int | None = None
@@ -71,28 +73,33 @@ class SocketListener:
         """Begin to accept."""
         self._most_fd = _most_fd()  # storage has raised the limit meanwhile
         self._keep_spare()
-        if not self._accepting and self._sock.fileno() >= 0:
+        if not self._accepting and self._queues:
             self._accepting = True
-            self._loop.add_reader(self._sock.fileno(), self._accept_some)
+            for queue in self._queues:
+                # What `accept` calls; the rest of it, wrapping the new socket, costs more than the call.
+                self._loop.add_reader(queue.fileno(), self._accept_some, queue._accept)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Stop accepting and close the socket."""
+        """Stop accepting and close the sockets."""
         self.stop()
-        self._sock.close()
+        for queue in self._queues:
+            queue.close()
+        self._queues.clear()
         self._give_up_spare()
 
     def stop(self) -> None:
         """Accept no connection until `start`; the kernel keeps clients waiting."""
         if self._accepting:
             self._accepting = False
-            self._loop.remove_reader(self._sock.fileno())
+            for queue in self._queues:
+                self._loop.remove_reader(queue.fileno())
 
-    def _accept_some(self) -> None:
+    def _accept_some(self, accept: Callable[[], tuple[int, Any]]) -> None:
         until_s = self._loop.time() + _ACCEPT_S
         self._keep_spare()
         for _ in range(_ACCEPT_BATCH):
             try:
-                fd, peer = self._accept()
+                fd, peer = accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -137,7 +144,7 @@ class SocketListener:
 
     def _keep_spare(self) -> None:
         """Open the spare descriptor, if it is not open and one is left."""
-        if self._spare is None and self._sock.fileno() >= 0:
+        if self._spare is None and self._queues:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
 
@@ -152,7 +159,7 @@ class SocketListener:
     def _host(self, peer: tuple[Any, ...]) -> str:
         """Return a client's address as Java writes it: that of IPv4 is never one of IPv6."""
         host: str = peer[0]
-        return host if self._sock.family == socket.AF_INET else host_address(host)
+        return host if self._kind[0] == socket.AF_INET else host_address(host)
 
     def _refuse(self, sock: socket.SocketType) -> None:
         """Close a connection at once: the descriptors that are left are for the logs and the usage record."""
