@@ -316,8 +316,7 @@ SETTINGS: Mapping[str, Setting] = {
             "socket.listen.backlog.size",
             1000,
             1,
-            "Maximum number of connections that wait to be accepted, for each of 16 groups of client addresses. "
-            "The system's limit may be lower.",
+            "Maximum number of connections that wait to be accepted, per group of client addresses (16 groups).",
         ),
         _long(
             "queued.max.request.bytes",
