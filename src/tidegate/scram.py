@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512, the server's side: what is kept of a password, and the exchange of a login.
+"""SCRAM-SHA-256 and SCRAM-SHA-512: what is kept of a password, and the exchange of a login, on both sides.
 
 A server keeps salt, iterations and two keys made of the salted password; neither the password nor what a client proves
 with can be made of them. Making them (PBKDF2) is the work of whoever sets a credential: a login costs three hashes.
@@ -31,6 +31,7 @@ __all__ = [
     "AuthenticationError",
     "CredentialChange",
     "InvalidCredentialsError",
+    "ScramClient",
     "ScramCredential",
     "ScramMechanism",
     "ScramServer",
@@ -41,6 +42,7 @@ MAX_ITERATIONS = 16384  # Kafka `ScramControlManager`
 MAX_MESSAGE_BYTES = 8192
 """A login message is no longer: names, nonces and proofs are short, and looking at one must not hold the loop."""
 _NONCE_BYTES = 24
+_MAX_ITERATIONS_OF_SERVER = 1_000_000  # half a second of work for the client
 
 _NAME = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _VALUE = rb"[\x01-\x2b\x2d-\x7f]+"
@@ -54,6 +56,15 @@ _CLIENT_FIRST = re.compile(
 _CLIENT_FINAL = re.compile(
     rb"(?P<without_proof>c=" + _BASE64 + rb",r=(?P<nonce>" + _PRINTABLE + rb")" + _EXTENSIONS + rb")"
     rb",p=(?P<proof>" + _BASE64 + rb")"
+)
+
+_SERVER_FIRST = re.compile(
+    rb"r=(?P<nonce>"
+    + _PRINTABLE
+    + rb"),s=(?P<salt>"
+    + _BASE64
+    + rb"),i=(?P<iterations>[0-9]{1,9})"
+    + _EXTENSIONS
 )
 
 
@@ -199,3 +210,58 @@ class ScramServer:
 
 def _user(sasl_name: bytes) -> str:
     return sasl_name.replace(b"=2C", b",").replace(b"=3D", b"=").decode()
+
+
+class ScramClient:
+    """The client's side of one login.
+
+    Send `first_message()`; send `final_message(...)` of what the server answered; give that answer to `check_final`.
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        password: str,
+        *,
+        make_nonce: Callable[[], bytes] = lambda: secrets.token_urlsafe(_NONCE_BYTES).encode(),
+    ) -> None:
+        name = user.replace("=", "=3D").replace(",", "=2C").encode()
+        self._mechanism = mechanism
+        self._password = password.encode()
+        self._nonce = make_nonce()
+        self._bare = b"n=%b,r=%b" % (name, self._nonce)
+        self._server_signature = b""
+
+    def first_message(self) -> bytes:
+        """Return the first token."""
+        return b"n,," + self._bare
+
+    def final_message(self, server_first: bytes) -> bytes:
+        """Return the token that answers the server's first one. Raises `AuthenticationError` where that is malformed.
+
+        Takes milliseconds: the password is salted.
+        """
+        match = _SERVER_FIRST.fullmatch(server_first)
+        if match is None or not match["nonce"].startswith(self._nonce) or match["nonce"] == self._nonce:
+            raise AuthenticationError("the server's first SCRAM message is malformed")
+        iterations = int(match["iterations"])
+        if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS_OF_SERVER:
+            raise AuthenticationError(
+                f"the server asks for {iterations} iterations, expected {MIN_ITERATIONS} to {_MAX_ITERATIONS_OF_SERVER}"
+            )
+        mechanism, salt = self._mechanism, base64.b64decode(match["salt"])
+        salted = hashlib.pbkdf2_hmac(mechanism.hash_name, self._password, salt, iterations)
+        client_key = mechanism.hmac(salted, b"Client Key")
+        without_proof = b"c=biws,r=" + match["nonce"]
+        message = b",".join((self._bare, server_first, without_proof))
+        signature = mechanism.hmac(mechanism.hash(client_key), message)
+        self._server_signature = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), message)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        return without_proof + b",p=" + base64.b64encode(proof)
+
+    def check_final(self, server_final: bytes) -> None:
+        """Raise `AuthenticationError` unless the server has proven that it knows the user's keys."""
+        expected = b"v=" + base64.b64encode(self._server_signature)
+        if not hmac.compare_digest(server_final, expected):
+            raise AuthenticationError("the server could not prove that it knows the password")

@@ -26,7 +26,7 @@ from tidegate.wire.codecs import (
 from tidegate.wire.definitions import field_since
 from tidegate.wire.encoded import Encoded, encode_request, encode_response, encode_response_in_slices
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
-from tidegate.wire.header import RequestHeader, decode_request_header
+from tidegate.wire.header import RequestHeader, decode_request_header, decode_response_header
 from tidegate.wire.slices import copies_in_slices
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "compile_ahead",
     "copies_in_slices",
     "decode_request_header",
+    "decode_response_header",
     "encode_request",
     "encode_response",
     "encode_response_in_slices",

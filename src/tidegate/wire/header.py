@@ -11,10 +11,11 @@ from tidegate.wire.apis import API_BY_KEY, spoken_pairs
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.primitives import read_tags, tag_count, uvarint
 
-__all__ = ["RequestHeader", "decode_request_header", "encode_request_header"]
+__all__ = ["RequestHeader", "decode_request_header", "decode_response_header", "encode_request_header"]
 
 _FIXED = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _FIXED_BYTES = _FIXED.size
+_CORRELATION_ID = struct.Struct(">i")
 _unpack_fixed = _FIXED.unpack_from
 
 _SPOKEN = {pair: (pair, API_BY_KEY[pair[0]].is_flexible(pair[1])) for pair in spoken_pairs()}
@@ -111,15 +112,35 @@ def encode_request_header(
     return fixed + name + (uvarint(0) if API_BY_KEY[api_key].is_flexible(api_version) else b"")
 
 
-def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
-    """Return the offset after the header's tagged fields, none of which is known."""
+def decode_response_header(
+    frame: bytes | bytearray | memoryview, api_key: int, api_version: int
+) -> tuple[int, int]:
+    """Return the correlation id of a response and the offset of its body. Raises `ProtocolError`.
+
+    frame: without its length prefix. api_key, api_version: of the request that it answers.
+    """
+    if len(frame) < _CORRELATION_ID.size:
+        raise ProtocolError(
+            f"malformed response header: {_CORRELATION_ID.size} bytes expected, got {len(frame)}",
+            path="correlation_id",
+            byte_offset=0,
+        )
+    (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+    has_tags = API_BY_KEY[api_key].has_tagged_response_header(api_version)
+    return correlation_id, _after_tags(
+        frame, _CORRELATION_ID.size, "response"
+    ) if has_tags else _CORRELATION_ID.size
+
+
+def _after_tags(frame: bytes | bytearray | memoryview, at: int, kind: str = "request") -> int:
+    """Return the offset after a header's tagged fields, none of which is known."""
     try:
         count, first_at = tag_count(frame, at)
         return read_tags(frame, first_at, len(frame), {}, count)
     except (MalformedError, IndexError) as error:
         problem = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"
         raise ProtocolError(
-            f"malformed request header at byte {at}, tagged fields: {problem}",
+            f"malformed {kind} header at byte {at}, tagged fields: {problem}",
             path="tagged fields",
             byte_offset=at,
         ) from None

@@ -37,12 +37,13 @@ from tidegate.server.listening.tls_settings import (
     PRINCIPAL_RULES,
     REQUESTED,
     REQUIRED,
+    TLS_SETTINGS,
     TlsSettings,
     client_auth,
     listed,
 )
 
-__all__ = ["TlsConfig", "tls_config"]
+__all__ = ["TlsConfig", "client_context", "tls_config"]
 
 _PEM = "PEM"
 _BINARY_TYPES = ("PKCS12", "JKS")
@@ -115,6 +116,28 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
         trusts_nobody=not trusted,
         notices=notices,
     )
+
+
+def client_context(texts: Mapping[str, str]) -> ssl.SSLContext:
+    """Return the TLS context of a client with the settings `texts`. Raises `ConfigError`.
+
+    Without a trust store the client trusts the authorities that the system trusts. An empty
+    `ssl.endpoint.identification.algorithm` accepts certificates of other hosts.
+    """
+    defaults = {name: default for name, (default, _) in TLS_SETTINGS.items()}
+    settings = TlsSettings("", {**defaults, **texts}, {})
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = bool(texts.get("ssl.endpoint.identification.algorithm", "https").strip())
+    versions = _versions(settings)
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    trusted = _trusted(settings)
+    if trusted:
+        load_trusted(context, _trust_source(settings), trusted)
+    else:
+        context.load_default_certs()
+    if settings["ssl.keystore.location"] or settings["ssl.keystore.key"]:
+        load_key(context, _key_store(settings))
+    return context
 
 
 def _names(certificate: x509.Certificate, source: str) -> tuple[str, frozenset[str]]:

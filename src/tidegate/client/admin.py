@@ -1,0 +1,414 @@
+"""Administration of a cluster, Apache Kafka's or Tidegate's: quotas, topics, settings, SCRAM users, ACLs and groups.
+
+    async with Admin(load_client_settings("localhost:9092")) as admin:
+        for entity, values in await admin.describe_client_quotas():
+            print(entity, values)
+
+A result per entity or topic is `None`, or the error that a broker answered. Errors that concern a whole request are
+raised. Follows: Kafka `KafkaAdminClient`, KIP-546, KIP-599, B§7.3.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate import error_codes
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
+    LIST_GROUPS,
+)
+from tidegate.client.cluster import NO_ID, Cluster, Node
+from tidegate.client.connection import Reply
+from tidegate.client.errors import (
+    BrokerError,
+    RequestTimeoutError,
+    ThrottlingQuotaExceededError,
+    raise_for,
+)
+from tidegate.client.settings import ClientSettings
+from tidegate.quota.admin.definitions import Alteration, EntityParts, FilterComponent
+from tidegate.scram import SCRAM_MECHANISMS
+from tidegate.wire import Message
+
+__all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange"]
+
+_SALT_BYTES = 24
+_CONTROLLER_MOVED = 41  # NOT_CONTROLLER
+Result = BrokerError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create. -1: the broker's own default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """A setting of a resource. source: Kafka's number of its origin. synonyms: (name, value, source) in order."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool
+    is_read_only: bool
+    synonyms: Sequence[tuple[str, str | None, int]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One setting to change. operation: Kafka's number (0 set, 1 delete, 2 append, 3 subtract)."""
+
+    name: str
+    value: str | None
+    operation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramChange:
+    """A SCRAM credential to set, or to delete where `password` is None. iterations: of the password's hash."""
+
+    user: str
+    mechanism: str
+    password: str | None = field(default=None, repr=False)
+    iterations: int = 4096
+
+
+class Admin:
+    """An administrator's client. Use it as an asynchronous context manager."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.cluster = Cluster(settings)
+        self._settings = settings
+
+    async def __aenter__(self) -> "Admin":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.cluster.__aexit__(*error)
+
+    # --- quotas -----------------------------------------------------------------------------------------------------
+
+    async def describe_client_quotas(
+        self, components: Iterable[FilterComponent] = (), *, strict: bool = False
+    ) -> list[tuple[EntityParts, dict[str, float]]]:
+        """Return the entities that a filter matches, each with its quotas by key. Without components, all of them.
+
+        The parts of an entity are sorted by type; a name of None is the default entity. Raises `ClientError`.
+        Follows: Kafka `Admin.describeClientQuotas`, B§6.7.
+        """
+        sent = [
+            {"entity_type": part.entity_type, "match_type": part.match_type, "match": part.match}
+            for part in components
+        ]
+        answer = (
+            await self.cluster.ask_any(DESCRIBE_CLIENT_QUOTAS, {"components": sent, "strict": strict})
+        ).message
+        raise_for(answer["error_code"], answer["error_message"])
+        return [
+            (_entity(entry), {each["key"]: each["value"] for each in entry["values"]})
+            for entry in answer["entries"] or ()
+        ]
+
+    async def alter_client_quotas(
+        self, alterations: Sequence[Alteration], *, validate_only: bool = False
+    ) -> dict[EntityParts, Result]:
+        """Set and remove quotas; return a result per entity. A value of None removes a quota.
+
+        Raises `ClientError`. Follows: Kafka `Admin.alterClientQuotas`, B§6.8.
+        """
+        entries = [
+            {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in each.entity],
+                "ops": [
+                    {"key": key, "value": 0.0 if value is None else value, "remove": value is None}
+                    for key, value in each.ops
+                ],
+            }
+            for each in alterations
+        ]
+        message = {"entries": entries, "validate_only": validate_only}
+        answer = (await self.cluster.ask_any(ALTER_CLIENT_QUOTAS, message)).message
+        return {_entity(entry): _result(entry) for entry in answer["entries"]}
+
+    # --- SCRAM users ------------------------------------------------------------------------------------------------
+
+    async def describe_scram_users(
+        self, users: Sequence[str] | None = None
+    ) -> dict[str, dict[str, int] | BrokerError]:
+        """Return mechanisms and iterations of users, all of them by default. A user that is unknown has an error.
+
+        Raises `ClientError`. Follows: Kafka `Admin.describeUserScramCredentials`, KIP-554.
+        """
+        named = None if users is None else [{"name": user} for user in users]
+        answer = (await self.cluster.ask_any(DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": named})).message
+        raise_for(answer["error_code"], answer["error_message"])
+        names = {mechanism.type: mechanism.name for mechanism in SCRAM_MECHANISMS.values()}
+        return {
+            each["user"]: _result(each)
+            or {
+                names.get(info["mechanism"], "UNKNOWN"): info["iterations"]
+                for info in each["credential_infos"]
+            }
+            for each in answer["results"]
+        }
+
+    async def alter_scram_users(self, changes: Sequence[ScramChange]) -> dict[str, Result]:
+        """Set and delete SCRAM credentials; return a result per user. Passwords are salted here and not sent.
+
+        Raises `ClientError`. Follows: Kafka `Admin.alterUserScramCredentials`, KIP-554.
+        """
+        message = {
+            "deletions": [
+                {"name": each.user, "mechanism": SCRAM_MECHANISMS[each.mechanism].type}
+                for each in changes
+                if each.password is None
+            ],
+            "upsertions": [_upsertion(each, each.password) for each in changes if each.password is not None],
+        }
+        answer = (await self.cluster.ask_any(ALTER_USER_SCRAM_CREDENTIALS, message)).message
+        return {each["user"]: _result(each) for each in answer["results"]}
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, resource_type: int, name: str, *, node_id: int | None = None, synonyms: bool = True
+    ) -> list[ConfigEntry]:
+        """Return the settings of a resource. node_id: the broker to ask, for a broker's own settings.
+
+        resource_type: Kafka's number (2 topic, 4 broker). Raises `ClientError`.
+        """
+        resource = {"resource_type": resource_type, "resource_name": name, "configuration_keys": None}
+        message = {"resources": [resource], "include_synonyms": synonyms, "include_documentation": False}
+        reply = await self._ask(DESCRIBE_CONFIGS, message, node_id)
+        (result,) = reply.message["results"]
+        raise_for(result["error_code"], result["error_message"])
+        return [_config(each) for each in result["configs"]]
+
+    async def alter_configs(
+        self, resource_type: int, name: str, changes: Sequence[ConfigChange], *, node_id: int | None = None
+    ) -> None:
+        """Change settings of a resource. Raises `ClientError`. Follows: Kafka `Admin.incrementalAlterConfigs`."""
+        configs = [
+            {"name": each.name, "config_operation": each.operation, "value": each.value} for each in changes
+        ]
+        resource = {"resource_type": resource_type, "resource_name": name, "configs": configs}
+        reply = await self._ask(
+            INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}, node_id
+        )
+        for result in reply.message["responses"]:
+            raise_for(result["error_code"], result["error_message"])
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    async def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
+    ) -> dict[str, Result]:
+        """Create topics; return a result per topic.
+
+        retry_on_quota_violation: try topics that a controller mutation quota refuses again when the throttle time is
+        over, until `default.api.timeout.ms`; a topic that is still refused has a `ThrottlingQuotaExceededError`. False:
+        such a topic has that error at once. Raises `ClientError`. Follows: Kafka `Admin.createTopics`, B§7.3.
+        """
+        by_name = {topic.name: _new_topic(topic) for topic in topics}
+        fixed = {"validate_only": validate_only}
+        return await self._mutate(CREATE_TOPICS, "topics", by_name, fixed, retry=retry_on_quota_violation)
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False, retry_on_quota_violation: bool = True
+    ) -> dict[str, Result]:
+        """Extend topics to a number of partitions; return a result per topic. As `create_topics` otherwise."""
+        by_name = {
+            name: {"name": name, "count": count, "assignments": None} for name, count in counts.items()
+        }
+        fixed = {"validate_only": validate_only}
+        return await self._mutate(
+            CREATE_PARTITIONS, "results", by_name, fixed, retry=retry_on_quota_violation
+        )
+
+    async def delete_topics(
+        self, names: Sequence[str], *, retry_on_quota_violation: bool = True
+    ) -> dict[str, Result]:
+        """Delete topics; return a result per topic. As `create_topics` otherwise."""
+        by_name = {name: {"name": name, "topic_id": NO_ID} for name in names}
+        return await self._mutate(DELETE_TOPICS, "responses", by_name, {}, retry=retry_on_quota_violation)
+
+    # --- ACLs and groups --------------------------------------------------------------------------------------------
+
+    async def describe_acls(self) -> list[dict[str, Any]]:
+        """Return all ACLs, each as the fields of DescribeAcls with its resource. Raises `ClientError`."""
+        anything = 1
+        message = {
+            "resource_type_filter": anything,
+            "resource_name_filter": None,
+            "pattern_type_filter": anything,
+            "principal_filter": None,
+            "host_filter": None,
+            "operation": anything,
+            "permission_type": anything,
+        }
+        answer = (await self.cluster.ask_any(DESCRIBE_ACLS, message)).message
+        raise_for(answer["error_code"], answer["error_message"])
+        return [
+            {key: resource[key] for key in ("resource_type", "resource_name", "pattern_type")} | acl
+            for resource in answer["resources"]
+            for acl in resource["acls"]
+        ]
+
+    async def list_groups(self) -> dict[str, str]:
+        """Return the protocol type of each consumer group, by group id. Raises `ClientError`."""
+        await self.cluster.refresh()
+        groups: dict[str, str] = {}
+        for node_id in self.cluster.node_ids:
+            node = await self.cluster.node(node_id)
+            answer = (await node.ask(LIST_GROUPS, {"states_filter": [], "types_filter": []})).message
+            raise_for(answer["error_code"], None)
+            groups |= {each["group_id"]: each["protocol_type"] for each in answer["groups"]}
+        return groups
+
+    async def describe_group(self, group_id: str) -> dict[str, Any]:
+        """Return a group's fields of DescribeGroups. Raises `ClientError`."""
+        node = await self._coordinator(group_id)
+        message = {"groups": [group_id], "include_authorized_operations": False}
+        (group,) = (await node.ask(DESCRIBE_GROUPS, message)).message["groups"]
+        raise_for(group["error_code"], group.get("error_message"))
+        return dict(group)
+
+    async def _coordinator(self, group_id: str) -> Node:
+        message = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
+        answer = (await self.cluster.ask_any(FIND_COORDINATOR, message)).message
+        (found,) = answer.get("coordinators") or [answer]
+        raise_for(found["error_code"], found.get("error_message"))
+        return await self.cluster.node(found["node_id"])
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self, api_key: int, message: Message, node_id: int | None) -> Reply:
+        if node_id is None:
+            return await self.cluster.ask_any(api_key, message)
+        return await (await self.cluster.node(node_id)).ask(api_key, message)
+
+    async def _mutate(
+        self,
+        api_key: int,
+        results_key: str,
+        by_name: dict[str, dict[str, Any]],
+        fixed: Mapping[str, Any],
+        *,
+        retry: bool,
+    ) -> dict[str, Result]:
+        """Ask the controller about topics, again about those that a quota refuses; return a result per topic."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._settings.api_timeout_s
+        results: dict[str, Result] = {}
+        refused: dict[str, ThrottlingQuotaExceededError] = {}
+        refused_s = loop.time()
+        while by_name:
+            message = {
+                "topics": list(by_name.values()),
+                "topic_names": list(by_name),
+                "timeout_ms": max(int(1000 * (until_s - loop.time())), 1),
+                **fixed,
+            }
+            try:
+                async with asyncio.timeout_at(until_s):
+                    reply = await self.cluster.ask_controller(
+                        api_key, message, timeout_s=self._settings.request_timeout_s
+                    )
+            except TimeoutError:
+                return results | self._timed_out(by_name, refused, elapsed_s=loop.time() - refused_s)
+            again: dict[str, dict[str, Any]] = {}
+            refused, refused_s = {}, loop.time()
+            for each in reply.message[results_key]:
+                name, error = each["name"], _result(each)
+                if error is not None and error.code == error_codes.THROTTLING_QUOTA_EXCEEDED:
+                    error = ThrottlingQuotaExceededError(reply.throttle_time_ms, each.get("error_message"))
+                    if retry:
+                        refused[name], again[name] = error, by_name[name]
+                        continue
+                elif error is not None and error.code == _CONTROLLER_MOVED and loop.time() < until_s:
+                    self.cluster.forget_controller()
+                    again[name] = by_name[name]
+                    continue
+                results[name] = error
+            if again and not refused:
+                await asyncio.sleep(self._settings.retry_backoff_s)
+            by_name = again
+        return results
+
+    def _timed_out(
+        self, names: Iterable[str], refused: Mapping[str, ThrottlingQuotaExceededError], *, elapsed_s: float
+    ) -> dict[str, Result]:
+        """Return the results of topics whose time is over. Raises `RequestTimeoutError` where none was refused."""
+        if not refused:
+            raise RequestTimeoutError(
+                f"no answer within {self._settings.api_timeout_s:g} s", hint="raise default.api.timeout.ms"
+            )
+        results: dict[str, Result] = {}
+        for name in names:
+            left_ms = max(0, refused[name].throttle_time_ms - int(1000 * elapsed_s))
+            results[name] = ThrottlingQuotaExceededError(left_ms)
+        return results
+
+
+def _entity(entry: Mapping[str, Any]) -> EntityParts:
+    return tuple(sorted((part["entity_type"], part["entity_name"]) for part in entry["entity"]))
+
+
+def _result(entry: Mapping[str, Any]) -> Result:
+    return BrokerError(entry["error_code"], entry.get("error_message")) if entry["error_code"] else None
+
+
+def _upsertion(change: ScramChange, password: str) -> dict[str, Any]:
+    mechanism, salt = SCRAM_MECHANISMS[change.mechanism], secrets.token_bytes(_SALT_BYTES)
+    salted = hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, change.iterations)
+    return {
+        "name": change.user,
+        "mechanism": mechanism.type,
+        "iterations": change.iterations,
+        "salt": salt,
+        "salted_password": salted,
+    }
+
+
+def _config(answer: Mapping[str, Any]) -> ConfigEntry:
+    return ConfigEntry(
+        name=answer["name"],
+        value=answer["value"],
+        source=answer["config_source"],
+        is_sensitive=answer["is_sensitive"],
+        is_read_only=answer["read_only"],
+        synonyms=[(each["name"], each["value"], each["source"]) for each in answer["synonyms"]],
+    )
+
+
+def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "assignments": [],
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }

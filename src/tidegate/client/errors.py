@@ -1,0 +1,91 @@
+"""Errors of the client: what a broker answered, what it cannot do, and connections that fail."""
+
+from tidegate import error_codes
+from tidegate.errors import TidegateError
+
+__all__ = [
+    "BrokerError",
+    "ClientError",
+    "ConnectionLostError",
+    "LoginError",
+    "RequestTimeoutError",
+    "ThrottlingQuotaExceededError",
+    "UnreachableError",
+    "UnsupportedApiError",
+    "error_name",
+    "raise_for",
+]
+
+_NAMES = {
+    code: name
+    for name, code in vars(error_codes).items()
+    if name.isupper() and isinstance(code, int) and not isinstance(code, bool)
+}
+_HINTS = {
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL on the cluster, or must be a super user",
+    error_codes.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL on the topic",
+}
+
+
+class ClientError(TidegateError):
+    """Base of the errors that the client raises."""
+
+
+class UnreachableError(ClientError, ConnectionError):
+    """Raised where no connection to a broker can be made."""
+
+
+class ConnectionLostError(ClientError, ConnectionError):
+    """Raised where a connection ended before the response came. The broker may have done what was asked."""
+
+
+class LoginError(ClientError):
+    """Raised where the broker refuses the credentials, or the TLS handshake fails."""
+
+
+class RequestTimeoutError(ClientError, TimeoutError):
+    """Raised where no response came in time."""
+
+
+class UnsupportedApiError(ClientError):
+    """Raised where the broker has no version of an API that the client speaks."""
+
+
+class BrokerError(ClientError):
+    """Raised for an error that a broker answered.
+
+    code: Kafka's number of the error. text: the broker's own message, or that of the code.
+    """
+
+    def __init__(self, code: int, text: str | None = None) -> None:
+        self.code = code
+        self.text = text or error_codes.TEXTS.get(code) or error_name(code)
+        name = error_name(code)
+        super().__init__(self.text if self.text == name else f"{self.text} ({name})", hint=_HINTS.get(code))
+
+
+class ThrottlingQuotaExceededError(BrokerError):
+    """Raised where a topic was refused by a controller mutation quota.
+
+    throttle_time_ms: how long the broker asked to wait, less what has passed when the error is raised.
+    Follows: Kafka `ThrottlingQuotaExceededException`, B§7.3.
+    """
+
+    def __init__(self, throttle_time_ms: int, text: str | None = None) -> None:
+        super().__init__(error_codes.THROTTLING_QUOTA_EXCEEDED, text)
+        self.throttle_time_ms = throttle_time_ms
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name of an error code.
+
+    >>> error_name(89)
+    'THROTTLING_QUOTA_EXCEEDED'
+    """
+    return _NAMES.get(code, f"error {code}")
+
+
+def raise_for(code: int, text: str | None) -> None:
+    """Raise `BrokerError` unless `code` is 0."""
+    if code != error_codes.NONE:
+        raise BrokerError(code, text)
