@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-__all__ = ["EXIT_ERROR", "ArgumentParser", "print_error", "printable"]
+from tidegate.errors import ConfigError
+
+__all__ = ["EXIT_ERROR", "ArgumentParser", "confirmed", "print_error", "printable"]
 
 EXIT_ERROR = 2  # what argparse itself uses
 
@@ -67,6 +69,14 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def _help_hint(self) -> str:
         return f"see `{self.prog} --help`"
+
+
+def confirmed(question: str) -> bool:
+    """Ask on the terminal, and return the answer. Raises `ConfigError` where there is no terminal to ask on."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError("cannot ask for confirmation: stdin is not a terminal", hint="add --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_error(message: str, hint: str | None) -> None:

@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 COMMANDS = (
     "serve",
     "settings",
+    "quotas",
     "import",
     "compact",
     "usage",
@@ -63,6 +64,8 @@ examples:
   tidegate demo                                 all features in two minutes
   tidegate serve --port 9092                    a broker for any Kafka client
   tidegate settings tidegate-data               settings changed at run time
+  tidegate quotas plan quotas.yaml --bootstrap-server localhost:9092
+                                                difference to a cluster
   tidegate import request.log --out ./usage     a request log of Apache Kafka
   tidegate usage ./usage                        usage of each client
   tidegate obedience ./usage                    clients that ignore throttles

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from tidegate.cli.arguments import printable
+from tidegate.cli.arguments import confirmed, printable
 from tidegate.cli.job_options import path_type
 from tidegate.errors import ConfigError
 
@@ -94,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if not args.json or not args.yes:
             _print(wanted, to=sys.stderr if args.json else sys.stdout)
-        if wanted and not args.yes and not _is_confirmed(len(wanted)):
+        values = "this value" if len(wanted) == 1 else f"these {len(wanted)} values"
+        if wanted and not args.yes and not confirmed(f"reset {values}?"):
             print("not confirmed: nothing was changed", file=sys.stderr)
             return _NOT_CONFIRMED
         for node in {changed.node for changed in wanted}:
@@ -125,15 +126,6 @@ def _selected(found: Sequence[_Changed], names: Iterable[str], directory: Path) 
             )
         wanted |= named
     return sorted(wanted)
-
-
-def _is_confirmed(count: int) -> bool:
-    """Ask, and return the answer. Raises `ConfigError` where there is no terminal to ask on."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError("cannot ask for confirmation: stdin is not a terminal", hint="add --yes")
-    values = "this value" if count == 1 else f"these {count} values"
-    print(f"reset {values}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _print(

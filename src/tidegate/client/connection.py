@@ -322,6 +322,6 @@ async def _connect(
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in errno.errorcode:
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)  # asyncio's own text repeats the address
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

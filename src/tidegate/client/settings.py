@@ -55,7 +55,7 @@ _TEXTS = (
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """Host and port of a broker."""
 
     host: str
     port: int
@@ -66,7 +66,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What a client knows before it connects. `tls` is None without TLS; `mechanism` is empty without SASL.
+    """The settings of a client. `tls` is None without TLS; `mechanism` is empty without SASL.
 
     misspelt: the names that were given and are not known, each with the known name that is most like it.
     """

@@ -15,6 +15,7 @@ fix; nothing is guessed.
 """
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ __all__ = [
     "dump_quotas_file",
     "load_quotas_file",
     "parse_quotas_file",
+    "value_text",
 ]
 
 MAX_ENTRIES = 10_000
@@ -416,13 +418,16 @@ def _part_line(kind: str, name: str | None) -> str:
 
 def _value_lines(quota: QuotaEntry | QuotaGroup, entity: EntityParts) -> Iterator[str]:
     for key, value in quota.values.items():
-        yield f"{key}: {_value_text(key, checked_value(key, value, entity))}"
+        yield f"{key}: {value_text(key, checked_value(key, value, entity))}"
     for key, text in zip(_TEXT_KEYS, (quota.owner, quota.reason), strict=True):
         if text is not None:
             yield f"{key}: {_quoted(_checked_note(key, text))}"
 
 
-def _value_text(key: str, value: float) -> str:
+def value_text(key: str, value: float) -> str:
+    """Return a value as a file has it: a byte rate as a size where it comes out even."""
+    if not math.isfinite(value):
+        return str(value)  # Kafka stores such values; no file has them
     if value.is_integer():
         return _size_text(int(value)) if key in SIZE_KEYS else str(int(value))
     return format(Decimal(repr(value)), "f")

@@ -83,7 +83,7 @@ def listen_on(queues: list[socket.socket], backlog: int) -> None:
 
 
 def _attach(sock: socket.socket) -> None:
-    """Let the kernel choose the queue of a connection by `_PROGRAM`, for all sockets that are bound as `sock` is."""
+    """Make the kernel choose the queue of a connection by `_PROGRAM`, for all sockets that are bound as `sock` is."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in _PROGRAM))
     program = struct.pack("@HP", len(_PROGRAM), ctypes.addressof(code))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)

@@ -1,0 +1,52 @@
+"""Options of the commands that connect to a cluster, and what they have in common."""
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from tidegate.cli.arguments import printable
+from tidegate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidegate.client import Admin
+
+__all__ = ["add_client_options", "run_admin"]
+
+_Result = TypeVar("_Result")
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--bootstrap-server` and `--command-config`."""
+    parser.add_argument(
+        "--bootstrap-server",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="address of one or more brokers, separated by commas; Apache Kafka 2.8 or later, or Tidegate",
+    )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        type=Path,
+        help="client settings by Kafka's names: security.protocol, sasl.mechanism, sasl.jaas.config, ssl.*, timeouts",
+    )
+
+
+def run_admin(args: argparse.Namespace, work: "Callable[[Admin], Awaitable[_Result]]") -> _Result:
+    """Return what `work` returns for an `Admin` of the cluster that the options name. Raises `TidegateError`."""
+    import asyncio
+
+    from tidegate.client import Admin, load_client_settings
+
+    if args.bootstrap_server is None and args.command_config is None:
+        raise ConfigError("no cluster is named", hint="give --bootstrap-server HOST:PORT")
+    settings = load_client_settings(args.bootstrap_server, args.command_config)
+    for name, like in settings.misspelt.items():
+        print(f"warning: unknown setting {printable(name)!r}; did you mean {like!r}?", file=sys.stderr)
+
+    async def run() -> _Result:
+        async with Admin(settings) as admin:
+            return await work(admin)
+
+    return asyncio.run(run())

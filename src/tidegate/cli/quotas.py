@@ -1,0 +1,379 @@
+"""`tidegate quotas`: quotas of a cluster as a file: check, export, plan, apply, undo."""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidegate.cli.arguments import ArgumentParser, confirmed, print_error, printable
+from tidegate.cli.client_options import add_client_options, run_admin
+from tidegate.errors import ConfigError, TidegateError
+
+if TYPE_CHECKING:
+    from tidegate.client import Admin
+    from tidegate.config.quota_changes import QuotaChange, Quotas
+    from tidegate.quota.admin.definitions import EntityParts
+
+__all__ = ["add_parser", "run"]
+
+_EXIT_DIFFERENT = 1  # of check and plan --check
+_EXIT_NOT_APPLIED = 1
+_OPS_AT_ONCE = 5000  # Kafka refuses more than 10,000 records in one request
+_SIGNS = {
+    (False, True): "+",
+    (True, True): "~",
+    (True, False): "-",
+}  # by whether there was, and will be, a value
+_MOST_WIDTH = 40  # of a column; what is longer is printed in full
+
+_DESCRIPTION = """\
+Keep the quotas of a cluster in a file, quotas.yaml (docs/quotas-file.md), and
+apply it to Apache Kafka 2.8 or later, or to Tidegate. The file owns the
+entities that it names: their quotas become exactly those of the file. Other
+entities stay as they are, unless --prune removes their quotas."""
+
+_EPILOG = """\
+examples:
+  tidegate quotas check quotas.yaml
+  tidegate quotas export --bootstrap-server kafka1:9092 > quotas.yaml
+  tidegate quotas plan quotas.yaml --bootstrap-server kafka1:9092
+  tidegate quotas plan quotas.yaml --bootstrap-server kafka1:9092 \\
+      --usage ./usage                   and the effect on recorded traffic
+  tidegate quotas plan quotas.yaml --bootstrap-server kafka1:9092 \\
+      --check                           exit code 1 if something differs
+  tidegate quotas apply quotas.yaml --bootstrap-server kafka1:9092
+  tidegate quotas undo quotas-undo-20261126T174501Z.json \\
+      --bootstrap-server kafka1:9092
+
+exit codes:
+  0    done
+  1    check: the file has a mistake; plan --check: the cluster differs;
+       apply, undo: not confirmed, refused by the cluster, or changed meanwhile;
+       export: some quotas cannot be written to a file
+  2    an option, a file or the cluster cannot be used; the reason is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+class _Cluster(NamedTuple):
+    """A cluster's id and its quotas."""
+
+    id: str | None
+    quotas: "Quotas"
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command, its actions and their options."""
+    parser = subparsers.add_parser(
+        "quotas",
+        help="quotas of a cluster as a file: check, export, plan, apply, undo",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    check = actions.add_parser("check", help="check a file; needs no broker")
+    export = actions.add_parser("export", help="print the quotas of a cluster as a file")
+    plan = actions.add_parser("plan", help="show what `apply` would change")
+    apply = actions.add_parser("apply", help="show the changes, ask, and make them")
+    undo = actions.add_parser("undo", help="take back what `apply` changed")
+    for action in (check, plan, apply):
+        action.add_argument("file", metavar="FILE", type=Path, help="quotas.yaml")
+    undo.add_argument("file", metavar="FILE", type=Path, help="file that `apply` wrote")
+    for action in (export, plan, apply, undo):
+        add_client_options(action)
+    for action in (plan, apply):
+        action.add_argument(
+            "--prune", action="store_true", help="remove the quotas of entities that are not in the file"
+        )
+    for action in (apply, undo):
+        action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        action.add_argument(
+            "--undo-file",
+            metavar="FILE",
+            type=Path,
+            help="where to write the file that takes the changes back (default: quotas-undo-TIME.json here)",
+        )
+    plan.add_argument(
+        "--check", action="store_true", help="exit with code 1 if the cluster differs from the file"
+    )
+    plan.add_argument(
+        "--usage",
+        metavar="DIR",
+        help="also show what the quotas after the change would have done to the traffic recorded in DIR",
+    )
+    for action in (check, plan):
+        action.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action. Raises `TidegateError`."""
+    actions = {"check": _check, "export": _export, "plan": _plan, "apply": _apply, "undo": _undo}
+    return actions[args.action](args)
+
+
+# --- check and export -----------------------------------------------------------------------------------------------
+
+
+def _check(args: argparse.Namespace) -> int:
+    from tidegate.config.quotas_file import load_quotas_file
+
+    document: dict[str, Any] = {"format": 1, "command": "quotas check", "file": str(args.file)}
+    try:
+        file = load_quotas_file(args.file)
+    except ConfigError as error:
+        if args.json:
+            print(json.dumps({**document, "valid": False, "error": str(error), "hint": error.hint}, indent=2))
+        else:
+            print_error(str(error), error.hint)
+        return _EXIT_DIFFERENT
+    counts = {"quotas": len(file.entries), "groups": len(file.groups)}
+    if args.json:
+        print(json.dumps({**document, "valid": True, **counts}, indent=2))
+    else:
+        print(f"{printable(str(args.file))}: valid, {_count(len(file.entries), 'entity')} with quotas")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from tidegate.config.quota_changes import exported
+    from tidegate.config.quotas_file import dump_quotas_file
+
+    file, refused = exported(run_admin(args, _look).quotas)
+    print(dump_quotas_file(file), end="")
+    for line in refused:
+        print_error(line, None)
+    return _EXIT_DIFFERENT if refused else 0
+
+
+# --- plan -----------------------------------------------------------------------------------------------------------
+
+
+def _plan(args: argparse.Namespace) -> int:
+    if args.json and args.usage is not None:
+        raise ConfigError(
+            "--json and --usage cannot be combined", hint="use `tidegate replay --json` for a forecast"
+        )
+    from tidegate.config.quota_changes import applied, quota_changes
+
+    wanted = _wanted(args.file)
+    cluster = run_admin(args, _look)
+    changes = quota_changes(cluster.quotas, wanted, prunes=args.prune)
+    if args.json:
+        _print_json(args, cluster, wanted, changes)
+    else:
+        _print_changes(changes)
+        _print_summary(args, cluster, wanted, changes)
+    if args.usage is not None:
+        _print_forecast(args.usage, applied(cluster.quotas, changes))
+    return _EXIT_DIFFERENT if args.check and changes else 0
+
+
+def _wanted(path: Path) -> "Quotas":
+    """Return the quotas of a file, and print what of it no cluster takes by this way."""
+    from tidegate.config.quota_changes import wanted_quotas
+    from tidegate.config.quotas_file import load_quotas_file
+
+    file = load_quotas_file(path)
+    for name, part in (("groups", file.groups), ("settings", file.settings), ("windows", file.windows)):
+        if part:
+            print(
+                f"note: {name} of the file are not applied: set them in the configuration of the brokers "
+                "(docs/quotas-file.md)",
+                file=sys.stderr,
+            )
+    return wanted_quotas(file)
+
+
+async def _look(admin: "Admin") -> _Cluster:
+    quotas = dict(await admin.describe_client_quotas())
+    return _Cluster(admin.cluster.cluster_id, quotas)
+
+
+def _print_changes(changes: Sequence["QuotaChange"]) -> None:
+    """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value."""
+    from tidegate.config.values import entity_text
+
+    rows = [
+        (
+            _SIGNS[change.before is not None, change.after is not None],
+            printable(entity_text(change.entity)),
+            printable(change.key),
+            " → ".join(_shown(change.key, value) for value in change[2:] if value is not None),
+        )
+        for change in changes
+    ]
+    widths = [min(max(len(row[column]) for row in rows), _MOST_WIDTH) for column in (1, 2)] if rows else []
+    for sign, entity, key, values in rows:
+        print(f"{sign} {entity:<{widths[0]}}  {key:<{widths[1]}}  {values}")
+    if rows:
+        print()
+
+
+def _shown(key: str, value: float) -> str:
+    from tidegate.config.quotas_file import value_text
+
+    return value_text(key, value)
+
+
+def _print_summary(
+    args: argparse.Namespace, cluster: _Cluster, wanted: "Quotas", changes: Sequence["QuotaChange"]
+) -> None:
+    entities = {change.entity for change in changes}
+    if changes:
+        print(f"to change: {_count(len(changes), 'value')} of {_count(len(entities), 'entity')}")
+    same = len(wanted.keys() - entities)
+    print(f"as in the file: {_count(same, 'entity')}" + ("" if changes else "; nothing to change"))
+    others = len(cluster.quotas.keys() - wanted.keys())
+    if others and not args.prune:
+        print(f"not in the file, left as they are: {_count(others, 'entity')} (--prune removes their quotas)")
+
+
+def _print_json(
+    args: argparse.Namespace, cluster: _Cluster, wanted: "Quotas", changes: Sequence["QuotaChange"]
+) -> None:
+    document = {
+        "format": 1,
+        "command": "quotas plan",
+        "file": str(args.file),
+        "cluster_id": cluster.id,
+        "differs": bool(changes),
+        "changes": [
+            {"entity": dict(each.entity), "key": each.key, "before": each.before, "after": each.after}
+            for each in changes
+        ],
+        "not_in_file": [dict(entity) for entity in sorted(cluster.quotas.keys() - wanted.keys(), key=str)],
+    }
+    print(json.dumps(document, indent=2))
+
+
+def _print_forecast(directory: str, quotas: "Quotas") -> None:
+    """Print what quotas would have done to recorded traffic, as `tidegate replay` does."""
+    from tidegate.cli import replay
+    from tidegate.config.quota_changes import exported
+    from tidegate.config.quotas_file import dump_quotas_file
+
+    parser = ArgumentParser(prog="tidegate")
+    replay.add_parser(parser.add_subparsers(dest="command"))
+    file, refused = exported(quotas)
+    for line in refused:
+        print(f"note: not in the forecast: {printable(line)}", file=sys.stderr)
+    print()
+    with tempfile.TemporaryDirectory(prefix="tidegate-") as place:
+        path = Path(place) / "after.yaml"
+        path.write_text(dump_quotas_file(file), encoding="utf-8")
+        replay.run(parser.parse_args(["replay", directory, "--quotas", str(path)]))
+
+
+# --- apply and undo -------------------------------------------------------------------------------------------------
+
+
+def _apply(args: argparse.Namespace) -> int:
+    from tidegate.config.quota_changes import quota_changes
+
+    wanted = _wanted(args.file)
+    cluster = run_admin(args, _look)
+    changes = quota_changes(cluster.quotas, wanted, prunes=args.prune)
+    _print_changes(changes)
+    _print_summary(args, cluster, wanted, changes)
+    return _make(args, cluster, changes) if changes else 0
+
+
+def _undo(args: argparse.Namespace) -> int:
+    from tidegate.config.quota_changes import conflicts, load_undo
+
+    cluster_id, changes = load_undo(args.file)
+    cluster = run_admin(args, _look)
+    if cluster_id is not None and cluster.id is not None and cluster_id != cluster.id:
+        raise ConfigError(
+            f"{str(args.file)!r} is of cluster {cluster_id}, this is cluster {cluster.id}",
+            hint="give the address of the cluster that the quotas were applied to",
+        )
+    changed = conflicts(cluster.quotas, changes)
+    if changed:
+        return _refuse_conflicts(changed)
+    _print_changes(changes)
+    return _make(args, cluster, changes) if changes else 0
+
+
+def _make(args: argparse.Namespace, cluster: _Cluster, changes: Sequence["QuotaChange"]) -> int:
+    """Validate, ask, look again, write the file that undoes the changes, and make them."""
+    from tidegate.config.quota_changes import conflicts, undo_text
+
+    refused = run_admin(args, lambda admin: _alter(admin, changes, validate_only=True))
+    if refused:
+        return _refuse(refused, "nothing was changed")
+    if not args.yes and not confirmed(f"change {_count(len(changes), 'value')} of the cluster?"):
+        print("not confirmed: nothing was changed", file=sys.stderr)
+        return _EXIT_NOT_APPLIED
+    changed = conflicts(run_admin(args, _look).quotas, changes)
+    if changed:
+        return _refuse_conflicts(changed)
+    path = args.undo_file or Path(f"quotas-undo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(undo_text(changes, cluster_id=cluster.id))
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{str(path)!r} exists already", hint="name another file with --undo-file"
+        ) from error
+    try:
+        refused = run_admin(args, lambda admin: _alter(admin, changes, validate_only=False))
+    except TidegateError:
+        print(f"some quotas may have changed; {_undo_command(args, path)}", file=sys.stderr)
+        raise
+    made = [change for change in changes if change.entity not in refused]
+    path.write_text(undo_text(made, cluster_id=cluster.id), encoding="utf-8")
+    print(
+        f"changed: {_count(len(made), 'value')} of {_count(len({change.entity for change in made}), 'entity')}"
+    )
+    print(_undo_command(args, path))
+    return _refuse(refused, "the other quotas were changed") if refused else 0
+
+
+async def _alter(
+    admin: "Admin", changes: Sequence["QuotaChange"], *, validate_only: bool
+) -> "dict[EntityParts, str]":
+    """Return the cluster's reason for each entity that it refuses."""
+    from tidegate.config.quota_changes import alterations
+
+    refused: dict[EntityParts, str] = {}
+    for at in range(0, len(changes), _OPS_AT_ONCE):
+        wanted = alterations(changes[at : at + _OPS_AT_ONCE])
+        results = await admin.alter_client_quotas(wanted, validate_only=validate_only)
+        refused |= {entity: str(error) for entity, error in results.items() if error is not None}
+    return refused
+
+
+def _refuse(refused: "dict[EntityParts, str]", ending: str) -> int:
+    from tidegate.config.values import entity_text
+
+    for entity, reason in refused.items():
+        print_error(f"{entity_text(entity)}: {reason}", None)
+    print(f"the cluster refused {_count(len(refused), 'entity')}: {ending}", file=sys.stderr)
+    return _EXIT_NOT_APPLIED
+
+
+def _refuse_conflicts(changed: Sequence[str]) -> int:
+    for line in changed:
+        print_error(line, None)
+    print("quotas were changed by another client meanwhile: nothing was changed", file=sys.stderr)
+    return _EXIT_NOT_APPLIED
+
+
+def _undo_command(args: argparse.Namespace, path: Path) -> str:
+    command = ["tidegate", "quotas", "undo", str(path)]
+    if args.bootstrap_server is not None:
+        command += ["--bootstrap-server", args.bootstrap_server]
+    if args.command_config is not None:
+        command += ["--command-config", str(args.command_config)]
+    return f"to undo: {shlex.join(command)}"
+
+
+def _count(count: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"

@@ -1,0 +1,186 @@
+"""`tidegate quotas` against a real Apache Kafka and against `tidegate serve`: the same output on both."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.broker import Broker
+
+FILE = """\
+quotas:
+  - user: {name: alice}
+    producer_byte_rate: 4MiB
+    request_percentage: 50
+    owner: payments
+  - user: {default: true}
+    client-id: {name: "a b"}
+    consumer_byte_rate: 100KiB
+  - ip: {name: 192.0.2.7}
+    connection_creation_rate: 10
+"""
+TIMEOUT_S = 60
+
+
+def quotas(*arguments: object, where: Path, **options: object) -> subprocess.CompletedProcess:
+    """Run `tidegate quotas` in a directory."""
+    command = [sys.executable, "-m", "tidegate", "quotas", *map(str, arguments)]
+    given = {"stdin": subprocess.DEVNULL, **options}
+    return subprocess.run(
+        command, cwd=where, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, **given
+    )
+
+
+def until(check, seconds=15.0):
+    """Wait until `check` returns something true: a real Kafka needs a moment to apply a change."""
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    return found
+
+
+def walk(address: str, directory: Path) -> list[str]:
+    """Check, plan, apply, apply again, change, prune, undo. Return what was printed."""
+    directory.mkdir()
+    to = ("--bootstrap-server", address)
+    (directory / "quotas.yaml").write_text(FILE)
+    printed = []
+
+    def done(*arguments: object, code: int = 0) -> str:
+        result = quotas(*arguments, where=directory)
+        assert result.returncode == code, result
+        printed.append(result.stdout.replace(address, "HOST:PORT"))
+        return result.stdout
+
+    def settled(file: str = "quotas.yaml") -> None:
+        until(lambda: quotas("plan", file, "--check", *to, where=directory).returncode == 0)
+
+    done("check", "quotas.yaml")
+    done("plan", "quotas.yaml", *to)
+    done("plan", "quotas.yaml", *to, "--check", code=1)
+    done("apply", "quotas.yaml", *to, "--yes", "--undo-file", "first.json")
+    settled()
+    done("apply", "quotas.yaml", *to, "--yes")
+    done("export", *to)
+    (directory / "less.yaml").write_text(FILE[: FILE.index("  - ip")].replace("4MiB", "3MiB"))
+    done("apply", "less.yaml", *to, "--yes", "--prune", "--undo-file", "second.json")
+    settled("less.yaml")
+    late = quotas("undo", "first.json", *to, "--yes", where=directory)
+    assert (late.returncode, late.stdout) == (1, ""), late
+    assert "user='alice': producer_byte_rate is 3145728, expected 4194304" in late.stderr
+    assert "changed by another client meanwhile: nothing was changed" in late.stderr
+    done("undo", "second.json", *to, "--yes", "--undo-file", "third.json")
+    settled()
+    done("undo", "first.json", *to, "--yes", "--undo-file", "fourth.json")
+    until(lambda: "quotas: []" in quotas("export", *to, where=directory).stdout)
+    return printed
+
+
+def test_quotas_as_code_on_both_brokers(beside_kafka, tmp_path) -> None:
+    """A real Kafka and `tidegate serve` end with no quota again, and both runs print the same."""
+    ours, theirs = (walk(beside_kafka[name].address, tmp_path / name) for name in ("tidegate", "kafka"))
+    assert ours == theirs
+    assert ours[1] == (
+        "+ user=<default>, client-id='a b'  consumer_byte_rate        100KiB\n"
+        "+ user='alice'                     producer_byte_rate        4MiB\n"
+        "+ user='alice'                     request_percentage        50\n"
+        "+ ip='192.0.2.7'                   connection_creation_rate  10\n"
+        "\n"
+        "to change: 4 values of 3 entities\n"
+        "as in the file: 0 entities\n"
+    )
+    assert ours[4] == "as in the file: 3 entities; nothing to change\n"
+    assert "    producer_byte_rate: 4MiB\n" in ours[5]
+    assert ours[6].splitlines()[:2] == [
+        "~ user='alice'    producer_byte_rate        4MiB → 3MiB",
+        "- ip='192.0.2.7'  connection_creation_rate  10",
+    ]
+
+
+def test_a_plan_for_programs(broker: Broker, tmp_path) -> None:
+    """`--json` has every change, and the entities that are not in the file."""
+    (tmp_path / "quotas.yaml").write_text(FILE)
+    result = quotas("plan", "quotas.yaml", "--json", "--bootstrap", broker.address, where=tmp_path)
+    document = json.loads(result.stdout)
+    assert (document["command"], document["differs"], len(document["changes"])) == ("quotas plan", True, 4)
+    assert document["changes"][0] == {
+        "entity": {"client-id": "a b", "user": None},
+        "key": "consumer_byte_rate",
+        "before": None,
+        "after": 102400.0,
+    }
+
+
+def test_nothing_changes_without_a_yes(new_broker, tmp_path) -> None:
+    """On a terminal the command asks; a change that comes while it asks is not overwritten."""
+    to = ("--bootstrap-server", new_broker().address)
+    (tmp_path / "quotas.yaml").write_text(FILE)
+    (tmp_path / "other.yaml").write_text(FILE.replace("4MiB", "1MiB"))
+    refused = quotas("apply", "quotas.yaml", *to, where=tmp_path)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "error: cannot ask for confirmation: stdin is not a terminal\nhint: add --yes\n",
+    )
+    for answer, reason in (
+        (b"n\n", "not confirmed: nothing was changed"),
+        (b"y\n", "by another client meanwhile"),
+    ):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "tidegate", "quotas", "apply", "quotas.yaml", *to]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdin=theirs, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as run:
+            assert run.stderr is not None
+            asked = b""
+            while not asked.endswith(b"? [y/N] "):
+                asked += run.stderr.read1(1) or pytest.fail(f"ended without a question: {asked!r}")
+            if answer == b"y\n":
+                assert quotas("apply", "other.yaml", *to, "--yes", where=tmp_path).returncode == 0
+            os.write(ours, answer)
+            out, errors = run.communicate(timeout=TIMEOUT_S)
+        os.close(ours)
+        os.close(theirs)
+        assert (run.returncode, reason in errors.decode()) == (1, True), (out, errors)
+    assert "producer_byte_rate: 1MiB" in quotas("export", *to, where=tmp_path).stdout
+
+
+def test_a_refused_file_changes_nothing(broker: Broker, tmp_path) -> None:
+    """A mistake in the file, an address without a broker, and a misspelt setting are each told in a line."""
+    (tmp_path / "quotas.yaml").write_text(FILE.replace("4MiB", "4mb"))
+    wrong = quotas("check", "quotas.yaml", where=tmp_path)
+    assert (wrong.returncode, wrong.stderr.splitlines()[0]) == (
+        1,
+        "error: quotas.yaml:3: producer_byte_rate: '4mb' has unknown unit 'mb'",
+    )
+    (tmp_path / "quotas.yaml").write_text(FILE)
+    (tmp_path / "client.properties").write_text("sasl.mechanisms=PLAIN\nacks=all\n")
+    result = quotas(
+        "plan",
+        "quotas.yaml",
+        "--bootstrap-server",
+        "127.0.0.1:1",
+        "--command-config",
+        "client.properties",
+        where=tmp_path,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "warning: unknown setting 'sasl.mechanisms'; did you mean 'sasl.mechanism'?",
+        "error: cannot connect to 127.0.0.1:1: Connection refused",
+        "hint: check that a broker listens there",
+    ]
+    no_cluster = quotas("export", where=tmp_path)
+    assert (no_cluster.returncode, no_cluster.stderr.splitlines()[0]) == (2, "error: no cluster is named")
+
+
+def test_what_a_file_holds_beyond_kafka_is_named(broker: Broker, tmp_path) -> None:
+    """Groups, settings and windows are of the brokers' configuration: a note says so."""
+    (tmp_path / "quotas.yaml").write_text("windows:\n  quota.window.num: 5\nquotas: []\n")
+    result = quotas("plan", "quotas.yaml", "--bootstrap-server", broker.address, where=tmp_path)
+    assert result.returncode == 0
+    assert result.stderr.startswith("note: windows of the file are not applied")
