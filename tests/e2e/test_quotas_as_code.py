@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from tests.e2e.broker import Broker
 
 FILE = """\
@@ -114,6 +115,30 @@ def test_a_plan_for_programs(broker: Broker, tmp_path) -> None:
         "before": None,
         "after": 102400.0,
     }
+
+
+def test_a_plan_shows_its_effect_on_recorded_traffic(new_broker, tmp_path) -> None:
+    """`--usage` prints the forecast of `tidegate replay` for the quotas as they would be, those of others included."""
+    broker = new_broker()
+    to = ("--bootstrap-server", broker.address)
+    (tmp_path / "before.yaml").write_text(
+        "quotas:\n  - client-id: {name: slow}\n    producer_byte_rate: 1MiB\n"
+    )
+    assert quotas("apply", "before.yaml", *to, "--yes", where=tmp_path).returncode == 0
+    for client_id in ("slow", "fast"):
+        producer = Producer({"bootstrap.servers": broker.address, "client.id": client_id, "linger.ms": 0})
+        for _ in range(20):
+            producer.produce("orders", bytes(50_000))
+            producer.flush(30)
+    (tmp_path / "quotas.yaml").write_text(
+        "quotas:\n  - client-id: {name: fast}\n    producer_byte_rate: 10KiB\n"
+    )
+    result = quotas("plan", "quotas.yaml", *to, "--usage", broker.data_dir / "usage", where=tmp_path)
+    assert result.returncode == 0, result
+    forecast = result.stdout.partition("left as they are: 1 entity")[2]
+    assert "client-id=fast" in forecast
+    assert "10KiB" in forecast
+    assert "1MiB" in forecast
 
 
 def test_nothing_changes_without_a_yes(new_broker, tmp_path) -> None:

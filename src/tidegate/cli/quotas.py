@@ -31,6 +31,14 @@ _SIGNS = {
 }  # by whether there was, and will be, a value
 _MOST_WIDTH = 40  # of a column; what is longer is printed in full
 
+_ACTIONS = {
+    "check": "check a file; needs no broker",
+    "export": "print the quotas of a cluster as a file",
+    "plan": "show what `apply` would change",
+    "apply": "show the changes, ask, and make them",
+    "undo": "take back what `apply` changed",
+}
+
 _DESCRIPTION = """\
 Keep the quotas of a cluster in a file, quotas.yaml (docs/quotas-file.md), and
 apply it to Apache Kafka 2.8 or later, or to Tidegate. The file owns the
@@ -76,11 +84,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    check = actions.add_parser("check", help="check a file; needs no broker")
-    export = actions.add_parser("export", help="print the quotas of a cluster as a file")
-    plan = actions.add_parser("plan", help="show what `apply` would change")
-    apply = actions.add_parser("apply", help="show the changes, ask, and make them")
-    undo = actions.add_parser("undo", help="take back what `apply` changed")
+    check, export, plan, apply, undo = (
+        actions.add_parser(action, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        for action, text in _ACTIONS.items()
+    )
     for action in (check, plan, apply):
         action.add_argument("file", metavar="FILE", type=Path, help="quotas.yaml")
     undo.add_argument("file", metavar="FILE", type=Path, help="file that `apply` wrote")
