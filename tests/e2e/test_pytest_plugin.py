@@ -53,7 +53,7 @@ def run(tmp_path):
             timeout=120,
             check=False,
         )
-        assert list(temporary.iterdir()) == []
+        assert list(temporary.glob("tidegate-*")) == []
         return done
 
     return run
