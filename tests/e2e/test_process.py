@@ -237,6 +237,40 @@ def test_a_port_file_that_cannot_be_written_is_one_line(tmp_path):
     assert str(tmp_path / "no" / "port") in done.stderr
 
 
+def test_it_stops_with_the_process_that_started_it(tmp_path):
+    """With --stop-on-eof the broker ends, cleanly, when its standard input is closed; what it reads has no effect."""
+    ports = tmp_path / "ports"
+    serve = [sys.executable, "-m", "tidegate", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        [*serve, "--stop-on-eof", "--port-file", str(ports)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdin.write("stop\n" * 5000)
+        process.stdin.flush()
+        assert "listening on" in process.stderr.readline()
+        assert process.poll() is None
+        process.stdin.close()
+        assert "stopping: standard input was closed" in process.stderr.read()
+    assert process.returncode == 0
+
+
+def test_an_input_without_an_end_is_one_line(tmp_path):
+    """The end of a file says nothing about the process that opened it."""
+    serve = [sys.executable, "-m", "tidegate", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    done = subprocess.run(
+        [*serve, "--stop-on-eof"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert is_one_line(done), done.stderr
+    assert "--stop-on-eof needs a pipe" in done.stderr
+
+
 def test_ports_of_an_earlier_broker_are_not_found(tmp_path):
     """Who waits for the file would connect to nobody, or to another; also where the start is refused."""
     ports = tmp_path / "ports"

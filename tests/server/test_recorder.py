@@ -23,6 +23,8 @@ from tests.unit.usage.recording import (
 from tidegate.quota import UNLIMITED, QuotaRecord, QuotaType
 from tidegate.server.requests.handler import Connection
 from tidegate.server.requests.recorder import FETCHED, THROTTLED, ControllerRecord
+from tidegate.server.requests.recorder import open_recorder as recorder_of
+from tidegate.server.settings.config import ServerConfig
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, empty_event
@@ -43,6 +45,25 @@ CLIENT = {
     "client_software_version": "2.8",
 }
 FIRST_SEQ = START_MS * 1000
+
+
+@pytest.mark.parametrize("is_converted", [True, False])
+def test_the_second_process_is_a_setting(tmp_path, is_converted):
+    """With tidegate.usage.parquet.enable=false rows stay in the spool: the timer starts no process."""
+    texts = {"log.dirs": str(tmp_path), "tidegate.usage.parquet.enable": str(is_converted).lower()}
+    config = ServerConfig.load({**texts, "tidegate.usage.segment.ms": "100"})
+    clock = ManualClock()
+    recorder = recorder_of(config, clock)
+    try:
+        recorder.start(clock.now_ms())
+        clock.advance(200)
+        recorder.maybe_roll(clock.now_ms())
+        assert (recorder._writer is not None) == is_converted
+    finally:
+        recorder.close()
+    spool = tmp_path / "usage" / "spool" / f"node-{config['node.id']}"
+    if not is_converted:
+        assert len(segment_paths(spool, CLOSED_SUFFIX)) == 1
 
 
 def events_of(tmp_path, *calls):

@@ -67,6 +67,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="write the ports to FILE when the broker is ready, one line for each listener of each node",
     )
     parser.add_argument(
+        "--stop-on-eof",
+        action="store_true",
+        help="stop when standard input, a pipe, is closed: with the process that started the broker",
+    )
+    parser.add_argument(
         "--list-settings",
         action="store_true",
         help="print all settings with their defaults and descriptions, and exit",

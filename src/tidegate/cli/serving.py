@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import signal
 import sys
@@ -56,6 +57,8 @@ _NOBODY = (
     "no client can log in: all listeners use SCRAM, and no SCRAM user exists; hint: add a listener at 127.0.0.1 "
     "with PLAINTEXT or PLAIN, and create the first user through it (kafka-configs)"
 )
+_STDIN = 0  # a descriptor
+_INPUT_BYTES = 4096  # read and ignored at a time
 _LOAD_LATER_S = 0.1  # what the first requests do not need
 
 
@@ -88,7 +91,7 @@ def serve(args: argparse.Namespace) -> int:
     for notice in config.notices():
         print(f"warning: {notice}", file=sys.stderr)
     try:
-        asyncio.run(_serve(configs, args.port_file, repeated))
+        asyncio.run(_serve(configs, args.port_file, repeated, stop_on_eof=args.stop_on_eof))
     finally:
         for handler in logging.getLogger().handlers:
             handler.flush()  # before what is printed
@@ -156,14 +159,18 @@ def _name_of(listener: str) -> str:
     return listener.partition(":")[0].strip().upper()
 
 
-async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeated: RepeatedLines) -> None:
+async def _serve(
+    configs: Sequence[ServerConfig], port_file: str | None, repeated: RepeatedLines, *, stop_on_eof: bool
+) -> None:
     """Run a node for each of `configs`; the first is the controller. They share storage and quotas."""
     loop = asyncio.get_running_loop()
     _sum_up(repeated, loop)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, _stop, stop, number)
+            loop.add_signal_handler(number, _stop, stop, f"received {number.name}")
+    if stop_on_eof:
+        _watch_input(loop, stop)
     clock, first = SystemClock(), configs[0]
     if port_file is not None:
         _remove_ports(Path(port_file))
@@ -218,11 +225,28 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
             recorder.close()
 
 
-def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
-    """Stop the broker because of a signal; the log says which one it was."""
+def _stop(stop: asyncio.Event, reason: str) -> None:
+    """Stop the broker, and log the reason."""
     if not stop.is_set():
-        _lifecycle.info("stopping: received %s", number.name)
+        _lifecycle.info("stopping: %s", reason)
         stop.set()
+
+
+def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Stop the broker when standard input ends. Raises `ConfigError` if it is a file or is closed."""
+
+    def read() -> None:
+        if not os.read(_STDIN, _INPUT_BYTES):
+            loop.remove_reader(_STDIN)
+            _stop(stop, "standard input was closed")
+
+    try:
+        loop.add_reader(_STDIN, read)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot wait for the end of standard input: {error.strerror}",
+            hint="--stop-on-eof needs a pipe as standard input, open for as long as the broker runs",
+        ) from error
 
 
 def serve_nodes(

@@ -585,7 +585,7 @@ def open_recorder(config: ServerConfig, clock: Clock) -> Recorder | None:
         spool,
         node_id=node_id,
         clock=clock,
-        start_writer=start,
+        start_writer=start if config["tidegate.usage.parquet.enable"] else None,
         max_spool_bytes=config["tidegate.usage.spool.max.bytes"],
         segment_age_ms=config["tidegate.usage.segment.ms"],
     )

@@ -480,6 +480,11 @@ SETTINGS: Mapping[str, Setting] = {
             "Accept unauthenticated clients on listeners that are not on loopback.",
         ),
         _bool("tidegate.usage.enable", True, "Write the usage record."),
+        _bool(
+            "tidegate.usage.parquet.enable",
+            True,
+            "Convert the usage record to Parquet, in a second process. If false, rows stay in the spool.",
+        ),
         _string("tidegate.usage.dir", "", "Directory of the usage record. Default: `usage` in log.dirs."),
         _long(
             "tidegate.usage.spool.max.bytes",
