@@ -219,6 +219,10 @@ class Admin:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
+    async def list_topics(self) -> list[str]:
+        """Return the names of all topics, internal ones too. Raises `ClientError`."""
+        return await self.cluster.topic_names()
+
     async def create_topics(
         self,
         topics: Sequence[NewTopic],

@@ -187,6 +187,11 @@ class Cluster:
         self.cluster_id = answer.get("cluster_id")
         return [_topic(each) for each in answer["topics"]]
 
+    async def topic_names(self) -> list[str]:
+        """Return the names of all topics. Raises `ClientError`."""
+        answer = (await self._ask_some(METADATA, {**_NO_TOPICS, "topics": None})).message
+        return [each["name"] for each in answer["topics"]]
+
     async def ask_any(self, api_key: int, message: Message) -> Reply:
         """Ask the broker that is least loaded, and after a failure others, until `default.api.timeout.ms` is over.
 
