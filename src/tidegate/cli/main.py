@@ -23,6 +23,7 @@ COMMANDS = (
     "serve",
     "settings",
     "quotas",
+    "configs",
     "import",
     "compact",
     "usage",
@@ -66,6 +67,8 @@ examples:
   tidegate settings tidegate-data               settings changed at run time
   tidegate quotas plan quotas.yaml --bootstrap-server localhost:9092
                                                 difference to a cluster
+  tidegate configs --bootstrap-server localhost:9092 --describe \\
+      --entity-type users                       as kafka-configs.sh
   tidegate import request.log --out ./usage     a request log of Apache Kafka
   tidegate usage ./usage                        usage of each client
   tidegate obedience ./usage                    clients that ignore throttles

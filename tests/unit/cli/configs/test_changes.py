@@ -1,0 +1,74 @@
+"""What --add-config, --add-config-file and --delete-config change."""
+
+import pytest
+
+from tidegate.cli.configs.changes import parse_configs, read_changes
+from tidegate.cli.configs.command import checked_command
+from tidegate.cli.configs.options import RefusedError, parse_options
+from tidegate.errors import ConfigError
+
+
+def _changes(*arguments):
+    return read_changes(checked_command(parse_options(["--bootstrap-server", "x:1", "--alter", *arguments])))
+
+
+@pytest.mark.parametrize(
+    ("text", "configs"),
+    [
+        ("a=1,b=[2,3],c=", {"a": "1", "b": "2,3", "c": ""}),
+        (" a = x y ,b=4,", {"a": "x y", "b": "4"}),
+        ("a=[k=v,l=w]", {"a": "k=v,l=w"}),
+        ("=5", {"": "5"}),
+        (",", {}),
+    ],
+)
+def test_add_config(text, configs):
+    """Commas and equals signs between brackets belong to the value; brackets do not."""
+    assert parse_configs(text) == configs
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=b=c", "a=1,,b=2"])
+def test_add_config_that_is_no_list(text):
+    """As Kafka's tool says it."""
+    with pytest.raises(RefusedError, match=r"^requirement failed: Invalid entity config: all configs"):
+        parse_configs(text)
+
+
+def test_a_file_of_configs(tmp_path):
+    """Values of a file are taken as they are, so that it can hold passwords with any letters."""
+    (tmp_path / "f").write_text("SCRAM-SHA-256=iterations=8192,password=a[b],c\n")
+    changes = _changes("--user", "a", "--add-config-file", str(tmp_path / "f"))
+    assert (changes.added, changes.are_quotas) == (
+        {"SCRAM-SHA-256": "iterations=8192,password=a[b],c"},
+        False,
+    )
+    with pytest.raises(ConfigError, match="No such file"):
+        _changes("--user", "a", "--add-config-file", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--user", "a", "--add-config", "x y=1"], "Invalid character found for config key: x y"),
+        (["--client", "a", "--add-config", "SCRAM-SHA-256=x,y=1"],
+         "Only quota configs can be added for 'clients' using --bootstrap-server. "
+         "Unexpected config names: Set(y, SCRAM-SHA-256)"),
+        (["--user", "a", "--delete-config", "x,y"],
+         "Only quota and SCRAM credential configs can be deleted for 'users' using --bootstrap-server. "
+         "Unexpected config names: ArrayBuffer(x, y)"),
+        (["--ip", "127.0.0.1", "--add-config", "x=1", "--delete-config", "y"],
+         "Only connection quota configs can be added for 'ips' using --bootstrap-server. "
+         "Unexpected config names: x,y"),
+    ],
+)  # fmt: skip
+def test_keys_that_an_entity_does_not_have(arguments, reason):
+    """Are refused before the cluster is asked."""
+    with pytest.raises(RefusedError) as refused:
+        _changes(*arguments)
+    assert str(refused.value) == reason
+
+
+def test_nothing_to_change_for_a_pair():
+    """Where Kafka's tool ends with an IllegalStateException."""
+    with pytest.raises(ConfigError, match="nothing to change"):
+        _changes("--user", "a", "--client", "c", "--add-config", ",")
