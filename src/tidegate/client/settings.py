@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.client.errors import shown
 from tidegate.config.jaas import parse_jaas
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
@@ -61,7 +62,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = shown(self.host)  # also of a broker's answer
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
