@@ -49,6 +49,7 @@ from tidegate.wire import Message
 __all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange"]
 
 _SALT_BYTES = 24
+_REFUSED, _TIMED_OUT = error_codes.THROTTLING_QUOTA_EXCEEDED, error_codes.REQUEST_TIMED_OUT
 Result = BrokerError | None
 
 
@@ -315,39 +316,34 @@ class Admin:
         """Ask the controller about topics, again about those that a quota refuses; return a result per topic."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._settings.api_timeout_s
-        results: dict[str, Result] = dict.fromkeys(by_name, BrokerError(error_codes.REQUEST_TIMED_OUT))
-        open_names = list(by_name)
-        while open_names:
+        results: dict[str, Result] = dict.fromkeys(by_name, BrokerError(_TIMED_OUT))
+        open_names, answered_s = list(by_name), loop.time()
+        while open_names and (left_s := until_s - loop.time()) > 0:
             message = {
                 "topics": [by_name[name] for name in open_names],
                 "topic_names": open_names,
-                "timeout_ms": max(int(1000 * (until_s - loop.time())), 1),
+                "timeout_ms": max(int(1000 * left_s), 1),
                 **fixed,
             }
             try:
                 async with self.cluster.time_limit(until_s):
                     reply = await self.cluster.ask_controller(api_key, message)
             except (ConnectionLostError, RequestTimeoutError):
-                if loop.time() < until_s:
-                    self.cluster.forget_controller()
-                    await asyncio.sleep(self._settings.retry_backoff_s)
-                    continue
-                if all(_has_code(result, error_codes.REQUEST_TIMED_OUT) for result in results.values()):
+                if loop.time() >= until_s and all(_has_code(each, _TIMED_OUT) for each in results.values()):
                     raise
-                break
+                self.cluster.forget_controller()
+                await asyncio.sleep(self._settings.retry_backoff_s)
+                continue
             answered_s = loop.time()
             results |= _results(reply, results_key, open_names)
-            refused = [
-                name
-                for name in open_names
-                if retry and isinstance(results[name], ThrottlingQuotaExceededError)
-            ]
+            refused = [name for name in open_names if retry and _has_code(results[name], _REFUSED)]
             moved = [name for name in open_names if _has_code(results[name], error_codes.NOT_CONTROLLER)]
             if moved:
                 self.cluster.forget_controller()
             open_names = refused + moved
-            if open_names and not reply.throttle_time_ms:  # otherwise the broker's deadline is the pause
-                await asyncio.sleep(self._settings.retry_backoff_s)
+            if open_names:
+                pause_s = reply.throttle_time_ms / 1000 or self._settings.retry_backoff_s
+                await asyncio.sleep(min(pause_s, until_s - loop.time()))
         for name in open_names:
             if isinstance(error := results[name], ThrottlingQuotaExceededError):
                 elapsed_ms = int(1000 * (loop.time() - answered_s))
@@ -379,7 +375,7 @@ def _results(reply: Reply, results_key: str, names: Iterable[str]) -> dict[str, 
     for entry in reply.message[results_key]:
         if entry["name"] in results:
             error = _result(entry)
-            if error is not None and error.code == error_codes.THROTTLING_QUOTA_EXCEEDED:
+            if error is not None and error.code == _REFUSED:
                 error = ThrottlingQuotaExceededError(reply.throttle_time_ms, entry.get("error_message"))
             results[entry["name"]] = error
     return results
