@@ -26,6 +26,7 @@ _NAMES = {
     if name.isupper() and isinstance(code, int) and not isinstance(code, bool)
 }
 _HINTS = {
+    error_codes.OFFSET_OUT_OF_RANGE: "assign the partition again, at EARLIEST or LATEST",
     error_codes.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL on the cluster, or must be a super user",
     error_codes.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL on the topic",
 }
