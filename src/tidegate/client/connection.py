@@ -266,12 +266,12 @@ class Connection:
     # --- the beginning ----------------------------------------------------------------------------------------------
 
     async def _ask(self, api_key: int, version: int, message: Message) -> Message:
-        """Send a request of the login. Raises `ClientError` with a hint for a listener of another protocol."""
+        """Send a request of the login. Raises `UnreachableError`, also for a listener of another protocol."""
         await self._until_free()
         try:
             reply = await self._send(api_key, version, message, self._settings.connect_timeout_s)
         except (ConnectionLostError, RequestTimeoutError) as error:
-            raise type(error)(str(error), hint=_WRONG_PROTOCOL) from error
+            raise UnreachableError(str(error), hint=_WRONG_PROTOCOL) from error
         return reply.message
 
     async def _learn_versions(self) -> None:

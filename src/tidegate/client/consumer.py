@@ -182,7 +182,7 @@ class Consumer:
             asked = {each: self._positions[each] for each in partitions if self._positions.get(each, -1) >= 0}
             if asked:
                 reply = await node.ask(FETCH, self._question(asked), most_version=_NEWEST_WITH_NAMES)
-                raise_for(reply.message["error_code"], None)
+                raise_for(reply.message.get("error_code", error_codes.NONE), None)  # since version 7
                 self._keep(reply.message, asked)
         except (ConnectionLostError, RequestTimeoutError, UnreachableError):
             for partition in partitions:
