@@ -1,6 +1,8 @@
 """`tidegate.client` against `tidegate serve`: a client that is throttled waits as long as it is asked to (KIP-219)."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +26,7 @@ from tidegate.quota.admin.definitions import Alteration
 from tidegate.usage.unconverted import complete_files
 from tidegate.wire.records import encode_batch
 
+ROOT = Path(__file__).parents[2]
 SECRET = "s3cret"
 
 
@@ -196,3 +199,11 @@ async def describe(own):
     """Ask for the quotas."""
     async with Admin(own) as admin:
         await admin.describe_client_quotas()
+
+
+def test_the_example_of_the_documentation(new_broker, capsys):
+    """The example of docs/client.md prints what the page says."""
+    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    code, printed = re.findall(r"```(?:python|text)\n(.*?)```", page, re.DOTALL)
+    exec(compile(code.replace("localhost:9092", new_broker().address), "docs/client.md", "exec"), {})
+    assert capsys.readouterr().out == printed
