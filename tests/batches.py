@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidegate.storage.log.time_lookup import read_varlong
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
     ATTRIBUTES_AT,
@@ -28,6 +27,7 @@ from tidegate.wire.batch import (
     find_only_batch,
     read_header,
 )
+from tidegate.wire.records import read_varlong
 
 __all__ = ["Record", "assign_offsets", "build_batch", "check_produced", "read_records", "renew_crc"]
 

@@ -24,7 +24,7 @@ _NAMED = re.compile(r"`(tests/[\w/-]+\.(?:py|json))?(?:::(\w+))?`")
 """A test of the table: a file of vectors, or a function of the file that is named with it or before it."""
 PLAYED = ("tests/vectors/engine", "tests/vectors/wire")
 """The directories whose every file is played: by tests/vectors/test_engine_vectors.py, tests/e2e/test_recordings.py."""
-WITHOUT_A_TEST = ["5.6", "6.10", "7.1", "7.2", "7.3", "9.4"]
+WITHOUT_A_TEST = ["5.6", "6.10", "9.4"]
 """Rules that no test holds: of Kafka's clients and tools, and of what Tidegate does not serve."""
 
 

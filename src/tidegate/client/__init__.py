@@ -1,12 +1,13 @@
 """An asyncio client of Kafka's protocol that waits as long as a broker asks it to (KIP-219).
 
-`Admin` alters quotas, topics and settings of any cluster, Apache Kafka's (2.8 and later) or Tidegate's. Tidegate's own
-tools use this client, and it is a reference for what a well-behaved client does. For applications use confluent-kafka
-or aiokafka.
+`Admin` alters quotas, topics and settings of any cluster, Apache Kafka's (2.8 and later) or Tidegate's. `Producer` and
+`Consumer` store and read records of assigned partitions. Tidegate's own tools use this client, and it is a reference
+for what a well-behaved client does. For applications use confluent-kafka or aiokafka.
 """
 
 from tidegate.client.admin import Admin, ConfigChange, ConfigEntry, NewTopic, ScramChange
 from tidegate.client.cluster import Cluster, Node
+from tidegate.client.consumer import EARLIEST, LATEST, Consumer
 from tidegate.client.errors import (
     BrokerError,
     ClientError,
@@ -17,9 +18,14 @@ from tidegate.client.errors import (
     UnreachableError,
     UnsupportedApiError,
 )
+from tidegate.client.partitions import TopicPartition
+from tidegate.client.producer import Producer
 from tidegate.client.settings import Address, ClientSettings, client_settings, load_client_settings
+from tidegate.wire.records import Record
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
     "Address",
     "Admin",
     "BrokerError",
@@ -29,12 +35,16 @@ __all__ = [
     "ConfigChange",
     "ConfigEntry",
     "ConnectionLostError",
+    "Consumer",
     "LoginError",
     "NewTopic",
     "Node",
+    "Producer",
+    "Record",
     "RequestTimeoutError",
     "ScramChange",
     "ThrottlingQuotaExceededError",
+    "TopicPartition",
     "UnreachableError",
     "UnsupportedApiError",
     "client_settings",

@@ -31,10 +31,12 @@ from tidegate.api_keys import (
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
 )
-from tidegate.client.cluster import NO_ID, Cluster, Node
+from tidegate.client.cluster import NO_ID, Cluster
 from tidegate.client.connection import Reply
 from tidegate.client.errors import (
     BrokerError,
+    ClientError,
+    ConnectionLostError,
     RequestTimeoutError,
     ThrottlingQuotaExceededError,
     raise_for,
@@ -47,7 +49,7 @@ from tidegate.wire import Message
 __all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange"]
 
 _SALT_BYTES = 24
-_CONTROLLER_MOVED = 41  # NOT_CONTROLLER
+_REFUSED, _TIMED_OUT = error_codes.THROTTLING_QUOTA_EXCEEDED, error_codes.REQUEST_TIMED_OUT
 Result = BrokerError | None
 
 
@@ -198,8 +200,7 @@ class Admin:
         """
         resource = {"resource_type": resource_type, "resource_name": name, "configuration_keys": None}
         message = {"resources": [resource], "include_synonyms": synonyms, "include_documentation": False}
-        reply = await self._ask(DESCRIBE_CONFIGS, message, node_id)
-        (result,) = reply.message["results"]
+        result = _only((await self._ask(DESCRIBE_CONFIGS, message, node_id))["results"])
         raise_for(result["error_code"], result["error_message"])
         return [_config(each) for each in result["configs"]]
 
@@ -211,11 +212,9 @@ class Admin:
             {"name": each.name, "config_operation": each.operation, "value": each.value} for each in changes
         ]
         resource = {"resource_type": resource_type, "resource_name": name, "configs": configs}
-        reply = await self._ask(
-            INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}, node_id
-        )
-        for result in reply.message["responses"]:
-            raise_for(result["error_code"], result["error_message"])
+        message = {"resources": [resource], "validate_only": False}
+        result = _only((await self._ask(INCREMENTAL_ALTER_CONFIGS, message, node_id))["responses"])
+        raise_for(result["error_code"], result["error_message"])
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -286,33 +285,28 @@ class Admin:
         await self.cluster.refresh()
         groups: dict[str, str] = {}
         for node_id in self.cluster.node_ids:
-            node = await self.cluster.node(node_id)
-            answer = (await node.ask(LIST_GROUPS, {"states_filter": [], "types_filter": []})).message
+            answer = await self._ask(LIST_GROUPS, {"states_filter": [], "types_filter": []}, node_id)
             raise_for(answer["error_code"], None)
             groups |= {each["group_id"]: each["protocol_type"] for each in answer["groups"]}
         return groups
 
     async def describe_group(self, group_id: str) -> dict[str, Any]:
         """Return a group's fields of DescribeGroups. Raises `ClientError`."""
-        node = await self._coordinator(group_id)
+        found = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
+        answer = await self._ask(FIND_COORDINATOR, found, None)
+        coordinator = _only(answer.get("coordinators") or [answer])
+        raise_for(coordinator["error_code"], coordinator.get("error_message"))
         message = {"groups": [group_id], "include_authorized_operations": False}
-        (group,) = (await node.ask(DESCRIBE_GROUPS, message)).message["groups"]
+        group = _only((await self._ask(DESCRIBE_GROUPS, message, coordinator["node_id"]))["groups"])
         raise_for(group["error_code"], group.get("error_message"))
         return dict(group)
 
-    async def _coordinator(self, group_id: str) -> Node:
-        message = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
-        answer = (await self.cluster.ask_any(FIND_COORDINATOR, message)).message
-        (found,) = answer.get("coordinators") or [answer]
-        raise_for(found["error_code"], found.get("error_message"))
-        return await self.cluster.node(found["node_id"])
-
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, api_key: int, message: Message, node_id: int | None) -> Reply:
+    async def _ask(self, api_key: int, message: Message, node_id: int | None) -> Message:
         if node_id is None:
-            return await self.cluster.ask_any(api_key, message)
-        return await (await self.cluster.node(node_id)).ask(api_key, message)
+            return (await self.cluster.ask_any(api_key, message)).message
+        return (await self.cluster.ask_node(node_id, api_key, message)).message
 
     async def _mutate(
         self,
@@ -326,54 +320,38 @@ class Admin:
         """Ask the controller about topics, again about those that a quota refuses; return a result per topic."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._settings.api_timeout_s
-        results: dict[str, Result] = {}
-        refused: dict[str, ThrottlingQuotaExceededError] = {}
-        refused_s = loop.time()
-        while by_name:
+        results: dict[str, Result] = dict.fromkeys(by_name, BrokerError(_TIMED_OUT))
+        open_names, answered_s = list(by_name), loop.time()
+        while open_names and (left_s := until_s - loop.time()) > 0:
             message = {
-                "topics": list(by_name.values()),
-                "topic_names": list(by_name),
-                "timeout_ms": max(int(1000 * (until_s - loop.time())), 1),
+                "topics": [by_name[name] for name in open_names],
+                "topic_names": open_names,
+                "timeout_ms": max(int(1000 * left_s), 1),
                 **fixed,
             }
             try:
-                async with asyncio.timeout_at(until_s):
-                    reply = await self.cluster.ask_controller(
-                        api_key, message, timeout_s=self._settings.request_timeout_s
-                    )
-            except TimeoutError:
-                return results | self._timed_out(by_name, refused, elapsed_s=loop.time() - refused_s)
-            again: dict[str, dict[str, Any]] = {}
-            refused, refused_s = {}, loop.time()
-            for each in reply.message[results_key]:
-                name, error = each["name"], _result(each)
-                if error is not None and error.code == error_codes.THROTTLING_QUOTA_EXCEEDED:
-                    error = ThrottlingQuotaExceededError(reply.throttle_time_ms, each.get("error_message"))
-                    if retry:
-                        refused[name], again[name] = error, by_name[name]
-                        continue
-                elif error is not None and error.code == _CONTROLLER_MOVED and loop.time() < until_s:
-                    self.cluster.forget_controller()
-                    again[name] = by_name[name]
-                    continue
-                results[name] = error
-            if again and not refused:
+                async with self.cluster.time_limit(until_s):
+                    reply = await self.cluster.ask_controller(api_key, message)
+            except (ConnectionLostError, RequestTimeoutError):
+                if loop.time() >= until_s and all(_has_code(each, _TIMED_OUT) for each in results.values()):
+                    raise
+                self.cluster.forget_controller()
                 await asyncio.sleep(self._settings.retry_backoff_s)
-            by_name = again
-        return results
-
-    def _timed_out(
-        self, names: Iterable[str], refused: Mapping[str, ThrottlingQuotaExceededError], *, elapsed_s: float
-    ) -> dict[str, Result]:
-        """Return the results of topics whose time is over. Raises `RequestTimeoutError` where none was refused."""
-        if not refused:
-            raise RequestTimeoutError(
-                f"no answer within {self._settings.api_timeout_s:g} s", hint="raise default.api.timeout.ms"
-            )
-        results: dict[str, Result] = {}
-        for name in names:
-            left_ms = max(0, refused[name].throttle_time_ms - int(1000 * elapsed_s))
-            results[name] = ThrottlingQuotaExceededError(left_ms)
+                continue
+            answered_s = loop.time()
+            results |= _results(reply, results_key, open_names)
+            refused = [name for name in open_names if retry and _has_code(results[name], _REFUSED)]
+            moved = [name for name in open_names if _has_code(results[name], error_codes.NOT_CONTROLLER)]
+            if moved:
+                self.cluster.forget_controller()
+            open_names = refused + moved
+            if open_names:
+                pause_s = reply.throttle_time_ms / 1000 or self._settings.retry_backoff_s
+                await asyncio.sleep(min(pause_s, until_s - loop.time()))
+        for name in open_names:
+            if isinstance(error := results[name], ThrottlingQuotaExceededError):
+                elapsed_ms = int(1000 * (loop.time() - answered_s))
+                results[name] = ThrottlingQuotaExceededError(max(0, error.throttle_time_ms - elapsed_ms))
         return results
 
 
@@ -381,8 +359,34 @@ def _entity(entry: Mapping[str, Any]) -> EntityParts:
     return tuple(sorted((part["entity_type"], part["entity_name"]) for part in entry["entity"]))
 
 
+def _only(entries: Sequence[Message]) -> Message:
+    """Return the one entry of a response. Raises `ClientError` where there is another number of them."""
+    if len(entries) != 1:
+        raise ClientError(f"the broker sent {len(entries)} results, expected 1")
+    return entries[0]
+
+
 def _result(entry: Mapping[str, Any]) -> Result:
     return BrokerError(entry["error_code"], entry.get("error_message")) if entry["error_code"] else None
+
+
+def _results(reply: Reply, results_key: str, names: Iterable[str]) -> dict[str, Result]:
+    """Return the result of each topic that was asked for."""
+    results: dict[str, Result] = {
+        name: BrokerError(error_codes.UNKNOWN_SERVER_ERROR, f"the broker gave no result of topic {name!r}")
+        for name in names
+    }
+    for entry in reply.message[results_key]:
+        if entry["name"] in results:
+            error = _result(entry)
+            if error is not None and error.code == _REFUSED:
+                error = ThrottlingQuotaExceededError(reply.throttle_time_ms, entry.get("error_message"))
+            results[entry["name"]] = error
+    return results
+
+
+def _has_code(result: Result, code: int) -> bool:
+    return result is not None and result.code == code
 
 
 def _upsertion(change: ScramChange, password: str) -> dict[str, Any]:

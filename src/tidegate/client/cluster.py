@@ -1,8 +1,8 @@
 """The brokers of a cluster as a client knows them, and when it may send to each of them.
 
-A throttled client sends nothing more to a broker for `throttle_time_ms`, where the version of the response says that
+A throttled client sends nothing more to a broker for `throttle_time_ms`, if the version of the response says that
 the broker did not delay it (KIP-219). The deadline belongs to the broker's address: it survives a reconnect. Other
-brokers are unaffected, and where any broker will do, one that does not throttle is asked.
+brokers are unaffected. A request that any broker can answer goes to one that does not throttle, if there is one.
 
     cluster = Cluster(settings)
     reply = await cluster.ask_any(DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
@@ -11,13 +11,13 @@ Follows: Kafka `ClusterConnectionStates`, `NetworkClient.leastLoadedNode`, B§7.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api_keys import METADATA
 from tidegate.client.connection import Connection, Reply
 from tidegate.client.errors import (
-    BrokerError,
     ClientError,
     ConnectionLostError,
     RequestTimeoutError,
@@ -26,10 +26,12 @@ from tidegate.client.errors import (
 from tidegate.client.settings import Address, ClientSettings
 from tidegate.wire import Message
 
-__all__ = ["MAX_BROKERS", "NO_ID", "Cluster", "Node", "TopicPartitions"]
+__all__ = ["MAX_BROKERS", "MAX_IN_FLIGHT", "NO_ID", "Cluster", "Node", "TopicPartitions"]
 
 MAX_BROKERS = 10_000
 """Most brokers of a cluster. A longer list is an error."""
+MAX_IN_FLIGHT = 5
+"""Requests in flight to one broker. Follows: Kafka `max.in.flight.requests.per.connection`."""
 NO_ID = "00000000-0000-0000-0000-000000000000"
 _NO_TOPICS: Message = {
     "topics": [],
@@ -37,15 +39,19 @@ _NO_TOPICS: Message = {
     "include_cluster_authorized_operations": False,
     "include_topic_authorized_operations": False,
 }
+_MOST_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """The partitions of one topic: the leader's node id of each, -1 where it has none."""
+    """The partitions of one topic: the leader's node id of each, -1 where it has none.
+
+    error_code: Kafka's number, 0 without an error.
+    """
 
     name: str
-    topic_id: str
     leaders: Mapping[int, int]
+    error_code: int = 0
 
 
 class Node:
@@ -63,8 +69,10 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._deadline_s = self._not_before_s = 0.0
         self._failures = 0
+        self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
+        self._closed = False
 
     @property
     def throttled_s(self) -> float:
@@ -88,27 +96,37 @@ class Node:
     ) -> Reply:
         """Send a request as soon as the broker may be asked, and return the response. Raises `ClientError`.
 
-        timeout_s: how long the response may take once the request is sent. The wait for the deadline comes before.
+        timeout_s: how long the response may take once the request is sent, `request.timeout.ms` by default. The wait
+        for the deadline comes before. A request that is cancelled stays in flight until its response or its timeout.
         """
-        while True:
-            await self._wait_until(lambda: self._deadline_s)
-            connection = await self._connected()
-            if self._deadline_s <= self._loop.time():  # the responses of a login carry throttle times, too
-                break
-        timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        return await connection.request(api_key, message, timeout_s=timeout_s, most_version=most_version)
-
-    async def version(self, api_key: int) -> int:
-        """Return the newest version of an API that both sides speak. Raises `ClientError`."""
-        return (await self._connected()).version(api_key)
+        await self._slots.acquire()
+        try:
+            connection = await self._free_connection()
+            reply = connection.send(api_key, message, timeout_s=timeout_s, most_version=most_version)
+        except BaseException:
+            self._slots.release()
+            raise
+        reply.add_done_callback(lambda _: self._slots.release())
+        await asyncio.wait((reply,))
+        return reply.result()
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. Requests in flight fail, and later ones."""
+        self._closed = True
         if self._connection is not None:
             await self._connection.close()
 
-    async def _wait_until(self, time_s: Callable[[], float]) -> None:
-        while (left_s := time_s() - self._loop.time()) > 0:
+    async def _free_connection(self) -> Connection:
+        """Return a connection on which a request may be sent now."""
+        while True:
+            await self._until_free()
+            connection = await self._connected()
+            if not self.throttled_s and connection.usable:
+                return connection
+
+    async def _until_free(self) -> None:
+        """Wait until the deadline is over, which responses may extend meanwhile."""
+        while left_s := self.throttled_s:
             await asyncio.sleep(left_s)
 
     async def _connected(self) -> Connection:
@@ -119,24 +137,30 @@ class Node:
                 return connection
             if connection is not None:
                 await connection.close()
-            await self._wait_until(lambda: self._not_before_s)
+            await asyncio.sleep(self._not_before_s - self._loop.time())
+            if self._closed:
+                raise ClientError("the client is closed")
             try:
-                self._connection = connection = await Connection.open(
-                    self.address, self._settings, on_throttle=self._on_throttle
+                connection = await Connection.open(
+                    self.address,
+                    self._settings,
+                    on_throttle=self._on_throttle,
+                    until_free=self._until_free,
                 )
             except ClientError:
-                pause_s = self._settings.reconnect_backoff_s * 2.0 ** min(self._failures, 30)
+                pause_s = self._settings.reconnect_backoff_s * 2.0 ** min(self._failures, _MOST_DOUBLINGS)
                 self._failures += 1
                 self._not_before_s = self._loop.time() + min(pause_s, self._settings.reconnect_backoff_max_s)
                 raise
+            self._connection = connection
             self._failures = 0
+            if self._closed:
+                await connection.close()
             return connection
 
     def _on_throttle(self, throttle_time_ms: int, holds_back: bool) -> None:
         self._on_response(throttle_time_ms)
-        if throttle_time_ms > 0 and holds_back:
-            if self._connection is not None:
-                self._connection.extend(throttle_time_ms)
+        if holds_back:
             self._deadline_s = max(self._deadline_s, self._loop.time() + throttle_time_ms / 1000)
 
 
@@ -172,11 +196,9 @@ class Cluster:
             raise UnreachableError(f"the cluster has no broker {node_id}, it has {self.node_ids}")
         return self._at(self._addresses[node_id])
 
-    async def refresh(self, topics: list[str] | None = None) -> list[TopicPartitions]:
-        """Learn the brokers, and the partitions of `topics`. Raises `ClientError`."""
-        message = _NO_TOPICS
-        if topics is not None:
-            message = {**_NO_TOPICS, "topics": [{"name": name, "topic_id": NO_ID} for name in topics]}
+    async def refresh(self, topics: Sequence[str] = ()) -> list[TopicPartitions]:
+        """Ask for the brokers, and for the partitions of `topics`. Raises `ClientError`."""
+        message = {**_NO_TOPICS, "topics": [{"name": name, "topic_id": NO_ID} for name in topics]}
         answer = (await self._ask_some(METADATA, message)).message
         if len(answer["brokers"]) > MAX_BROKERS:
             raise ClientError(
@@ -185,6 +207,7 @@ class Cluster:
         self._addresses = {each["node_id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}
         self._controller_id = answer.get("controller_id", -1)
         self.cluster_id = answer.get("cluster_id")
+        await self._drop_unknown_nodes()
         return [_topic(each) for each in answer["topics"]]
 
     async def topic_names(self) -> list[str]:
@@ -201,62 +224,68 @@ class Cluster:
             await self.refresh()
         return await self._ask_some(api_key, message)
 
-    async def ask_controller(self, api_key: int, message: Message, *, timeout_s: float) -> Reply:
-        """Ask the controller, or the broker that Metadata names as such. Raises `ClientError`."""
+    async def ask_node(self, node_id: int, api_key: int, message: Message) -> Reply:
+        """Ask one broker, until `default.api.timeout.ms` is over. Raises `ClientError`."""
+        async with self.time_limit():
+            return await (await self.node(node_id)).ask(api_key, message)
+
+    async def ask_controller(self, api_key: int, message: Message) -> Reply:
+        """Ask the broker that Metadata names as the controller, once; another where that cannot be reached.
+
+        Raises `ClientError`.
+        """
         if self._controller_id not in self._addresses:
             await self.refresh()
-        node = (
-            self._at(self._addresses[self._controller_id]) if self._controller_id in self._addresses else None
-        )
-        if node is None:
-            return await self._ask_some(api_key, message)
-        return await node.ask(api_key, message, timeout_s=timeout_s)
+        if self._controller_id in self._addresses:
+            with contextlib.suppress(UnreachableError):
+                return await self._at(self._addresses[self._controller_id]).ask(api_key, message)
+            self.forget_controller()
+        return await self._ask_some(api_key, message)
 
     def forget_controller(self) -> None:
         """Find the controller anew at the next request to it."""
         self._controller_id = -1
 
-    async def _ask_some(self, api_key: int, message: Message) -> Reply:
-        async def ask(node: Node) -> Reply:
-            return await node.ask(api_key, message)
+    @contextlib.asynccontextmanager
+    async def time_limit(self, until_s: float | None = None) -> AsyncIterator[None]:
+        """Limit what is done inside to `default.api.timeout.ms`, or to a time of the loop. Raises `ClientError`."""
+        if until_s is None:
+            until_s = asyncio.get_running_loop().time() + self.settings.api_timeout_s
+        limit = asyncio.timeout_at(until_s)
+        try:
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # a request that timed out before
+            waits_s = max((node.throttled_s for node in self._nodes.values()), default=0.0)
+            throttled = f"; a broker throttles this client for another {waits_s:.1f} s" if waits_s else ""
+            raise RequestTimeoutError(
+                f"no answer within {self.settings.api_timeout_s:g} s{throttled}",
+                hint="raise default.api.timeout.ms",
+            ) from error
 
-        return await self._retried(ask)
+    async def _ask_some(self, api_key: int, message: Message) -> Reply:
+        async with self.time_limit():
+            return await self._retried(lambda node: node.ask(api_key, message))
 
     async def _retried(self, ask: Callable[[Node], Awaitable[Reply]]) -> Reply:
         """Call `ask` with one broker after another. Once each was tried and none is reachable, that is the error."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + self.settings.api_timeout_s
         tried: set[Address] = set()
         while True:
             nodes = self._candidates()
-            node = min(
-                (node for node in nodes if node.address not in tried),
-                key=lambda node: node.rank,
-                default=None,
-            )
-            if node is None:
-                node = min(nodes, key=lambda node: node.rank)
+            node = min(nodes, key=lambda node: (node.address in tried, node.rank))
             tried.add(node.address)
             try:
-                async with asyncio.timeout_at(until_s):
-                    return await ask(node)
-            except TimeoutError as error:
-                if isinstance(error, RequestTimeoutError) and loop.time() < until_s:
-                    continue
-                if isinstance(error, RequestTimeoutError):
+                return await ask(node)
+            except UnreachableError:
+                if tried.issuperset(node.address for node in nodes):
                     raise
-                raise RequestTimeoutError(
-                    f"no broker answered within {self.settings.api_timeout_s:g} s",
-                    hint="raise default.api.timeout.ms",
-                ) from error
-            except (UnreachableError, ConnectionLostError) as error:
-                all_tried = tried.issuperset(node.address for node in nodes)
-                if loop.time() >= until_s or (all_tried and isinstance(error, UnreachableError)):
-                    raise
+            except (ConnectionLostError, RequestTimeoutError):
                 await asyncio.sleep(self.settings.retry_backoff_s)
 
     def _candidates(self) -> list[Node]:
-        """Return the brokers that were found; before, or if none is left, the bootstrap addresses."""
+        """Return the brokers that were found, or the bootstrap addresses as long as none was found."""
         addresses = list(self._addresses.values()) or list(self.settings.addresses)
         return [self._at(address) for address in addresses]
 
@@ -266,10 +295,15 @@ class Cluster:
             node = self._nodes[address] = Node(address, self.settings, self._on_response)
         return node
 
+    async def _drop_unknown_nodes(self) -> None:
+        """Close the connections to addresses that the cluster no longer has. A deadline that is not over stays."""
+        known = {*self._addresses.values(), *self.settings.addresses}
+        gone = [node for node in self._nodes.values() if node.address not in known and not node.throttled_s]
+        for node in gone:
+            del self._nodes[node.address]
+            await node.close()
+
 
 def _topic(answer: Message) -> TopicPartitions:
-    if answer["error_code"]:
-        error = BrokerError(answer["error_code"])
-        raise BrokerError(answer["error_code"], f"topic {answer['name']!r}: {error.text}")
     leaders = {each["partition_index"]: each["leader_id"] for each in answer["partitions"]}
-    return TopicPartitions(name=answer["name"], topic_id=answer.get("topic_id", ""), leaders=leaders)
+    return TopicPartitions(name=answer["name"], leaders=leaders, error_code=answer["error_code"])

@@ -14,7 +14,11 @@ __all__ = [
     "UnsupportedApiError",
     "error_name",
     "raise_for",
+    "shown",
 ]
+
+MAX_SHOWN_CHARACTERS = 1000
+"""Most characters of a broker's text that an error has."""
 
 _NAMES = {
     code: name
@@ -22,6 +26,7 @@ _NAMES = {
     if name.isupper() and isinstance(code, int) and not isinstance(code, bool)
 }
 _HINTS = {
+    error_codes.OFFSET_OUT_OF_RANGE: "assign the partition again, at EARLIEST or LATEST",
     error_codes.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL on the cluster, or must be a super user",
     error_codes.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL on the topic",
 }
@@ -59,7 +64,7 @@ class BrokerError(ClientError):
 
     def __init__(self, code: int, text: str | None = None) -> None:
         self.code = code
-        self.text = text or error_codes.TEXTS.get(code) or error_name(code)
+        self.text = shown(text or "") or error_codes.TEXTS.get(code) or error_name(code)
         name = error_name(code)
         super().__init__(self.text if self.text == name else f"{self.text} ({name})", hint=_HINTS.get(code))
 
@@ -83,6 +88,17 @@ def error_name(code: int) -> str:
     'THROTTLING_QUOTA_EXCEEDED'
     """
     return _NAMES.get(code, f"error {code}")
+
+
+def shown(text: object) -> str:
+    r"""Return a broker's text as part of an error: one line, without control characters, and of bounded length.
+
+    >>> shown("no such topic\n\x1b[2J")
+    'no such topic  [2J'
+    """
+    cut = str(text)[: MAX_SHOWN_CHARACTERS + 1]
+    clean = "".join(character if character.isprintable() else " " for character in cut)
+    return clean if len(clean) <= MAX_SHOWN_CHARACTERS else f"{clean[:MAX_SHOWN_CHARACTERS]}…"
 
 
 def raise_for(code: int, text: str | None) -> None:

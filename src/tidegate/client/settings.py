@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.client.errors import shown
 from tidegate.config.jaas import parse_jaas
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
@@ -32,7 +33,9 @@ _DURATIONS = {  # by Kafka's name, with Kafka's default, in ms
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
     "retry.backoff.ms": 100,
+    "metrics.sample.window.ms": 30_000,
 }
+_COUNTS = {"metrics.num.samples": (2, 100)}  # by Kafka's name, with Kafka's default and the largest accepted
 _TEXTS = (
     "bootstrap.servers",
     "client.id",
@@ -61,7 +64,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = shown(self.host)  # also of a broker's answer
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class ClientSettings:
     reconnect_backoff_s: float = 0.05
     reconnect_backoff_max_s: float = 1.0
     retry_backoff_s: float = 0.1
+    metrics_samples: int = 2
+    metrics_window_ms: int = 30_000
     tls: ssl.SSLContext | None = None
     mechanism: str = ""
     user: str = ""
@@ -111,6 +117,8 @@ def client_settings(texts: Mapping[str, str]) -> ClientSettings:
         reconnect_backoff_s=seconds["reconnect.backoff.ms"],
         reconnect_backoff_max_s=seconds["reconnect.backoff.max.ms"],
         retry_backoff_s=seconds["retry.backoff.ms"],
+        metrics_samples=_count(texts, "metrics.num.samples"),
+        metrics_window_ms=round(1000 * seconds["metrics.sample.window.ms"]),
         tls=_tls(texts) if protocol.endswith("SSL") else None,
         mechanism=mechanism,
         user=user,
@@ -144,10 +152,18 @@ def _address(text: str) -> Address:
 
 def _milliseconds(texts: Mapping[str, str], name: str, default: int) -> int:
     text = texts.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and 0 < int(text) < 2**31):
         raise ConfigError(
             f"{name} must be a whole number of milliseconds from 1 to {2**31 - 1}, got {text!r}"
         )
+    return int(text)
+
+
+def _count(texts: Mapping[str, str], name: str) -> int:
+    default, most = _COUNTS[name]
+    text = texts.get(name, str(default)).strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
+        raise ConfigError(f"{name} must be a whole number from 1 to {most}, got {text!r}")
     return int(text)
 
 
@@ -182,7 +198,7 @@ def _tls(texts: Mapping[str, str]) -> ssl.SSLContext:
 
 def _misspelt(texts: Mapping[str, str]) -> dict[str, str]:
     """Return unknown names that resemble a known one: others belong to producers and consumers."""
-    known = (*_TEXTS, *_DURATIONS)
+    known = (*_TEXTS, *_DURATIONS, *_COUNTS)
     found = {
         name: difflib.get_close_matches(name, known, n=1, cutoff=0.9) for name in texts if name not in known
     }

@@ -1,4 +1,4 @@
-"""The average over samples, for the metrics of throttle times.
+"""The average and the maximum over samples, for the metrics of throttle times.
 
 It is a list of samples, as in Kafka, and every measurement reads all of them. A request that is throttled records one
 value. Quotas use the rate of `tidegate.quota.measure.rate`.
@@ -11,7 +11,7 @@ nan
 >>> average.measure(59_999)
 150.0
 
-Follows: Kafka `SampledStat`, `Avg` (B§1.3).
+Follows: Kafka `SampledStat`, `Avg`, `Max` (B§1.3).
 Differs: no limit on the events of a sample, as no quota sets one.
 """
 
@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["Avg", "Sample", "SampledStat"]
+__all__ = ["Avg", "Max", "Sample", "SampledStat"]
 
 
 @dataclass(slots=True)
@@ -108,3 +108,15 @@ class Avg(SampledStat):
     def _combine(self, now_ms: int) -> float:
         events = self._events()
         return super()._combine(now_ms) / events if events else math.nan
+
+
+class Max(SampledStat):
+    """The largest value that was recorded, NaN when that is nothing."""
+
+    INITIAL = -math.inf
+
+    def _add(self, sample: Sample, value: float) -> None:
+        sample.value = max(sample.value, float(value))
+
+    def _combine(self, now_ms: int) -> float:
+        return max(sample.value for sample in self._samples) if self._events() else math.nan

@@ -30,6 +30,7 @@ from tidegate.wire.batch import (
     CorruptRecordsError,
     read_header,
 )
+from tidegate.wire.records import MAX_VARLONG_BYTES, read_varlong
 
 __all__ = [
     "PIECE_BYTES",
@@ -37,7 +38,6 @@ __all__ = [
     "TimeAndOffset",
     "offset_by_time",
     "offset_of_latest_time",
-    "read_varlong",
 ]
 
 TimeAndOffset = tuple[int, int]
@@ -48,8 +48,7 @@ _Read = Callable[[int, int], bytes]
 PIECE_BYTES = 32 * 1024  # read at once: up to 481 headers of the smallest batches
 _SEGMENTS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 200
-_MAX_VARLONG_BYTES = 10  # Kafka `ByteUtils.readVarlong`
-_RECORD_HEAD_BYTES = 3 * _MAX_VARLONG_BYTES + 1  # the most that a record's size, time and offset take
+_RECORD_HEAD_BYTES = 3 * MAX_VARLONG_BYTES + 1  # the most that a record's size, time and offset take
 _LENGTH_AND_TIME = struct.Struct(f">{LENGTH_AT}xi{MAX_TIMESTAMP_AT - OVERHEAD_BYTES}xq")
 """Of a batch: its length and its largest timestamp."""
 
@@ -222,18 +221,3 @@ def _read_head(piece: bytes, at: int) -> tuple[int, int, int]:
     if at + size < after:
         raise CorruptRecordsError(f"a record has {size} bytes, its times alone have more", byte_offset=at)
     return at + size, time_delta, offset_delta
-
-
-def read_varlong(view: memoryview | bytes, at: int) -> tuple[int, int]:
-    """Return the signed number at `at` and the offset after it. Raises `CorruptRecordsError`."""
-    value = 0
-    for place in range(_MAX_VARLONG_BYTES):
-        if at + place >= len(view):
-            raise CorruptRecordsError("a varint is cut off", byte_offset=at)
-        byte = view[at + place]
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + place + 1
-    raise CorruptRecordsError(
-        f"a varint has at most {_MAX_VARLONG_BYTES} bytes, this one goes on", byte_offset=at
-    )
