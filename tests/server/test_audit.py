@@ -28,7 +28,7 @@ def test_a_line_has_the_client_and_both_values(audited: pytest.LogCaptureFixture
         audit.changed("alter", "quota", "user='x'", key="producer_byte_rate", old=None, new=1024.0)
         audit.changed("delete", "ACL", "ALLOW")
     assert audited.messages == [
-        "'User:admin' from 10.0.0.7 (listener CLIENTS) altered quota user='x': producer_byte_rate none -> 1024.0",
+        "'User:admin' from 10.0.0.7 (listener CLIENTS) altered quota of user='x': producer_byte_rate none -> 1024.0",
         "'User:admin' from 10.0.0.7 (listener CLIENTS) deleted ACL ALLOW",
     ]
     fields: list[dict[str, Any]] = [vars(record)["audit"] for record in audited.records]
@@ -65,7 +65,7 @@ def test_lines_are_bounded_and_stay_one_line(audited: pytest.LogCaptureFixture) 
     """Names and values that a client chooses cannot make a long line, or a second one."""
     with Audit(connection("u\n" * 50_000)) as audit:
         audit.changed(
-            "alter", "topic setting", "n" * 50_000, key="k" * 50_000, old="o" * 50_000, new="\n\u2028"
+            "alter", "topic setting", "n" * 50_000, key="\n" * 50_000, old="o" * 50_000, new="\n\u2028"
         )
     (line,) = audited.messages
     assert len(line) < 2000
@@ -75,7 +75,7 @@ def test_lines_are_bounded_and_stay_one_line(audited: pytest.LogCaptureFixture) 
 def test_a_hidden_value_is_shown_as_hidden(audited: pytest.LogCaptureFixture) -> None:
     """It is no text of its own."""
     with Audit(connection()) as audit:
-        audit.changed("alter", "setting", "of node 1", key="ssl.key.password", old=HIDDEN, new=HIDDEN)
+        audit.changed("alter", "setting", "node 1", key="ssl.key.password", old=HIDDEN, new=HIDDEN)
     assert audited.messages[0].endswith("altered setting of node 1: ssl.key.password [hidden] -> [hidden]")
 
 

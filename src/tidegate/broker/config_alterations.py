@@ -123,7 +123,7 @@ def _answer_each(request: Request, alter: Alter, audit: Audit) -> Work:
 
 def _audited_name(kind: int, name: str) -> str:
     if kind == NODE:
-        return f"of node {cut(name)!r}" if name else "of all nodes"
+        return f"node {name if is_int(name) else repr(cut(name))}" if name else "all nodes"
     return repr(cut(name))
 
 

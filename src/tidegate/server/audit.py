@@ -2,7 +2,7 @@
 
 A line says which principal made the change, from which address and over which listener, and the old and the new value:
 
-    'User:admin' from 10.0.0.7 (listener CLIENTS) altered quota client-id='loader': producer_byte_rate none -> 1048576.0
+    'User:admin' from 10.0.0.7 (listener CLIENTS) altered quota of client-id='loader': producer_byte_rate none -> 65536.0
 
 A handler opens an `Audit` for its request. The code that makes a change calls `changed` once the change is stored, so a
 change that fails has no line. A client without permission gets one WARNING line for the whole request. Lines go to the
@@ -31,6 +31,9 @@ _MAX_VALUE_CHARS = 200
 _AT_ONCE = 10  # lines between two yields, about half a millisecond
 
 _log = logging.getLogger(AUDIT_LOGGER)
+
+_NAMED = ("topic", "ACL")
+"""What is itself named; all others belong to what is named: a quota to an entity, a setting to a node or topic."""
 
 Action = Literal["create", "alter", "extend", "delete"]
 _PAST: Final = {"create": "created", "alter": "altered", "extend": "extended", "delete": "deleted"}
@@ -82,7 +85,7 @@ class Audit:
         if self._changes > MAX_LINES:
             return
         name = name[:_MAX_NAME_CHARS]
-        text = f"{_PAST[action]} {resource} {name}"
+        text = f"{_PAST[action]} {_described(resource, name)}"
         fields: dict[str, Value] = {"action": action, "resource": resource, "name": name}
         if key is not None:
             key, old, new = cut(key), _cut(old), _cut(new)
@@ -119,7 +122,7 @@ class Audit:
     def _write_refusal(self) -> None:
         """Write the line about refused changes; a client that repeats them gets one a minute (`repeated_lines`)."""
         connection, fields = self._connection, self._refused
-        what = " ".join(str(part) for part in fields.values() if part)
+        what = f"{fields['action']} {_described(str(fields['resource']), str(fields['name']))}"
         more = f" (and {self._refusals - 1} more in this request)" if self._refusals > 1 else ""
         host = connection.client_host
         kind = f"refused {fields['action']} {fields['resource']} {host} {cut(connection.user)}"
@@ -146,7 +149,15 @@ class Audit:
             "listener": connection.listener,
             **fields,
         }
+        if not text.isprintable():
+            text = repr(text)[1:-1]
         _log.log(level, "%s %s", self._client, text, extra={"audit": audit, **(repeats or {})})
+
+
+def _described(resource: str, name: str) -> str:
+    if not name:
+        return resource
+    return f"{resource} {name}" if resource in _NAMED else f"{resource} of {name}"
 
 
 def _cut(value: Value) -> Value:

@@ -373,7 +373,7 @@ class DynamicSettings:
         before, self._texts = self._texts.get(node, {}), texts
         self.version += 1
         self._warn(wanted)
-        name = "of all nodes" if node == ALL_NODES else f"of node {node}"
+        name = "all nodes" if node == ALL_NODES else f"node {node}"
         yield from audit.changed_in_slices(
             "alter", "setting", name, wanted, _without_secrets(before), _without_secrets(texts[node])
         )
