@@ -64,6 +64,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--data", metavar="DIR", help="directory for topics, quotas and the usage record")
     parser.add_argument(
+        "--usage-group",
+        metavar="GROUP",
+        help="let a group of the system read the usage record; the broker's user must be a member",
+    )
+    parser.add_argument(
         "--port-file",
         metavar="FILE",
         help="write the ports to FILE when the broker is ready, one line for each listener of each node",

@@ -17,6 +17,7 @@ from tidegate.broker.handlers import handler_table
 from tidegate.broker.storage_settings import follow_settings, storage_config
 from tidegate.cli.arguments import EXIT_ERROR
 from tidegate.cli.log_lines import LogLines
+from tidegate.cli.usage_group import share_usage
 from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError, TidegateError
@@ -205,6 +206,8 @@ async def _serve(
     Storage.check_owner(first.data_dir)
     with _written_to(first.data_dir):
         make_private_directory(first.data_dir)
+    if args.usage_group is not None:
+        share_usage(args.usage_group, usage_dir=first.usage_dir, data_dir=first.data_dir)
     recorders: list[Recorder] = []
     nodes: list[Node] = []
     collections = ShortCollections(loop)

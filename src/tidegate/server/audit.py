@@ -2,7 +2,7 @@
 
 A line says which principal made the change, from which address and over which listener, and the old and the new value:
 
-    'User:admin' from 10.0.0.7 (listener CLIENTS) altered quota of client-id='loader': producer_byte_rate none -> 65536.0
+    'User:ops' from 10.0.0.7 (listener CLIENTS) altered quota of client-id='loader': producer_byte_rate none -> 65536.0
 
 A handler opens an `Audit` for its request. The code that makes a change calls `changed` once the change is stored, so a
 change that fails has no line. A client without permission gets one WARNING line for the whole request. Lines go to the
