@@ -109,7 +109,7 @@ def _set_levels(verbose: int) -> None:
 
 
 class _Messages:
-    """What the broker says on stderr beside its log; with JSON, these are lines of the log, too."""
+    """Messages of the broker on stderr beside its log; with JSON, these are lines of the log, too."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
@@ -122,7 +122,7 @@ class _Messages:
             print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def announce(self, text: str) -> None:
-        """Say that the broker is ready."""
+        """Print that the broker is ready, and where."""
         if self._is_json:
             _lifecycle.info("%s", text)
         else:

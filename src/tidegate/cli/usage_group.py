@@ -14,7 +14,7 @@ _READ_AND_WRITE, _SEARCH = 0o060, 0o010  # of the group
 
 
 def share_usage(group: str, *, usage_dir: Path, data_dir: Path) -> None:
-    """Let a group, by name or number, read the usage record. Raises `ConfigError`.
+    """Share the usage record with a group, given by name or number. Raises `ConfigError`.
 
     Where the usage directory is inside the data directory, the group may pass through the data directory, and list or
     read nothing else there.

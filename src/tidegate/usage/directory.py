@@ -98,7 +98,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def share_directory(directory: Path, group_id: int) -> None:
-    """Let a group read `directory` and what is in it, and what is made there from now on. Raises `OSError`."""
+    """Share `directory`, what is in it and what is made there from now on with a group. Raises `OSError`."""
     for folder, _, files in os.walk(directory):
         os.chown(folder, -1, group_id)
         os.chmod(folder, _SHARED_DIRECTORY)
