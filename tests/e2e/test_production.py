@@ -8,7 +8,7 @@ from tests.e2e.test_readme import pattern_of
 from tests.e2e.typed_blocks import type_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "production.md"
-PORT, TIMEOUT_S = 19094, 100.0
+PORT, TIMEOUT_S = 19095, 100.0
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [(match[1], match[2]) for match in _BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
 RUN = [text for language, text in BLOCKS if language == "bash"]

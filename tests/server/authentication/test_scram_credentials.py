@@ -1,5 +1,6 @@
 """The table of SCRAM credentials: Kafka's checks, what is kept, and its bounds."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -144,9 +145,10 @@ def test_describing_names(store: MetadataStore) -> None:
 def test_what_cannot_be_stored_is_not_in_force(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its user is told error 56, and the credential of before goes on."""
+    """Its user is told error 56, the credential of before goes on, and the audit log has no line."""
     credentials = ScramCredentials(store, exact=True)
     altered(credentials, [], [upsertion("a")])
+    caplog.set_level(logging.INFO, "tidegate.audit")
 
     def fail(changes: Sequence[CredentialChange]) -> None:
         raise StorageError("the disk is full")
@@ -158,6 +160,7 @@ def test_what_cannot_be_stored_is_not_in_force(
     assert "nothing was changed" in str(text)
     assert credentials.credential_of(SHA_256, "a") == before
     assert "the disk is full" in caplog.text
+    assert [record.name for record in caplog.records] == ["tidegate.server"]
     assert all(hasattr(record, "repeats") for record in caplog.records), (
         "a client can write it by the thousand"
     )
