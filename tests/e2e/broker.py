@@ -21,6 +21,7 @@ class Broker:
     """One broker over one data directory; `start` may be called again after `kill` or `stop`.
 
     nodes: how many nodes the process has. ports: those of the first listener of each, of which the first is `port`.
+    options: further options of `tidegate serve`.
     first_port: what `port` is to be, the others following it; 0: any. A single node keeps the port that it had.
     """
 
@@ -30,6 +31,7 @@ class Broker:
     first_port: int = 0
     port: int = 0
     ports: list[int] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
     process: subprocess.Popen | None = None
     _said_before: int = 0
 
@@ -76,7 +78,7 @@ class Broker:
         nodes = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command(), "serve", *port, *nodes, *arguments],
+                [*self.command(), "serve", *port, *nodes, *arguments, *self.options],
                 **{"stdout": log, **self.streams()},
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

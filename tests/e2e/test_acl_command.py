@@ -38,7 +38,7 @@ def test_acl_commands_print_what_they_print_of_kafka(kafka_classpath, new_broker
     expected = [(command["exit_code"], blocks(command["stdout"])) for command in COMMANDS]
     assert len(COMMANDS) == 14
     assert run(COMMANDS) == expected
-    assert "'User:ANONYMOUS' from 127.0.0.1 deleted ACL: ALLOW 'User:alice' READ from host '*'" in broker.log
+    assert "(listener PLAINTEXT) deleted ACL ALLOW 'User:alice' READ from host '*'" in broker.log
     broker.kill()
     broker.start()
     assert run(COMMANDS[-1:]) == expected[-1:]

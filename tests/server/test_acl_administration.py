@@ -8,10 +8,11 @@ from tidegate.acl import Acl, Authorizer, codes
 from tidegate.error_codes import POLICY_VIOLATION
 from tidegate.in_slices import run_at_once
 from tidegate.server.administration.acl_administration import AclAdministration
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Connection
 from tidegate.server.settings.config import ServerConfig
 
-CONNECTION = Connection(1, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
+AUDIT = Audit(Connection(1, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092))
 READ = acl("allow alice read topic literal t")
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -40,11 +41,11 @@ def test_acls_have_a_bound_in_bytes() -> None:
     store = MemoryAclStore()
     acls = [READ._replace(resource_name=f"t{number}") for number in range(5)]
     administration = AclAdministration(store, Authorizer(most_bytes=3 * acls[0].memory_bytes))
-    results = run_at_once(administration.create_in_slices([*acls, acls[0]], CONNECTION))
+    results = run_at_once(administration.create_in_slices([*acls, acls[0]], AUDIT))
     assert [result and result[0] for result in results] == [None] * 3 + [POLICY_VIOLATION] * 2 + [None]
     assert store.acls == acls[:3]
-    assert run_at_once(administration.delete_in_slices([acls[0], acls[0]], CONNECTION)) == {}
-    assert run_at_once(administration.create_in_slices(acls[4:], CONNECTION)) == [None]
+    assert run_at_once(administration.delete_in_slices([acls[0], acls[0]], AUDIT)) == {}
+    assert run_at_once(administration.create_in_slices(acls[4:], AUDIT)) == [None]
     assert store.acls == [*acls[1:3], acls[4]]
 
 
@@ -52,9 +53,9 @@ def test_many_are_stored_a_piece_at_a_time() -> None:
     """Nobody waits for a request that creates thousands, and each holds when it is answered."""
     acls = [READ._replace(resource_name=f"t{number}") for number in range(1000)]
     administration = AclAdministration(MemoryAclStore(), Authorizer())
-    assert len(list(administration.create_in_slices(acls, CONNECTION))) == 40
+    assert len(list(administration.create_in_slices(acls, AUDIT))) == 40
     assert len(administration.authorizer) == 1000
-    assert len(list(administration.delete_in_slices(acls, CONNECTION))) == 40
+    assert len(list(administration.delete_in_slices(acls, AUDIT))) == 40
     assert not len(administration.authorizer)
 
 

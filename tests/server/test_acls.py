@@ -211,7 +211,7 @@ WRITE_T = acl("alice", codes.WRITE, codes.TOPIC, "t-", pattern_type=codes.PREFIX
 @pytest.mark.parametrize("version", range(1, 4))
 def test_acls_live(tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture) -> None:
     """They are created, found, kept over a restart, and deleted; the log says who did it and what it was."""
-    caplog.set_level(logging.INFO, "tidegate.acl")
+    caplog.set_level(logging.INFO, "tidegate.audit")
 
     async def create(users: Users) -> None:
         answer = await users.ask("admin", CREATE_ACLS, creations(READ_T, WRITE_T, READ_T), version)
@@ -234,9 +234,9 @@ def test_acls_live(tmp_path: Path, version: int, caplog: pytest.LogCaptureFixtur
     run(tmp_path, create)
     run(tmp_path, delete)
     run(tmp_path, lambda users: none_left(users))
-    lines = [record.getMessage() for record in caplog.records if record.name == "tidegate.acl"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "tidegate.audit"]
     assert sorted(lines) == sorted(
-        f"'User:admin' from 127.0.0.1 {done} ACL: {each}"
+        f"'User:admin' from 127.0.0.1 (listener PLAINTEXT) {done} ACL {each}"
         for done in ("created", "deleted")
         for each in (READ_T, WRITE_T)
     )

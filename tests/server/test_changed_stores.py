@@ -1,6 +1,7 @@
 """Key stores and trust stores that change while a node runs, by a real admin client (KIP-226)."""
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -111,8 +112,9 @@ def run(directory: Path, scenario: Callable[[WholeNode], Awaitable[None]], **mor
     asyncio.run(main())
 
 
-def test_a_new_store_is_for_new_handshakes(tmp_path: Path) -> None:
-    """Connections that are there stay; the change is kept over a restart, and no password is described."""
+def test_a_new_store_is_for_new_handshakes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Connections that are there stay; the change is kept over a restart, and no password is described or logged."""
+    caplog.set_level(logging.INFO, "tidegate.audit")
 
     async def change(node: WholeNode) -> None:
         certificate, writer = await connect(node)
@@ -126,6 +128,9 @@ def test_a_new_store_is_for_new_handshakes(tmp_path: Path) -> None:
         assert (settings[PASSWORD].value, settings[PASSWORD].is_sensitive) == (None, True)
         assert "another-password" not in str({key: vars(entry) for key, entry in settings.items()})
         writer.close()
+        assert f"altered setting of node 1: {LOCATION} none -> '{second}'" in caplog.text
+        assert f"altered setting of node 1: {PASSWORD} none -> [hidden]" in caplog.text
+        assert "another-password" not in caplog.text
 
     async def again(node: WholeNode) -> None:
         assert await shown(node) == der(SAME)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import sqlite3
 import threading
 import time
@@ -179,7 +180,8 @@ class FullStore(MemoryStore):
 
 
 def test_what_cannot_be_stored_is_answered_and_changes_nothing(tmp_path, caplog) -> None:
-    """Every entity gets Kafka's storage error; neither definitions nor what is in force have changed."""
+    """Every entity gets Kafka's storage error; neither definitions nor what is in force have changed; no audit line."""
+    caplog.set_level(logging.INFO, "tidegate.audit")
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
@@ -193,6 +195,11 @@ def test_what_cannot_be_stored_is_answered_and_changes_nothing(tmp_path, caplog)
     run(tmp_path, scenario, FullStore())
     assert "Traceback" not in caplog.text
     assert "database or disk is full" in caplog.text
+    audited = [record.getMessage() for record in caplog.records if vars(record).get("audit")]
+    assert [line.rpartition(": ")[2] for line in audited] == [
+        "producer_byte_rate none -> 5.0",
+        "producer_byte_rate 5.0 -> 6.0",
+    ]
 
 
 def test_names_that_no_answer_could_hold_change_nothing(tmp_path) -> None:

@@ -15,9 +15,20 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs.tables import CLIENT_METRICS_ROWS, GROUP_ROWS
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, is_int, refusal_of
+from tidegate.broker.resource_rights import (
+    CLIENT_METRICS,
+    GROUP,
+    LOGGERS,
+    NODE,
+    TOPIC,
+    UNAUTHORIZED,
+    is_int,
+    refusal_of,
+)
 from tidegate.broker.topic_names import name_problem
+from tidegate.config.values import cut
 from tidegate.quota.admin.java_hash import hash_map_place
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Message, Request, Wait, Work
 from tidegate.server.settings.dynamic_settings import (
     APPEND,
@@ -36,6 +47,7 @@ from tidegate.storage.topics.topics import Topic
 
 __all__ = [
     "MAX_VALUE_BYTES",
+    "TOPIC_SETTING",
     "alter_topic_in_slices",
     "answer_each",
     "changed_configs",
@@ -50,6 +62,16 @@ _READ_AT_ONCE = 100
 _ORDERED_CHARACTERS = 5_000
 """Names of settings together, whose order in a hash map is worked out in about 1 ms."""
 
+TOPIC_SETTING = "topic setting"
+"""Resource of the audit lines about settings of a topic."""
+_AUDITED = {
+    TOPIC: TOPIC_SETTING,
+    NODE: "setting",
+    LOGGERS: "logger",
+    CLIENT_METRICS: "client metrics subscription",
+    GROUP: "group setting",
+}
+
 _Configs = Mapping[str, str]
 
 
@@ -57,7 +79,7 @@ class Alter(Protocol):
     """Decides one resource of a request, which goes on to `validate_only`. Raises `RefusedError`."""
 
     def __call__(
-        self, request: Request, resource: Message, *, validate_only: bool
+        self, request: Request, resource: Message, audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         """Change its settings, all that are named or none."""
         ...
@@ -65,6 +87,11 @@ class Alter(Protocol):
 
 def answer_each(request: Request, alter: Alter) -> Work:
     """Answer a request with the outcome of `alter` for each resource; one that is named twice is refused."""
+    with Audit(request.connection) as audit:
+        return (yield from _answer_each(request, alter, audit))
+
+
+def _answer_each(request: Request, alter: Alter, audit: Audit) -> Work:
     body = yield from request.body_in_slices()
     named: dict[tuple[int, str], int] = {}
     for resource in body["resources"]:
@@ -78,9 +105,11 @@ def answer_each(request: Request, alter: Alter) -> Work:
         try:
             if named[key] > 1:
                 raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
-            yield from alter(request, resource, validate_only=body["validate_only"])
+            yield from alter(request, resource, audit, validate_only=body["validate_only"])
         except RefusedError as error:
             error_code, text = error.error_code, error.text
+            if error_code in UNAUTHORIZED:
+                audit.refused("alter", _AUDITED[kind], _audited_name(kind, name))
         responses.append(
             {"error_code": error_code, "error_message": text, "resource_type": kind, "resource_name": name}
         )
@@ -90,6 +119,12 @@ def answer_each(request: Request, alter: Alter) -> Work:
     return (
         yield from answer_and_release(request, {"throttle_time_ms": 0, "responses": responses}, responses)
     )
+
+
+def _audited_name(kind: int, name: str) -> str:
+    if kind == NODE:
+        return f"node {name if is_int(name) else repr(cut(name))}" if name else "all nodes"
+    return repr(cut(name))
 
 
 def changes_in_slices(
@@ -156,7 +191,7 @@ def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
 
 
 def alter_topic_in_slices(
-    storage: Storage, name: str, change: Callable[[_Configs], _Configs], *, validate_only: bool
+    storage: Storage, name: str, change: Callable[[_Configs], _Configs], audit: Audit, *, validate_only: bool
 ) -> Generator[None, None, None]:
     """Replace the settings that a topic sets itself with the result of `change`.
 
@@ -183,6 +218,8 @@ def alter_topic_in_slices(
     except StorageError as error:
         text = "The settings could not be stored; nothing was changed."
         raise RefusedError(error_codes.KAFKA_STORAGE_ERROR, text) from error
+    changed = [key for key in {**before, **configs} if before.get(key) != configs.get(key)]
+    yield from audit.changed_in_slices("alter", TOPIC_SETTING, repr(name), changed, before, configs)
 
 
 def _check_name(name: str) -> None:

@@ -10,7 +10,17 @@ from tidegate.acl import codes as acl
 from tidegate.quota.measure.throttle import MAX_INT32, MIN_INT32
 from tidegate.server.requests.handler import Request
 
-__all__ = ["CLIENT_METRICS", "GROUP", "KINDS", "LOGGERS", "NODE", "TOPIC", "is_int", "refusal_of"]
+__all__ = [
+    "CLIENT_METRICS",
+    "GROUP",
+    "KINDS",
+    "LOGGERS",
+    "NODE",
+    "TOPIC",
+    "UNAUTHORIZED",
+    "is_int",
+    "refusal_of",
+]
 
 TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Types of resources that have settings. Source: Kafka `ConfigResource.Type`."""
@@ -21,6 +31,8 @@ _CODES = {
     acl.GROUP: error_codes.GROUP_AUTHORIZATION_FAILED,
     acl.CLUSTER: error_codes.CLUSTER_AUTHORIZATION_FAILED,
 }
+UNAUTHORIZED = frozenset(_CODES.values())
+"""Errors of a client without permission."""
 _TYPES = {TOPIC: acl.TOPIC, GROUP: acl.GROUP}  # all others count as the cluster
 _INT = re.compile(r"[+-]?\d{1,20}")
 

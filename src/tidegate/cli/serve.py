@@ -2,6 +2,8 @@
 
 import argparse
 
+from tidegate.log_format import LOG_FORMATS, TEXT
+
 __all__ = ["add_parser", "run"]
 
 _EPILOG = """\
@@ -62,6 +64,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--data", metavar="DIR", help="directory for topics, quotas and the usage record")
     parser.add_argument(
+        "--usage-group",
+        metavar="GROUP",
+        help="let a group of the system read the usage record; the broker's user must be a member",
+    )
+    parser.add_argument(
         "--port-file",
         metavar="FILE",
         help="write the ports to FILE when the broker is ready, one line for each listener of each node",
@@ -76,7 +83,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="print all settings with their defaults and descriptions, and exit",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log at level INFO instead of WARNING")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="log all of Tidegate at level DEBUG instead of WARNING; -vv: also the libraries that it uses",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=TEXT,
+        help="format of the log on stderr: text, or json with one object a line (default: %(default)s)",
+    )
     return parser
 
 

@@ -16,13 +16,17 @@ from tidegate import __version__
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
 from tidegate.broker.storage_settings import follow_settings, storage_config
+from tidegate.cli.arguments import EXIT_ERROR
 from tidegate.cli.log_lines import LogLines
+from tidegate.cli.usage_group import share_usage
 from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.log_format import JSON, formatter
 from tidegate.scheduling import Scheduler
 from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.server.audit import AUDIT_LOGGER
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
@@ -50,7 +54,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("tidegate.server")
-_lifecycle = logging.getLogger("tidegate.serve")  # a line at the end, also without --verbose
+_lifecycle = logging.getLogger("tidegate.serve")  # start and end, also without --verbose
 
 _SUM_UP_EVERY_S = 10.0
 _NOBODY = (
@@ -72,30 +76,60 @@ def list_settings() -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT, SIGTERM, or SIGHUP (a terminal that closes), unless that is ignored (nohup)."""
-    logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-        handlers=[_log_lines()],
-    )
-    for package in ("tidegate.acl", "tidegate.broker", "tidegate.storage"):
-        logging.getLogger(package).setLevel(
-            logging.INFO
-        )  # few lines: who changed which ACL, what retention deleted, long recoveries
-    _lifecycle.setLevel(logging.INFO)
+    is_json = args.log_format == JSON
+    handler = _log_lines()
+    handler.setFormatter(formatter(args.log_format))
+    _set_levels(args.verbose)
     repeated = RepeatedLines(time.monotonic)
-    # On the handlers: a logger's filter does not see the records of the loggers below it.
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(repeated)
-    config = _config(args)
-    configs = node_configs(config, args.nodes)
-    for notice in config.notices():
-        print(f"warning: {notice}", file=sys.stderr)
+    # On the handler: a logger's filter does not see the records of the loggers below it.
+    handler.addFilter(repeated)
+    logging.getLogger().addHandler(handler)
+    messages = _Messages(is_json=is_json)
     try:
-        asyncio.run(_serve(configs, args.port_file, repeated, stop_on_eof=args.stop_on_eof))
+        config = _config(args)
+        configs = node_configs(config, args.nodes)
+        for notice in config.notices():
+            messages.warn(notice)
+        asyncio.run(_serve(configs, args, repeated, messages))
+    except TidegateError as error:
+        if not is_json:
+            raise
+        _lifecycle.error("%s%s", error, f"; hint: {error.hint}" if error.hint else "")
+        return EXIT_ERROR
     finally:
-        for handler in logging.getLogger().handlers:
-            handler.flush()  # before what is printed
+        handler.flush()  # before what is printed
     return 0
+
+
+def _set_levels(verbose: int) -> None:
+    """Set what is logged: by default warnings, and what happens rarely, such as audited changes and deletions."""
+    logging.getLogger().setLevel(logging.DEBUG if verbose > 1 else logging.WARNING)
+    if verbose:
+        logging.getLogger("tidegate").setLevel(logging.DEBUG)
+    else:
+        for name in (AUDIT_LOGGER, "tidegate.broker", "tidegate.storage", _lifecycle.name):
+            logging.getLogger(name).setLevel(logging.INFO)
+
+
+class _Messages:
+    """Messages of the broker on stderr beside its log; with JSON, these are lines of the log, too."""
+
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
+
+    def warn(self, text: str) -> None:
+        """Warn of a setting."""
+        if self._is_json:
+            _lifecycle.warning("%s", text)
+        else:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def announce(self, text: str) -> None:
+        """Print that the broker is ready, and where."""
+        if self._is_json:
+            _lifecycle.info("%s", text)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
 
 def _log_lines() -> logging.Handler:
@@ -160,7 +194,7 @@ def _name_of(listener: str) -> str:
 
 
 async def _serve(
-    configs: Sequence[ServerConfig], port_file: str | None, repeated: RepeatedLines, *, stop_on_eof: bool
+    configs: Sequence[ServerConfig], args: argparse.Namespace, repeated: RepeatedLines, messages: _Messages
 ) -> None:
     """Run a node for each of `configs`; the first is the controller. They share storage and quotas."""
     loop = asyncio.get_running_loop()
@@ -169,21 +203,23 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, _stop, stop, f"received {number.name}")
-    if stop_on_eof:
+    if args.stop_on_eof:
         _watch_input(loop, stop)
-    clock, first = SystemClock(), configs[0]
+    clock, first, port_file = SystemClock(), configs[0], args.port_file
     if port_file is not None:
         _remove_ports(Path(port_file))
     Storage.check_owner(first.data_dir)
     with _written_to(first.data_dir):
         make_private_directory(first.data_dir)
+    if args.usage_group is not None:
+        share_usage(args.usage_group, usage_dir=first.usage_dir, data_dir=first.data_dir)
     recorders: list[Recorder] = []
     nodes: list[Node] = []
     collections = ShortCollections(loop)
     try:
         for config in configs:
             with _written_to(config.usage_dir):
-                recorder = open_recorder(config, clock)
+                recorder = open_recorder(config, clock, args.log_format)
             if recorder is not None:
                 recorders.append(recorder)
             nodes.append(
@@ -209,8 +245,9 @@ async def _serve(
                 ports = [port for node in nodes for _, port in node.bound.values()]
                 _write_ports(Path(port_file), ports)
             if first.is_by_scram_alone and credentials.is_empty:
-                print(f"warning: {_NOBODY}", file=sys.stderr, flush=True)
-            _announce(nodes)
+                messages.warn(_NOBODY)
+            for text in _announcements(nodes):
+                messages.announce(text)
             # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
@@ -297,16 +334,14 @@ def _written_to(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _announce(nodes: Sequence[Node]) -> None:
-    """Print the addresses of each node on stderr, by the listeners that it advertises."""
+def _announcements(nodes: Sequence[Node]) -> Iterator[str]:
+    """Yield a line with the addresses of each node, by the listeners that it advertises."""
     for node in nodes:
         addresses = [_place(node, name) for name in node.advertised]
         number = f" node {node.config['node.id']}" if len(nodes) > 1 else ""
-        print(
+        yield (
             f"tidegate {__version__}{number} listening on {', '.join(addresses)}, data in {node.config.data_dir};"
-            " Ctrl-C stops it",
-            file=sys.stderr,
-            flush=True,
+            " Ctrl-C stops it"
         )
 
 

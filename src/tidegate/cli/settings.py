@@ -15,7 +15,6 @@ from tidegate.errors import ConfigError
 __all__ = ["add_parser", "run"]
 
 _ALL_NODES = "all"
-_HIDDEN = "[hidden]"
 _NOT_CONFIRMED = 1
 
 _DESCRIPTION = """\
@@ -147,11 +146,7 @@ def _print(
 
 def _shown(changed: _Changed) -> str:
     """Return a value as it may be shown: no password, and nothing that only a quota callback knows the meaning of."""
-    from tidegate.server.listening.sasl_config import JAAS
-    from tidegate.server.listening.tls_settings import SECRET_TLS_SETTINGS
-    from tidegate.server.settings.config import CALLBACK_CLASS, CALLBACK_SETTINGS
+    from tidegate.server.audit import HIDDEN
+    from tidegate.server.settings.setting_texts import is_secret_setting
 
-    secrets = (*SECRET_TLS_SETTINGS, JAAS)
-    is_secret = any(changed.name == secret or changed.name.endswith(f".{secret}") for secret in secrets)
-    is_callbacks = changed.name.startswith(CALLBACK_SETTINGS) and changed.name != CALLBACK_CLASS
-    return _HIDDEN if is_secret or is_callbacks else changed.value
+    return HIDDEN if is_secret_setting(changed.name) else changed.value

@@ -234,7 +234,11 @@ class Node:
         self.callback.tell_cluster()
         self._limit_hosts(quotas, run_at_once(limit_connections(self.connections, self.config)))
         self._authorizer = None if acls is None else acls.authorizer
-        self.handlers = {**handlers, **_own_handlers(handlers, quotas, acls, credentials)}
+        with_sasl = frozenset(name for name, sasl in self._sasl.items() if sasl is not None)
+        self.handlers = {
+            **handlers,
+            **_own_handlers(handlers, quotas, acls, credentials, with_sasl, lambda: self.config),
+        }
         self._codecs = iter(_newest_first(self.handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
@@ -550,15 +554,17 @@ def _own_handlers(
     quotas: QuotaAdministration,
     acls: AclAdministration | None,
     credentials: ScramCredentials | None,
+    with_sasl: frozenset[str],
+    settings: Callable[[], ServerConfig],
 ) -> dict[int, Handler]:
     own: dict[int, Handler] = {
-        SASL_HANDSHAKE: sasl_handshake_handler(),
+        SASL_HANDSHAKE: sasl_handshake_handler(with_sasl),
         SASL_AUTHENTICATE: sasl_authenticate_handler(),
         DESCRIBE_ACLS: describe_acls_handler(acls),
         CREATE_ACLS: create_acls_handler(acls),
         DELETE_ACLS: delete_acls_handler(acls),
         DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(quotas.definitions),
-        ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(quotas),
+        ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(quotas, settings),
     }
     if credentials is not None:
         own[DESCRIBE_USER_SCRAM_CREDENTIALS] = describe_user_scram_credentials_handler(credentials)

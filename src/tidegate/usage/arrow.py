@@ -29,7 +29,7 @@ from tidegate.usage.columns import (
     empty_value,
     format_refusal,
 )
-from tidegate.usage.directory import make_private_directory, sync_directory
+from tidegate.usage.directory import make_private_directory, open_private, sync_directory
 from tidegate.usage.events import FLAGS_MAX, Event, segment_events, whole_event
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
 from tidegate.usage.segment import (
@@ -266,7 +266,7 @@ def _map_errors(path: Path) -> Iterator[None]:
 def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
     make_private_directory(path.parent)
     temporary = temporary_path(path)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(fd, "wb") as file:
         with pq.ParquetWriter(
             file,

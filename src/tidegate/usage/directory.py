@@ -10,6 +10,10 @@ Sequence numbers and connection ids must not repeat over restarts, however a pro
 reserves a block of 2**32 on disk before it uses the first of them, and what it did not use stays unused. A
 directory without state (new, or deleted by somebody) begins at the wall clock in microseconds, which is past
 whatever the node gave away before.
+
+The record is private to the broker's user. A group may read it where the mode of the usage directory says so
+(`share_directory`): what is made inside follows that mode, in the broker, the writer and `tidegate compact` alike. Lock
+files stay private, because a reader could take the lock.
 """
 
 import contextlib
@@ -17,6 +21,7 @@ import fcntl
 import json
 import logging
 import os
+import stat
 from pathlib import Path
 
 from tidegate.errors import ConfigError
@@ -39,7 +44,9 @@ __all__ = [
     "lock_file",
     "make_private_directory",
     "node_of",
+    "open_private",
     "parquet_directory",
+    "share_directory",
     "spool_directory",
     "sync_directory",
     "write_private_file",
@@ -51,6 +58,10 @@ RESERVED_NUMBERS = 1 << 32
 WRITER_LOCK = "writer.lock"
 """File that the process at work on the closed segments holds locked."""
 
+_LOCK = "lock"
+_LOCKS = (_LOCK, WRITER_LOCK)
+_SHARED_DIRECTORY = 0o2750  # what is made inside has the same group
+_SHARED_FILE = 0o640
 _STATE_BYTES_MAX = 4096
 _LARGEST_NUMBER = 2**62  # with room for all that one process gives away
 _log = logging.getLogger(__name__)
@@ -67,16 +78,50 @@ def parquet_directory(usage_directory: Path) -> Path:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make `path` and what is missing above it, for the owner only: names in the record are personal data."""
+    """Make `path` and what is missing above it, for the owner only: names in the record are personal data.
+
+    In a directory that is shared with a group, make it for the group, too.
+    """
     missing = [directory for directory in (path, *path.parents) if not directory.is_dir()]
     for directory in reversed(missing):
         directory.mkdir(mode=0o700, exist_ok=True)
+        if _is_shared(directory.parent):
+            directory.chmod(_SHARED_DIRECTORY)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that is made for the owner, and for the group of a shared directory."""
+    fd = os.open(path, flags, 0o600)
+    if _is_shared(path.parent):
+        os.fchmod(fd, _SHARED_FILE)
+    return fd
+
+
+def share_directory(directory: Path, group_id: int) -> None:
+    """Share `directory`, what is in it and what is made there from now on with a group. Raises `OSError`."""
+    for folder, _, files in os.walk(directory):
+        os.chown(folder, -1, group_id)
+        os.chmod(folder, _SHARED_DIRECTORY)
+        for name in files:
+            path = os.path.join(folder, name)
+            if name in _LOCKS or os.path.islink(path):
+                continue
+            try:
+                os.chown(path, -1, group_id)
+                os.chmod(path, _SHARED_FILE)
+            except FileNotFoundError:  # a writer that is finishing has converted it
+                continue
+
+
+def _is_shared(directory: Path) -> bool:
+    mode = directory.stat().st_mode
+    return bool(mode & stat.S_ISGID and mode & stat.S_IRGRP)
 
 
 def write_private_file(path: Path, data: bytes) -> None:
     """Replace `path` with a file of `data`, whole or not at all, and wait until it is on disk."""
     temporary = path.with_name(f".{path.name}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
@@ -182,7 +227,7 @@ class SpoolDirectory:
 
     def restore(self) -> None:
         """Make the directory again if somebody has removed it; what was in it is lost. Raises `OSError`."""
-        if holds_lock(self._lock, self.path / "lock"):
+        if holds_lock(self._lock, self.path / _LOCK):
             return
         make_private_directory(self.path)
         try:
@@ -209,7 +254,7 @@ class SpoolDirectory:
         os.close(self._lock)
 
     def _take_lock(self) -> int:
-        lock = lock_file(self.path / "lock")
+        lock = lock_file(self.path / _LOCK)
         if lock is None:
             raise ConfigError(
                 f"usage spool {str(self.path)!r} is in use by another process",

@@ -8,6 +8,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from tidegate.usage.directory import open_private
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     HEADER_BYTES,
@@ -44,7 +45,7 @@ class OpenSegment:
         self._numbers: dict[bytes, int] = {}
         self._names_bytes = self._used_bytes = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-        self._names_fd = os.open(self._names_path, flags | os.O_APPEND, 0o600)
+        self._names_fd = open_private(self._names_path, flags | os.O_APPEND)
         try:
             spare = take_spare(self._path, size_bytes)
             self.fd = make_rows_file(self._path, size_bytes) if spare is None else spare

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidegate.usage.directory import open_private
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
 
 __all__ = [
@@ -33,7 +34,7 @@ _AT_A_TIME = 1 << 20
 
 def make_rows_file(path: Path, size_bytes: int) -> int:
     """Return a descriptor of a new file of zeros with all its blocks reserved. Raises `OSError` on a full disk."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         os.posix_fallocate(fd, 0, size_bytes)  # the disk is full now or not before the segment is
     except OSError:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.errors import TidegateError, install_hint
+from tidegate.log_format import LOG_FORMATS, TEXT, formatter
 from tidegate.usage.convert import compact, convert_all, delete_expired
 from tidegate.usage.directory import WRITER_LOCK, holds_lock, lock_file
 from tidegate.usage.files import remove_temporary_files
@@ -91,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The broker gets these too, and ends our input.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(arguments.log_format, "tidegate usage writer: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     if importlib.util.find_spec("pyarrow") is None:
         _log.error(
             "pyarrow is not installed: recorded events stay in %s; hint: %s",
@@ -166,6 +169,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--engine-offset-ns",
         type=int,
         help="engine time minus the monotonic clock, in ns (default: engine time is the wall clock)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=TEXT,
+        help="format of log lines (default: %(default)s)",
     )
     return parser.parse_args(argv)
 

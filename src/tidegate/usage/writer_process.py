@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidegate.child_python import module_command
 from tidegate.clock import Clock
+from tidegate.log_format import TEXT
 
 __all__ = ["EXIT_NO_PYARROW", "RETENTION_MS", "WriterProcess", "start_writer"]
 
@@ -102,13 +103,14 @@ def start_writer(
     clock: Clock,
     retention_ms: int = RETENTION_MS,
     engine_offset_ns: int | None = None,
+    log_format: str = TEXT,
 ) -> WriterProcess:
     """Start the writer of the spool of `node_id`; Parquet goes under `parquet`. Raises `OSError`.
 
     engine_offset_ns: engine time less the monotonic clock, by which hours are over and expire; None: the wall clock.
     """
     command = module_command("tidegate.usage.writer", str(spool), str(parquet))
-    command += ["--node-id", str(node_id), "--retention-ms", str(retention_ms)]
+    command += ["--node-id", str(node_id), "--retention-ms", str(retention_ms), "--log-format", log_format]
     if engine_offset_ns is not None:
         command += ["--engine-offset-ns", str(engine_offset_ns)]
     return WriterProcess(command, clock)

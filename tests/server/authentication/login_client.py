@@ -12,7 +12,9 @@ from tests.wire.messages import response_body_at
 
 from tidegate.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tidegate.scram import SCRAM_MECHANISMS, ScramMechanism
+from tidegate.server.audit import Audit
 from tidegate.server.authentication.scram_credentials import Upsertion
+from tidegate.server.requests.handler import Connection
 from tidegate.wire import encode_request, read_response
 
 __all__ = ["CLIENTS", "SETTINGS", "LoginClient", "add_user", "plain_token", "scram_final"]
@@ -26,6 +28,9 @@ SETTINGS = {
         'username="admin" password="a" user_alice="alice-secret" user_bob="bob-secret";'
     ),
 }
+
+
+AUDIT = Audit(Connection(1, CLIENTS, "127.0.0.1", "127.0.0.1", 9092))
 
 
 def plain_token(user: str, password: str, authorization_id: str = "") -> bytes:
@@ -55,7 +60,7 @@ def add_user(node: MemoryNode, user: str, password: str, mechanism: str = "SCRAM
         user=user, mechanism=kind.type, iterations=4096, salt=b"salt", salted_password=salted
     )
     assert node.credentials is not None
-    for _ in node.credentials.alter_in_slices([], [upsertion]):
+    for _ in node.credentials.alter_in_slices([], [upsertion], AUDIT):
         pass
 
 

@@ -1,5 +1,6 @@
 """The table of SCRAM credentials: Kafka's checks, what is kept, and its bounds."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 
 from tidegate.scram import SCRAM_MECHANISMS, CredentialChange
+from tidegate.server.audit import Audit
 from tidegate.server.authentication import scram_credentials
 from tidegate.server.authentication.scram_credentials import (
     Deletion,
@@ -15,11 +17,13 @@ from tidegate.server.authentication.scram_credentials import (
     Upsertion,
     UserResult,
 )
+from tidegate.server.requests.handler import Connection
 from tidegate.storage.errors import StorageError
 from tidegate.storage.metadata.store import MetadataStore
 
 SHA_256 = SCRAM_MECHANISMS["SCRAM-SHA-256"]
 SALTED = bytes(range(32))
+AUDIT = Audit(Connection(1, "CLIENTS", "127.0.0.1", "127.0.0.1", 9092))
 TWICE = "A user credential cannot be altered twice in the same request"
 TOO_LONG = "Salt and salted password must have at most 1024 bytes"
 MISSING = "Attempt to delete a user credential that does not exist"
@@ -46,7 +50,7 @@ def altered(
     upsertions: Sequence[Upsertion] = (),
 ) -> set[UserResult]:
     """Alter at once and return the results."""
-    return set(whole(credentials.alter_in_slices(deletions, upsertions)))
+    return set(whole(credentials.alter_in_slices(deletions, upsertions, AUDIT)))
 
 
 def described(credentials: ScramCredentials, *names: str) -> list[Described]:
@@ -141,9 +145,10 @@ def test_describing_names(store: MetadataStore) -> None:
 def test_what_cannot_be_stored_is_not_in_force(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its user is told error 56, and the credential of before goes on."""
+    """Its user is told error 56, the credential of before goes on, and the audit log has no line."""
     credentials = ScramCredentials(store, exact=True)
     altered(credentials, [], [upsertion("a")])
+    caplog.set_level(logging.INFO, "tidegate.audit")
 
     def fail(changes: Sequence[CredentialChange]) -> None:
         raise StorageError("the disk is full")
@@ -155,6 +160,7 @@ def test_what_cannot_be_stored_is_not_in_force(
     assert "nothing was changed" in str(text)
     assert credentials.credential_of(SHA_256, "a") == before
     assert "the disk is full" in caplog.text
+    assert [record.name for record in caplog.records] == ["tidegate.server"]
     assert all(hasattr(record, "repeats") for record in caplog.records), (
         "a client can write it by the thousand"
     )
@@ -185,10 +191,10 @@ def test_many_at_once_leave_others_their_turn(store: MetadataStore) -> None:
     add = [upsertion(name) for name in names]
     remove = [Deletion(name, 1) for name in names]
     for begin, times in (
-        (lambda: credentials.alter_in_slices([], add), 3),
+        (lambda: credentials.alter_in_slices([], add, AUDIT), 3),
         (lambda: credentials.describe_in_slices([]), 3),
         (lambda: credentials.describe_in_slices(names), 3),
-        (lambda: credentials.alter_in_slices(remove, []), 1),
+        (lambda: credentials.alter_in_slices(remove, [], AUDIT), 1),
     ):
         results, longest_ms = longest_step_ms(begin, times=times)
         assert {result[:2] for result in results} == {(name, 0) for name in names}

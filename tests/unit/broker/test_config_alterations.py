@@ -1,5 +1,6 @@
 """Tests of settings that are changed by resource, through the handlers of both APIs."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -256,9 +257,12 @@ def test_settings_of_all_nodes_are_replaced_unless_kafka_is_followed_exactly(tmp
         node.storage.close()
 
 
-def test_what_cannot_be_kept_is_not_in_force(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Error 56."""
+def test_what_cannot_be_kept_is_not_in_force(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Error 56, and no line in the audit log."""
     node.create("orders")
+    caplog.set_level(logging.INFO, "tidegate.audit")
 
     def fail(*_: object, **__: object) -> None:
         raise StorageError("no room")
@@ -270,6 +274,7 @@ def test_what_cannot_be_kept_is_not_in_force(node: Node, monkeypatch: pytest.Mon
         "The settings could not be stored; nothing was changed.",
     )
     assert described(node, "retention.ms") == ("604800000", 5)
+    assert caplog.messages == []
 
 
 def test_two_changes_of_a_topic_do_not_lose_one_another(node: Node) -> None:

@@ -10,8 +10,11 @@ from tidegate.errors import ConfigError
 from tidegate.usage.directory import (
     RESERVED_NUMBERS,
     SpoolDirectory,
+    lock_file,
     make_private_directory,
     node_of,
+    share_directory,
+    write_private_file,
 )
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, OPEN_SUFFIX, segment_path, segment_paths
 
@@ -127,3 +130,28 @@ def test_directories_are_private(tmp_path):
     make_private_directory(tmp_path / "a" / "b")
     modes = {os.stat(path).st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a" / "b")}
     assert modes == {0o700}
+
+
+def test_a_shared_directory_shares_what_is_made_in_it(tmp_path):
+    """The group may read files and list directories, those that are there and those that come; locks stay private."""
+    usage = tmp_path / "usage"
+    make_private_directory(usage / "old")
+    write_private_file(usage / "old" / "state.json", b"{}")
+    os.close(lock_file(usage / "old" / "lock"))
+    (usage / "link").symlink_to(tmp_path / "elsewhere")
+    share_directory(usage, os.getgid())
+    make_private_directory(usage / "new" / "deeper")
+    write_private_file(usage / "new" / "deeper" / "f", b"")
+    os.close(lock_file(usage / "new" / "writer.lock"))
+    found = {path.relative_to(usage).as_posix(): path.lstat() for path in usage.rglob("*")}
+    modes = {name: oct(status.st_mode & 0o7777) for name, status in found.items() if name != "link"}
+    assert modes == {
+        "old": "0o2750",
+        "old/state.json": "0o640",
+        "old/lock": "0o600",
+        "new": "0o2750",
+        "new/deeper": "0o2750",
+        "new/deeper/f": "0o640",
+        "new/writer.lock": "0o600",
+    }
+    assert {status.st_gid for status in found.values()} == {os.getgid()}

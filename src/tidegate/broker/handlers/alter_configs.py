@@ -22,6 +22,7 @@ from tidegate.broker.config_alterations import (
 )
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, NODE, TOPIC
 from tidegate.in_slices import release
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Handler, Message, Request, Wait, Work
 from tidegate.server.settings.dynamic_settings import (
     ALL_NODES,
@@ -44,7 +45,7 @@ def alter_configs_handler(storage: Storage, cluster: ClusterView, settings: Dyna
     """Return the handler that replaces settings."""
 
     def alter(
-        request: Request, resource: Message, *, validate_only: bool
+        request: Request, resource: Message, audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind not in _REPLACED:  # before it is asked whether the client may
@@ -52,14 +53,16 @@ def alter_configs_handler(storage: Storage, cluster: ClusterView, settings: Dyna
         changes = yield from changes_in_slices(request, resource, SET)
         texts = {change.name: change.value or "" for change in changes}
         if kind == TOPIC:
-            yield from alter_topic_in_slices(storage, name, lambda _: texts, validate_only=validate_only)
+            yield from alter_topic_in_slices(
+                storage, name, lambda _: texts, audit, validate_only=validate_only
+            )
         elif kind == NODE:
             node = node_of(cluster, name) if name else ALL_NODES
             before = settings.of_node(cluster.node_id) if name else settings.of_all()
             changes += [SettingChange(old, DELETE, None) for old in before if old not in texts]
             keeps_replicas = bool(name) or MIN_INSYNC_REPLICAS in texts or not storage.config.kafka_exact
             yield from settings.alter_in_slices(
-                node, changes, validate_only=validate_only or not keeps_replicas
+                node, changes, audit, validate_only=validate_only or not keeps_replicas
             )
             if not keeps_replicas:
                 raise RefusedError(error_codes.INVALID_CONFIG, _REPLICAS_TEXT)

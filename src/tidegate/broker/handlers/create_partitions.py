@@ -19,6 +19,8 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
+from tidegate.config.values import cut
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
@@ -34,6 +36,10 @@ def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler
     """Return the handler that adds partitions to topics of `storage`."""
 
     def handle(request: Request) -> Work:
+        with Audit(request.connection) as audit:
+            return (yield from handle_audited(request, audit))
+
+    def handle_audited(request: Request, audit: Audit) -> Work:
         body = yield from request.body_in_slices()
         times: dict[str, int] = {}
         for wanted in body["topics"]:
@@ -52,7 +58,7 @@ def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler
                 results.append(_result(wanted["name"], (error_codes.REQUEST_TIMED_OUT, None)))
             elif times[wanted["name"]] == 1:
                 problem = yield from _create(
-                    storage, cluster, request, wanted, validate_only=body["validate_only"]
+                    storage, cluster, request, wanted, audit, validate_only=body["validate_only"]
                 )
                 results.append(_result(wanted["name"], problem))
             yield
@@ -74,10 +80,17 @@ def _are_due(request: Request, times: dict[str, int]) -> Generator[None, None, b
 
 
 def _create(
-    storage: Storage, cluster: ClusterView, request: Request, wanted: Message, *, validate_only: bool
+    storage: Storage,
+    cluster: ClusterView,
+    request: Request,
+    wanted: Message,
+    audit: Audit,
+    *,
+    validate_only: bool,
 ) -> Generator[None, None, _Problem]:
     """Check, charge and grow one topic, after what else is under way with it."""
     if not request.authorized(acl.ALTER, acl.TOPIC, wanted["name"]):
+        audit.refused("extend", "topic", repr(cut(wanted["name"])))
         return error_codes.TOPIC_AUTHORIZATION_FAILED, None
     owner = request.divided_owner()
     found = yield from _growable(storage, owner, wanted)
@@ -95,10 +108,12 @@ def _create(
         found = yield from _growable(storage, owner, wanted)  # others may have changed it, or taken the room
         if not isinstance(found, Topic):
             return found
+        before = len(found.logs)
         try:
             yield from storage.topics.add_partitions_in_slices(found, wanted["count"], owner)
         except StorageError as error:
             return error_codes.KAFKA_STORAGE_ERROR, str(error)
+        audit.changed("extend", "topic", repr(found.name), key="partitions", old=before, new=wanted["count"])
     return error_codes.NONE, None
 
 

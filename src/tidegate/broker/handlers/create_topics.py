@@ -18,10 +18,13 @@ from collections.abc import Generator, Iterator, Mapping
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID, ClusterView
+from tidegate.broker.config_alterations import TOPIC_SETTING
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, name_problem
+from tidegate.config.values import cut
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
@@ -41,9 +44,13 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that creates topics in `storage`."""
 
     def handle(request: Request) -> Work:
+        with Audit(request.connection) as audit:
+            return (yield from handle_audited(request, audit))
+
+    def handle_audited(request: Request, audit: Audit) -> Work:
         body = yield from request.body_in_slices()
         named_once, answers = yield from _named_once(body["topics"])
-        once = yield from _creatable(request, named_once, answers)
+        once = yield from _creatable(request, named_once, answers, audit)
         if once and has_timed_out(body):
             answers, once = (yield from _timed_out(body["topics"])), []
         total = 0
@@ -62,7 +69,13 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
                 answers.append(
                     (
                         yield from _create(
-                            storage, cluster, request, topic, created, validate_only=body["validate_only"]
+                            storage,
+                            cluster,
+                            request,
+                            topic,
+                            created,
+                            audit,
+                            validate_only=body["validate_only"],
                         )
                     )
                 )
@@ -107,7 +120,7 @@ def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Messa
 
 
 def _creatable(
-    request: Request, topics: list[Message], answers: list[Message]
+    request: Request, topics: list[Message], answers: list[Message], audit: Audit
 ) -> Generator[None, None, list[Message]]:
     """Return the topics that the client may create; add an answer for each of the others."""
     if request.authorized(acl.CREATE, acl.CLUSTER):
@@ -117,6 +130,7 @@ def _creatable(
         if request.authorized(acl.CREATE, acl.TOPIC, topic["name"]):
             creatable.append(topic)
         else:
+            audit.refused("create", "topic", repr(cut(topic["name"])))
             problem = error_codes.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."
             answers.append(_refused(topic["name"], problem))
         yield
@@ -129,6 +143,7 @@ def _create(
     request: Request,
     wanted: Message,
     created: set[str],
+    audit: Audit,
     *,
     validate_only: bool,
 ) -> Generator[None, None, Message]:
@@ -161,6 +176,8 @@ def _create(
             created.add(name)
         except StorageError as error:
             return _refused(name, (error_codes.KAFKA_STORAGE_ERROR, str(error)))
+        audit.changed("create", "topic", repr(name), key="partitions", new=partitions)
+        yield from audit.changed_in_slices("create", TOPIC_SETTING, repr(name), configs, {}, configs)
     if not request.authorized(acl.DESCRIBE_CONFIGS, acl.TOPIC, name):
         answer = _refused(name, (error_codes.NONE, None))
         return {

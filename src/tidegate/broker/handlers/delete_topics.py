@@ -16,6 +16,8 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
+from tidegate.config.values import cut
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
@@ -32,6 +34,10 @@ def delete_topics_handler(storage: Storage) -> Handler:
     """Return the handler that deletes topics of `storage`."""
 
     def handle(request: Request) -> Work:
+        with Audit(request.connection) as audit:
+            return (yield from handle_audited(request, audit))
+
+    def handle_audited(request: Request, audit: Audit) -> Work:
         body = yield from request.body_in_slices()
         wanted: list[Message] = body.get("topics") or []
         for name in body.get("topic_names") or ():
@@ -42,11 +48,11 @@ def delete_topics_handler(storage: Storage) -> Handler:
         if has_timed_out(body) and (1 in ids.values() or 1 in names.values()):
             answers = yield from _timed_out(wanted)
         else:
-            topics = yield from _find(storage, request, names, ids, answers)
+            topics = yield from _find(storage, request, names, ids, answers, audit)
         yield from release(names, ids)
         topics.reverse()
         while topics:  # each is let go when it is deleted: thousands at once take some ms
-            answers.append((yield from _delete(storage, request, topics.pop())))
+            answers.append((yield from _delete(storage, request, topics.pop(), audit)))
             yield
         yield from release(wanted)
         yield from request.release_body(body)
@@ -87,7 +93,12 @@ def _counted(
 
 
 def _find(
-    storage: Storage, request: Request, names: dict[str, int], ids: dict[str, int], answers: list[Message]
+    storage: Storage,
+    request: Request,
+    names: dict[str, int],
+    ids: dict[str, int],
+    answers: list[Message],
+    audit: Audit,
 ) -> Generator[None, None, list[Topic]]:
     """Return the topics to delete, each once; add an answer for each that cannot be deleted.
 
@@ -102,6 +113,7 @@ def _find(
         elif topic is None:
             answers.append(_result(None, topic_id, error_codes.UNKNOWN_TOPIC_ID))
         elif not (of_all or request.authorized(acl.DELETE, acl.TOPIC, topic.name)):
+            audit.refused("delete", "topic", repr(topic.name))
             may_describe = request.authorized(acl.DESCRIBE, acl.TOPIC, topic.name)
             answers.append(_refused(topic.name if may_describe else None, topic_id))
         else:
@@ -112,10 +124,12 @@ def _find(
         if times > 1:
             answers.append(_result(name, ZERO_ID, error_codes.INVALID_REQUEST, "Duplicate topic name."))
         elif not (of_all or request.authorized(acl.DESCRIBE, acl.TOPIC, name)):
+            audit.refused("delete", "topic", repr(cut(name)))
             answers.append(_refused(name, ZERO_ID))
         elif topic is None:
             answers.append(_result(name, ZERO_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
         elif not (of_all or request.authorized(acl.DELETE, acl.TOPIC, name)):
+            audit.refused("delete", "topic", repr(name))
             answers.append(_refused(name, ZERO_ID))
         elif topic.topic_id in ids:
             topics.pop(topic.topic_id, None)
@@ -126,7 +140,7 @@ def _find(
     return list(topics.values())
 
 
-def _delete(storage: Storage, request: Request, topic: Topic) -> Generator[None, None, Message]:
+def _delete(storage: Storage, request: Request, topic: Topic, audit: Audit) -> Generator[None, None, Message]:
     """Charge and delete one topic, after what else is under way with it."""
     while storage.topics.is_changing(topic):
         yield
@@ -134,10 +148,12 @@ def _delete(storage: Storage, request: Request, topic: Topic) -> Generator[None,
         return _result(topic.name, topic.topic_id, error_codes.UNKNOWN_TOPIC_ID)
     if not request.quotas.record_mutations(len(topic.logs)):
         return _result(topic.name, topic.topic_id, error_codes.THROTTLING_QUOTA_EXCEEDED)
+    partitions = len(topic.logs)
     try:
         yield from storage.topics.delete_in_slices(topic)
     except StorageError as error:
         return _result(topic.name, topic.topic_id, error_codes.KAFKA_STORAGE_ERROR, str(error))
+    audit.changed("delete", "topic", repr(topic.name), key="partitions", old=partitions)
     return _result(topic.name, topic.topic_id, error_codes.NONE)
 
 

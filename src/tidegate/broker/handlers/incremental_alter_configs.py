@@ -25,6 +25,7 @@ from tidegate.broker.config_alterations import (
 )
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, NODE, TOPIC
 from tidegate.in_slices import release
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Handler, Message, Request, Wait, Work
 from tidegate.server.settings.dynamic_settings import (
     ALL_NODES,
@@ -47,7 +48,7 @@ def incremental_alter_configs_handler(
     """Return the handler that changes `settings`."""
 
     def alter(
-        request: Request, resource: Message, *, validate_only: bool
+        request: Request, resource: Message, audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind != NODE and kind not in _BY_CONTROLLER:  # before it is asked whether the client may
@@ -60,10 +61,10 @@ def incremental_alter_configs_handler(
             def change(before: Mapping[str, str]) -> Mapping[str, str]:
                 return changed_configs(storage, before, changes)
 
-            yield from alter_topic_in_slices(storage, name, change, validate_only=validate_only)
+            yield from alter_topic_in_slices(storage, name, change, audit, validate_only=validate_only)
         elif kind == NODE:
             node = node_of(cluster, name) if name else ALL_NODES
-            yield from settings.alter_in_slices(node, changes, validate_only=validate_only)
+            yield from settings.alter_in_slices(node, changes, audit, validate_only=validate_only)
         elif kind == LOGGERS:
             node_of(cluster, name)
             refuse_others(kind, name, [change.name for change in changes])

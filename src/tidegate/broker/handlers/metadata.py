@@ -23,6 +23,7 @@ from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView, cluster
 from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, name_problem
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Answer, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import LEADER_EPOCH
@@ -156,16 +157,19 @@ def _topics(
         yield
     may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)
     created: set[str] = set()
-    for name in missing:
-        if not _may_learn(request, name or "", may_create=may_create):
-            refused.append(_refused(name, ZERO_ID))
-        else:
-            error_code = yield from _missing(storage, request, name, created, may_create=may_create)
-            operations = (
-                request.authorized_operations(acl.TOPIC, name or "") if with_operations else NO_OPERATIONS
-            )
-            topics.append(_no_topic(name, ZERO_ID, error_code, operations))
-        yield
+    with Audit(request.connection) as audit:
+        for name in missing:
+            if not _may_learn(request, name or "", may_create=may_create):
+                refused.append(_refused(name, ZERO_ID))
+            else:
+                error_code = yield from _missing(
+                    storage, request, name, created, audit, may_create=may_create
+                )
+                operations = (
+                    request.authorized_operations(acl.TOPIC, name or "") if with_operations else NO_OPERATIONS
+                )
+                topics.append(_no_topic(name, ZERO_ID, error_code, operations))
+            yield
     topics += refused
     return topics, not unknown_ids and not missing
 
@@ -216,7 +220,13 @@ def _find(
 
 
 def _missing(
-    storage: Storage, request: Request, name: str | None, created: set[str], *, may_create: bool
+    storage: Storage,
+    request: Request,
+    name: str | None,
+    created: set[str],
+    audit: Audit,
+    *,
+    may_create: bool,
 ) -> Generator[None, None, int]:
     """Create a topic that is not there, where that is wanted and allowed; return the error for this time.
 
@@ -243,6 +253,7 @@ def _missing(
         try:
             yield from topics.create_in_slices(name, partitions, {}, owner)
             created.add(name)
+            audit.changed("create", "topic", repr(name), key="partitions", new=partitions)
         except StorageError:
             return error_codes.KAFKA_STORAGE_ERROR
     return error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,11 +1,11 @@
 """The ACLs of a cluster: loading, creating and deleting. All its nodes ask one `Authorizer`.
 
-A change is stored, then holds, then is logged with who made it, then answered: a piece at a time, so that nobody waits
+A change is stored, then holds, then is written to the audit log, then answered: a piece at a time, so that nobody waits
 for a request that changes many. Each ACL has its own result, as in Kafka; between two pieces others may change ACLs.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from tidegate import error_codes
 from tidegate.acl import Acl, Authorizer, acl_problem, parse_super_users
@@ -13,7 +13,7 @@ from tidegate.acl.authorizer import MAX_ACL_BYTES, MAX_TEXT
 from tidegate.errors import TidegateError
 from tidegate.in_slices import batched
 from tidegate.server.administration.stores import AclStore
-from tidegate.server.requests.handler import Connection
+from tidegate.server.audit import Audit
 from tidegate.server.settings.config import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS, ServerConfig
 
 __all__ = ["AclAdministration", "Problem"]
@@ -53,7 +53,7 @@ class AclAdministration:
         return cls(store, authorizer)
 
     def create_in_slices(
-        self, acls: Sequence[Acl], connection: Connection
+        self, acls: Sequence[Acl], audit: Audit
     ) -> Generator[None, None, list[Problem | None]]:
         """Create ACLs; return what is wrong with each. One that is there already stays, without an error."""
         problems: list[Problem | None] = []
@@ -71,7 +71,8 @@ class AclAdministration:
                 problems.append(problem)
             if added and self._stored(self._store.create_acls, list(added)):
                 self.authorizer.add_acls(added)
-                _log_changes("created", added, connection)
+                for acl in added:
+                    audit.changed("create", "ACL", str(acl))
             elif added:
                 problems[-len(some) :] = [
                     _NOT_STORED if acl in added else problem
@@ -81,7 +82,7 @@ class AclAdministration:
         return problems
 
     def delete_in_slices(
-        self, acls: Sequence[Acl], connection: Connection
+        self, acls: Sequence[Acl], audit: Audit
     ) -> Generator[None, None, dict[Acl, Problem]]:
         """Delete ACLs; return those that could not be deleted, and why."""
         failed: dict[Acl, Problem] = {}
@@ -89,7 +90,8 @@ class AclAdministration:
             there = [acl for acl in dict.fromkeys(some) if acl in self.authorizer]
             if there and self._stored(self._store.delete_acls, there):
                 self.authorizer.remove(there)
-                _log_changes("deleted", there, connection)
+                for acl in there:
+                    audit.changed("delete", "ACL", str(acl))
             elif there:
                 failed |= dict.fromkeys(there, _NOT_STORED)
             yield
@@ -112,8 +114,3 @@ def _problem(acl: Acl) -> Problem | None:
     if max(len(acl.resource_name), len(acl.principal), len(acl.host)) > MAX_TEXT:
         return _TOO_LONG
     return None
-
-
-def _log_changes(done: str, acls: Iterable[Acl], connection: Connection) -> None:
-    for acl in acls:
-        _log.info("%r from %s %s ACL: %s", f"User:{connection.user}", connection.client_host, done, acl)

@@ -8,7 +8,7 @@ Names of hosts are looked up before, so that nobody else waits for a name server
 
 import asyncio
 import logging
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Protocol
 
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
@@ -23,6 +23,7 @@ from tidegate.server.administration.host_names import (
     warn_of_unknown,
 )
 from tidegate.server.administration.stores import QuotaStore
+from tidegate.server.audit import MAX_LINES
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import OneAtATime
 
@@ -32,6 +33,9 @@ _log = logging.getLogger("tidegate.server")
 
 _IN_FORCE_AT_A_TIME = 10  # records told between two yields: half a millisecond
 _PREPARED_AT_A_TIME = 100
+
+
+OnChange = Callable[[QuotaRecord, float | None], None]
 
 
 class QuotaSubscriber(Protocol):
@@ -102,9 +106,12 @@ class QuotaAdministration:
         self.host_names.close()
 
     def alter_in_slices(
-        self, alterations: Sequence[Alteration], *, validate_only: bool
+        self, alterations: Sequence[Alteration], on_change: OnChange, *, validate_only: bool
     ) -> Generator[Wait | None, None, Iterable[AlterResult]]:
-        """Apply the alterations, or only validate them, and return a result for each entity."""
+        """Apply the alterations, or only validate them, and return a result for each entity.
+
+        on_change: called for each stored change with its record and old value; past `MAX_LINES` changes with None.
+        """
         addresses = yield from self._look_up_hosts(alterations)
         yield from self.changes.acquire()
         try:
@@ -112,7 +119,7 @@ class QuotaAdministration:
                 alterations, validate_only=validate_only, is_known_host=lambda name: bool(addresses.get(name))
             )
             if outcome.records:
-                return (yield from self._publish_in_slices(outcome, addresses))
+                return (yield from self._publish_in_slices(outcome, addresses, on_change))
             return outcome.results
         finally:
             self.changes.release()
@@ -131,7 +138,7 @@ class QuotaAdministration:
         return (yield from self.host_names.look_up(names))
 
     def _publish_in_slices(
-        self, outcome: AlterOutcome, addresses: dict[str, Addresses]
+        self, outcome: AlterOutcome, addresses: dict[str, Addresses], on_change: OnChange
     ) -> Generator[None, None, Iterable[AlterResult]]:
         """Store, then tell; where storing fails nothing is changed, and all entities get the error."""
         changes = yield from self.definitions.prepare_in_slices(outcome.records)
@@ -144,11 +151,15 @@ class QuotaAdministration:
                 AlterResult(entity=result.entity, error_code=KAFKA_STORAGE_ERROR, error_message=message)
                 for result in outcome.results
             )
+        old = [
+            self.definitions.values(record.entity).get(record.key) for record in outcome.records[:MAX_LINES]
+        ]
         self.definitions.put_in_force(changes)
         yield
         for number, record in enumerate(outcome.records):
             host = _host(record)
             self._tell(record, () if host is None else addresses[host])
+            on_change(record, old[number] if number < len(old) else None)
             if number % _IN_FORCE_AT_A_TIME == 0:
                 yield
         return outcome.results

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from tidegate import error_codes
+from tidegate.config.values import cut
 from tidegate.errors import TidegateError
 from tidegate.in_slices import batched, release
 from tidegate.scram import (
@@ -23,6 +24,7 @@ from tidegate.scram import (
     ScramCredential,
     ScramMechanism,
 )
+from tidegate.server.audit import HIDDEN, Audit
 from tidegate.server.authentication.decoys import Decoys
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import OneAtATime
@@ -164,13 +166,13 @@ class ScramCredentials:
     # --- altering
 
     def alter_in_slices(
-        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion], audit: Audit
     ) -> Generator[Wait | None, None, list[UserResult]]:
         """Change credentials, and return a result for each user that is named."""
         yield from self._changes.acquire()
         try:
             accepted, refused = yield from self._decide_in_slices(deletions, upsertions)
-            results = yield from self._store_in_slices(accepted.values())
+            results = yield from self._store_in_slices(accepted.values(), audit)
             results += refused.values()
             yield from release(accepted, refused)
             return results
@@ -221,7 +223,7 @@ class ScramCredentials:
         return None
 
     def _store_in_slices(
-        self, alterations: Iterable[Deletion | Upsertion]
+        self, alterations: Iterable[Deletion | Upsertion], audit: Audit
     ) -> Generator[None, None, list[UserResult]]:
         """Store some at a time; each lot is kept and in force, or its users are told that it is not."""
         results: list[UserResult] = []
@@ -249,11 +251,25 @@ class ScramCredentials:
                 ]
             else:
                 for change in changes:
+                    self._audit(audit, change)
                     self._put(change)
                 results += [UserResult(change.user, error_codes.NONE, None) for change in changes]
             yield
         yield from release(good)
         return results
+
+    def _audit(self, audit: Audit, change: CredentialChange) -> None:
+        """Write a change to the audit log, before it is made: iterations only, no salt and no key."""
+        user, mechanism, credential = change
+        old = self._users.get(user, {}).get(mechanism)
+        audit.changed(
+            "delete" if credential is None else "alter",
+            "SCRAM credential",
+            repr(cut(user)),
+            key=mechanism,
+            old=None if old is None else f"{old.iterations} iterations",
+            new=None if credential is None else f"{credential.iterations} iterations, password {HIDDEN}",
+        )
 
     def _put(self, change: CredentialChange) -> None:
         user, mechanism, credential = change

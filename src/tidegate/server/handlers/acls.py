@@ -10,11 +10,13 @@ are those that are kept, and become parts of the answer one by one. An answer ha
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
+from typing import Literal
 
 from tidegate import error_codes
 from tidegate.acl import Acl, AclFilter, Authorizer, codes, known_code
 from tidegate.in_slices import batched, release
 from tidegate.server.administration.acl_administration import AclAdministration, Problem
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
 from tidegate.wire import ProtocolError
@@ -82,13 +84,14 @@ def create_acls_handler(acls: AclAdministration | None) -> Handler:
             yield
         yield from request.release_body(body)
         results: list[Problem | None]
-        problem = _refused(request, acls)
-        if problem is None and is_of_any:
-            problem = _UNFORESEEN
-        if acls is None or problem is not None:
-            results = [problem] * len(wanted)
-        else:
-            results = yield from acls.create_in_slices(wanted, request.connection)
+        with Audit(request.connection) as audit:
+            problem = _refused(request, acls, audit, "create")
+            if problem is None and is_of_any:
+                problem = _UNFORESEEN
+            if acls is None or problem is not None:
+                results = [problem] * len(wanted)
+            else:
+                results = yield from acls.create_in_slices(wanted, audit)
         message = {"throttle_time_ms": 0, "results": LateMessages(results, _result)}
         answer = yield from request.answer_in_slices(message)
         yield from release(wanted, results)
@@ -109,16 +112,17 @@ def delete_acls_handler(acls: AclAdministration | None) -> Handler:
         yield from request.release_body(body)
         found: list[list[Acl] | Problem] = []
         failed: dict[Acl, Problem] = {}
-        problem = _refused(request, acls)
-        if acls is None or problem is not None:
-            assert problem is not None
-            found += [problem] * len(filters)
-        else:
-            yield from _find(acls.authorizer, filters, found)
-            for deleted in found:
-                if isinstance(deleted, list):
-                    failed |= yield from acls.delete_in_slices(deleted, request.connection)
-                yield
+        with Audit(request.connection) as audit:
+            problem = _refused(request, acls, audit, "delete")
+            if acls is None or problem is not None:
+                assert problem is not None
+                found += [problem] * len(filters)
+            else:
+                yield from _find(acls.authorizer, filters, found)
+                for deleted in found:
+                    if isinstance(deleted, list):
+                        failed |= yield from acls.delete_in_slices(deleted, audit)
+                    yield
         results = LateMessages(found, lambda one: _filter_result(one, failed))
         answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "filter_results": results})
         for some_acls in found:
@@ -138,9 +142,12 @@ def _is_of_any(acl: Acl) -> bool:
     )
 
 
-def _refused(request: Request, acls: AclAdministration | None) -> Problem | None:
+def _refused(
+    request: Request, acls: AclAdministration | None, audit: Audit, action: Literal["create", "delete"]
+) -> Problem | None:
     """Return why nothing can be changed, None where it can."""
     if not request.authorized(codes.ALTER, codes.CLUSTER):
+        audit.refused(action, "ACL")
         return error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(codes.ALTER)
     return (error_codes.SECURITY_DISABLED, _NO_AUTHORIZER) if acls is None else None
 

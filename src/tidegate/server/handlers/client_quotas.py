@@ -6,17 +6,22 @@ altering ALTER_CONFIGS, else error 31. Both work in slices: there may be 10,000 
 in a request and 200,000 definitions to describe, which become parts of the answer one by one.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.config.values import entity_text
 from tidegate.in_slices import batched, release
-from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
+from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions, QuotaRecord
 from tidegate.quota.admin.keys import ENTITY_TYPES
+from tidegate.server.administration.low_quotas import low_quota_warning
 from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
+from tidegate.server.settings.config import ServerConfig
 
 __all__ = [
     "alter_client_quotas_handler",
@@ -57,20 +62,24 @@ def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
     return handle
 
 
-def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
-    """Return the handler that alters what `administration` looks after."""
+def alter_client_quotas_handler(
+    administration: QuotaAdministration, settings: Callable[[], ServerConfig]
+) -> Handler:
+    """Return the handler that alters what `administration` looks after. settings: those of the node, now."""
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         alterations, lists = yield from _alterations(body["entries"])
         yield from request.release_body(body)
         results: Iterable[AlterResult]
-        if request.authorized(acl.ALTER_CONFIGS, acl.CLUSTER):
-            results = yield from administration.alter_in_slices(
-                alterations, validate_only=body["validate_only"]
-            )
-        else:
-            results = map(_refused, alterations)
+        with Audit(request.connection) as audit:
+            if request.authorized(acl.ALTER_CONFIGS, acl.CLUSTER):
+                results = yield from administration.alter_in_slices(
+                    alterations, partial(_audit, audit, settings()), validate_only=body["validate_only"]
+                )
+            else:
+                audit.refused("alter", "quota")
+                results = map(_refused, alterations)
         altered: list[AlterResult] = []
         for number, result in enumerate(results):
             altered.append(result)
@@ -111,6 +120,13 @@ def _alterations(
         lists += [entity, ops]
         yield
     return alterations, lists
+
+
+def _audit(audit: Audit, config: ServerConfig, record: QuotaRecord, old: float | None) -> None:
+    audit.changed("alter", "quota", entity_text(record.entity), key=record.key, old=old, new=record.value)
+    warning = low_quota_warning(record, config)
+    if warning is not None:
+        audit.warn(warning)
 
 
 def _refused(alteration: Alteration) -> AlterResult:

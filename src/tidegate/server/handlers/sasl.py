@@ -4,17 +4,38 @@ They are refused: a login is over, or there is none on this listener. Before it 
 handlers (`tidegate.server.authentication.authenticator`). KIP-43, KIP-152, KIP-368.
 """
 
+import logging
+from collections.abc import Container
+
 from tidegate import error_codes
+from tidegate.config.values import cut
+from tidegate.fair_share import address_owner
 from tidegate.server.requests.handler import Answer, Handler, Request
 
 __all__ = ["sasl_authenticate_handler", "sasl_handshake_handler"]
 
+_log = logging.getLogger("tidegate.server")
 
-def sasl_handshake_handler() -> Handler:
-    """Return the handler that refuses SaslHandshake."""
+
+def sasl_handshake_handler(with_sasl: Container[str]) -> Handler:
+    """Return the handler that refuses SaslHandshake, and logs why. with_sasl: the names of listeners with logins."""
 
     def handle(request: Request) -> Answer:
-        request.body()
+        mechanism = request.body()["mechanism"]
+        connection = request.connection
+        if connection.listener not in with_sasl:
+            _log.warning(
+                "refused SASL handshake (%r) of connection %d from %s: listener %s does not use SASL; hint: set the "
+                "client's security.protocol to PLAINTEXT (SSL if it uses TLS), or connect to a listener with SASL",
+                cut(mechanism),
+                connection.id,
+                connection.client_host,
+                connection.listener,
+                extra={
+                    "repeats": f"no SASL {connection.client_host}",
+                    "repeats_of": address_owner(connection.client_host),
+                },
+            )
         return request.answer({"error_code": error_codes.ILLEGAL_SASL_STATE, "mechanisms": []})
 
     return handle

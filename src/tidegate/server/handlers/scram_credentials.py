@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from tidegate import error_codes
 from tidegate.acl import codes
 from tidegate.in_slices import batched, release, release_messages
+from tidegate.server.audit import Audit
 from tidegate.server.authentication.scram_credentials import (
     MAX_SECRET_BYTES,
     Deletion,
@@ -66,10 +67,12 @@ def alter_user_scram_credentials_handler(credentials: ScramCredentials) -> Handl
         for some in batched(body["upsertions"]):
             upsertions += map(_upsertion, some)
             yield
-        if request.authorized(codes.ALTER, codes.CLUSTER):
-            changed = yield from credentials.alter_in_slices(deletions, upsertions)
-        else:
-            changed = yield from _refused(request, deletions, upsertions)
+        with Audit(request.connection) as audit:
+            if request.authorized(codes.ALTER, codes.CLUSTER):
+                changed = yield from credentials.alter_in_slices(deletions, upsertions, audit)
+            else:
+                audit.refused("alter", "SCRAM credential")
+                changed = yield from _refused(request, deletions, upsertions)
         results: list[Message] = []
         for done in batched(changed):
             results += map(_altered, done)

@@ -34,6 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidegate.clock import Clock
+from tidegate.log_format import TEXT
 from tidegate.quota import UNLIMITED, MutationQuota, QuotaManagers, QuotaRecord, QuotaType, sanitize
 from tidegate.quota.measure.sensors import Sensor
 from tidegate.server.requests.exchange import Exchange
@@ -564,8 +565,11 @@ class ControllerRecord:
             self._recorder.commit()
 
 
-def open_recorder(config: ServerConfig, clock: Clock) -> Recorder | None:
-    """Return the recorder that the settings ask for; None: `tidegate.usage.enable` is false."""
+def open_recorder(config: ServerConfig, clock: Clock, log_format: str = TEXT) -> Recorder | None:
+    """Return the recorder that the settings ask for; None: `tidegate.usage.enable` is false.
+
+    log_format: that of the writer's log lines (`tidegate.log_format`).
+    """
     if not config["tidegate.usage.enable"]:
         return None
     node_id = config["node.id"]
@@ -579,6 +583,7 @@ def open_recorder(config: ServerConfig, clock: Clock) -> Recorder | None:
             clock=clock,
             retention_ms=config["tidegate.usage.retention.ms"],
             engine_offset_ns=clock.now_ms() * 1_000_000 - clock.monotonic_ns(),
+            log_format=log_format,
         )
 
     return Recorder(

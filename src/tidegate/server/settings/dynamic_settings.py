@@ -15,6 +15,7 @@ from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
 from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.administration.stores import SettingStore
+from tidegate.server.audit import HIDDEN, Audit
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.listening.tls_settings import STORE_SETTINGS, listed
@@ -29,6 +30,7 @@ from tidegate.server.settings.config import (
 from tidegate.server.settings.setting_texts import (
     is_beyond_kafka,
     is_kafkas_or_ours,
+    is_secret_setting,
     text_for_fixed,
     warn_of_ignored,
     warn_of_refusing,
@@ -243,7 +245,7 @@ class DynamicSettings:
         return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS or name in self.listener_limits
 
     def alter_in_slices(
-        self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
+        self, node: str, changes: Sequence[SettingChange], audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         """Change settings of a node, given by its number as text, or of `ALL_NODES`. Raises `RefusedError`.
 
@@ -253,7 +255,7 @@ class DynamicSettings:
         try:
             wanted = self._decide(node, changes)
             yield None
-            yield from self._change_in_slices(node, wanted, validate_only=validate_only)
+            yield from self._change_in_slices(node, wanted, audit, validate_only=validate_only)
         finally:
             self._changes.release()
 
@@ -342,7 +344,7 @@ class DynamicSettings:
             )
 
     def _change_in_slices(
-        self, node: str, wanted: Mapping[str, str | None], *, validate_only: bool
+        self, node: str, wanted: Mapping[str, str | None], audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         texts = {**self._texts, node: _changed(self._texts.get(node, {}), wanted)}
         concerned = [node_id for node_id in self._nodes if node in (ALL_NODES, str(node_id))]
@@ -368,9 +370,13 @@ class DynamicSettings:
             for attached, _, ready in prepared:
                 attached.discard(ready)
             return
-        self._texts = texts
+        before, self._texts = self._texts.get(node, {}), texts
         self.version += 1
         self._warn(wanted)
+        name = "all nodes" if node == ALL_NODES else f"node {node}"
+        yield from audit.changed_in_slices(
+            "alter", "setting", name, wanted, _without_secrets(before), _without_secrets(texts[node])
+        )
         for attached, config, ready in prepared:
             yield from attached.put_in_force_in_slices(config, ready)
         for follower in self._followers:
@@ -418,6 +424,10 @@ def _changed_list(current: str, value: str, operation: int) -> str:
     if operation == APPEND:
         return ",".join([*changed, *(part for part in dict.fromkeys(parts) if part not in changed)])
     return ",".join(part for part in changed if part not in parts)
+
+
+def _without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: HIDDEN if is_secret_setting(name) else text for name, text in texts.items()}
 
 
 def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:

@@ -12,14 +12,31 @@ from tidegate.errors import ConfigError
 from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
 from tidegate.quota.measure.throttle import MAX_INT32
-from tidegate.server.settings.config import BEHIND_OTHERS, CALLBACK_SETTINGS, KAFKA_EXACT, SETTINGS, guess
+from tidegate.server.listening.sasl_config import JAAS
+from tidegate.server.listening.tls_settings import SECRET_TLS_SETTINGS
+from tidegate.server.settings.config import (
+    BEHIND_OTHERS,
+    CALLBACK_CLASS,
+    CALLBACK_SETTINGS,
+    KAFKA_EXACT,
+    SETTINGS,
+    guess,
+)
 from tidegate.server.settings.unused_settings import is_unused, without_listener
 
-__all__ = ["is_beyond_kafka", "is_kafkas_or_ours", "text_for_fixed", "warn_of_ignored", "warn_of_refusing"]
+__all__ = [
+    "is_beyond_kafka",
+    "is_kafkas_or_ours",
+    "is_secret_setting",
+    "text_for_fixed",
+    "warn_of_ignored",
+    "warn_of_refusing",
+]
 
 _log = logging.getLogger("tidegate.server")
 
 _LIMITS = ("max.connections", "max.connections.per.ip")
+_SECRETS = (*SECRET_TLS_SETTINGS, JAAS)
 _NAMES = """
     background.threads config.providers cordoned.log.dirs follower.fetch.last.tiered.offset.enable
     follower.replication.throttled.rate group.consumer.assignment.interval.ms
@@ -54,6 +71,16 @@ def is_beyond_kafka(name: str) -> bool:
     (True, False)
     """
     return name in EXTENSION_SETTINGS or name.startswith(CALLBACK_SETTINGS)
+
+
+def is_secret_setting(name: str) -> bool:
+    """Return whether the value may not be shown: a password, or a setting that only a quota callback can read.
+
+    >>> is_secret_setting("listener.name.in.ssl.key.password"), is_secret_setting("max.connections")
+    (True, False)
+    """
+    is_callbacks = name.startswith(CALLBACK_SETTINGS) and name != CALLBACK_CLASS
+    return is_callbacks or any(name == secret or name.endswith(f".{secret}") for secret in _SECRETS)
 
 
 def warn_of_ignored(names: Iterable[str]) -> None:
