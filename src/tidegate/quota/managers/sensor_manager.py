@@ -18,7 +18,7 @@ Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the ta
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Generic
 
 from tidegate.errors import TidegateError
@@ -265,7 +265,19 @@ class SensorManager(ABC, Generic[S]):
         for sensor in self.up_to_date_sensors():
             yield from self._metrics(sensor, now_ms)
         for _, throttle in self.sensors.throttles():
-            yield self._metric("throttle-time", throttle.tags, throttle.peek(now_ms))
+            yield self._throttle_metric(throttle, now_ms)
+        yield from self.shared_metrics(now_ms)
+
+    def shared_metrics(self, now_ms: int) -> Iterable[Metric]:
+        """Return the metrics that belong to no client, without any effect."""
+        return ()
+
+    def metrics_of(self, sensor: S, now_ms: int) -> Iterator[Metric]:
+        """Yield the metrics of the clients that share a sensor, without any effect."""
+        yield from self._metrics(sensor, now_ms)
+        throttle = self.sensors.throttle(sensor.name)
+        if throttle is not None:
+            yield self._throttle_metric(throttle, now_ms)
 
     @abstractmethod
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> S:
@@ -281,6 +293,9 @@ class SensorManager(ABC, Generic[S]):
 
     def _metric(self, name: str, tags: Mapping[str, str], value: float, bound: float | None = None) -> Metric:
         return Metric(group=self.quota_type.value, name=name, tags=tags, value=value, bound=bound)
+
+    def _throttle_metric(self, throttle: ThrottleSensor, now_ms: int) -> Metric:
+        return self._metric("throttle-time", throttle.tags, throttle.peek(now_ms))
 
     def _limit(self, tags: Mapping[str, str]) -> float:
         limit = self._callback.quota_limit(self.quota_type, tags)
