@@ -26,6 +26,7 @@ from tidegate.server.administration.quota_administration import QuotaAdministrat
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
+from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import Recorder, open_recorder
@@ -198,12 +199,16 @@ async def _serve(
             )
         storage = Storage.open(first.data_dir, storage_config(first), clock)
         quotas = QuotaAdministration(storage.store, loop)
+        metrics: list[MetricsListener] = []
         try:
             with _written_to(first.usage_dir):
                 quotas.load()
                 start_housekeeping(storage, loop)
                 credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
                 serve_nodes(nodes, storage, quotas, credentials=credentials)
+            for node in nodes:
+                if node.config.metrics is not None:
+                    metrics.append(await MetricsListener.start(node, node.config.metrics))
             collections.start()
             if port_file is not None:
                 ports = [port for node in nodes for _, port in node.bound.values()]
@@ -211,11 +216,15 @@ async def _serve(
             if first.is_by_scram_alone and credentials.is_empty:
                 print(f"warning: {_NOBODY}", file=sys.stderr, flush=True)
             _announce(nodes)
+            for listener in metrics:
+                print(f"tidegate metrics at {listener.url}", file=sys.stderr, flush=True)
             # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
             collections.close()
+            for listener in metrics:
+                listener.close()
             for node in reversed(nodes):
                 node.close()
             quotas.close()

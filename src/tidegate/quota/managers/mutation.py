@@ -237,12 +237,10 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
 
     def peek(self, user: str, client_id: str, now_ms: int) -> float:
         """Return a client's tokens without any effect; those of a full bucket if it has none yet."""
-        sensor = self.sensors.get(self.sensor_name(user, client_id))
+        sensor = self.existing_sensor(user, client_id)
         if sensor is None:
             bound = self.bound(user, client_id)
             sensor = MutationSensor("", {}, window=self.window, bound=bound, now_ms=now_ms)
-        else:
-            self.up_to_date(sensor)
         return sensor.bucket.peek(now_ms)
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:
