@@ -64,16 +64,19 @@ Respond = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class HttpServer:
     """Serves requests until `close`. Make it with `start`."""
 
-    def __init__(self, respond: Respond) -> None:
+    def __init__(self, respond: Respond, *, request_s: float = REQUEST_S) -> None:
         self._respond = respond
+        self._request_s = request_s
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, bool] = {}
         """The connections in the order in which they came, and whether each has sent its request."""
 
     @classmethod
-    async def start(cls, respond: Respond, *, host: str, port: int) -> "HttpServer":
+    async def start(
+        cls, respond: Respond, *, host: str, port: int, request_s: float = REQUEST_S
+    ) -> "HttpServer":
         """Listen at an address (port 0: any free one). Raises `ConfigError` where that is not possible."""
-        server = cls(respond)
+        server = cls(respond, request_s=request_s)
         try:
             server._server = await asyncio.start_server(
                 server._on_connection, host, port, limit=MAX_HEAD_BYTES, backlog=MAX_CONNECTIONS
@@ -141,15 +144,14 @@ class HttpServer:
             return  # the client has gone
         await self._send(writer, response, with_body=with_body)
 
-    @staticmethod
-    async def _receive(reader: asyncio.StreamReader) -> HttpRequest:
+    async def _receive(self, reader: asyncio.StreamReader) -> HttpRequest:
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(self._request_s):
                 head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:
             raise HttpError(431, f"the request has more than {MAX_HEAD_BYTES} bytes") from error
         except TimeoutError as error:
-            raise HttpError(408, f"the request did not arrive within {REQUEST_S:.0f} s") from error
+            raise HttpError(408, f"the request did not arrive within {self._request_s:g} s") from error
         return parse_head(head)
 
     @staticmethod
