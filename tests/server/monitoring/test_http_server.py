@@ -99,7 +99,7 @@ def test_silent_clients_make_room() -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3 * MAX_CONNECTIONS)]
         for _ in range(3):
             assert (await get(server.port, "/")).status == 200
-        assert len(server._open) <= MAX_CONNECTIONS
+        assert len(server._waiting) <= MAX_CONNECTIONS
         for _, writer in silent:
             writer.close()
 
@@ -111,7 +111,7 @@ def test_connections_that_are_answered_stay() -> None:
 
     async def scenario(server: HttpServer) -> None:
         asked = [asyncio.create_task(get(server.port, "/")) for _ in range(MAX_CONNECTIONS)]
-        while sum(server._open.values()) < MAX_CONNECTIONS:
+        while len(server._answering) < MAX_CONNECTIONS:
             await asyncio.sleep(0.005)
         refused = await get(server.port, "/")
         assert refused.status == 503

@@ -1,8 +1,8 @@
 """A small HTTP server on the event loop of a node, which no client can make slow or large.
 
-One request for each connection. A connection has `REQUEST_S` to send it and `RESPONSE_S` to read the response. There
-are at most `MAX_CONNECTIONS`: a new one takes the place of the oldest whose request has not come yet, and gets status
-503 where all are being answered. The listen queue is as short, so that a flood is accepted a few connections at a time.
+One request for each connection. A connection has `REQUEST_S` to send it and `RESPONSE_S` to read the response. At most
+`MAX_CONNECTIONS` wait for their request: a new one takes the place of the oldest. As many are answered at a time; past
+that, a request gets status 503. The listen queue is as short, so that a flood is accepted a few connections at a time.
 """
 
 import asyncio
@@ -68,8 +68,9 @@ class HttpServer:
         self._respond = respond
         self._request_s = request_s
         self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.StreamWriter, bool] = {}
-        """The connections in the order in which they came, and whether each has sent its request."""
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        """The connections whose request has not come yet, in the order in which they came."""
+        self._answering: set[asyncio.StreamWriter] = set()
 
     @classmethod
     async def start(
@@ -99,43 +100,37 @@ class HttpServer:
         """Stop listening, and drop all connections."""
         if self._server is not None:
             self._server.close()
-        for writer in list(self._open):
+        for writer in (*self._waiting, *self._answering):
             writer.transport.abort()
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        is_full = len(self._open) >= MAX_CONNECTIONS and not self._make_room()
-        self._open[writer] = is_full
+        if len(self._waiting) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+        self._waiting[writer] = None
         try:
-            if is_full:
-                error = HttpError(
-                    503, "too many connections to the metrics listener", hint="try again shortly"
-                )
-                await self._send(writer, HttpResponse.of_error(error), with_body=True)
-            else:
-                await self._answer(reader, writer)
+            await self._answer(reader, writer)
         except (ConnectionError, TimeoutError):
             writer.transport.abort()
         except Exception:
             _log.exception("closed a connection of the metrics listener: internal error")
             writer.transport.abort()
         finally:
-            del self._open[writer]
+            self._waiting.pop(writer, None)
+            self._answering.discard(writer)
             writer.close()
-
-    def _make_room(self) -> bool:
-        """Drop the oldest connection whose request has not come; return whether there was one."""
-        waiting = next((writer for writer, has_asked in self._open.items() if not has_asked), None)
-        if waiting is None:
-            return False
-        self._open[waiting] = True  # its task removes it when it runs next
-        waiting.transport.abort()
-        return True
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with_body = True
         try:
             request = await self._receive(reader)
-            self._open[writer] = True
+            self._waiting.pop(writer, None)
+            if len(self._answering) >= MAX_CONNECTIONS:
+                raise HttpError(
+                    503, "too many requests to the metrics listener at a time", hint="try again shortly"
+                )
+            self._answering.add(writer)
             with_body = request.method == "GET"
             response = await self._respond(request)
         except HttpError as error:
