@@ -21,10 +21,9 @@ from tidegate.cli.metrics_client import (
 __all__ = ["add_parser", "run"]
 
 _MOST_SECONDS = 3600.0
-_NAME_WIDTH = 15
 _TYPES = {"ControllerMutation": "Mutation"}
 _HEAD = ("user", "client-id", "quota", "rate", "limit", "used", "throttled")
-_WIDTHS = (12, _NAME_WIDTH, 8, 11, 11, 6)
+_WIDTHS = (10, 14, 8, 10, 10, 6)  # with what is left for throttles, 80 columns
 
 _DESCRIPTION = """\
 Show the quota entities of a running broker: rate, limit, and the share of the
@@ -41,7 +40,8 @@ examples:
 The broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
 
-An empty user or client-id stands for all: these clients share one quota. The
+Rates and limits are those of a second. An empty user or client-id stands for
+all: these clients share one quota. The
 command needs nothing but the base installation, and has no effect on the
 broker's decisions. The output contains user names and client ids, which are
 personal data.
@@ -141,8 +141,8 @@ def _cells(entity: Mapping[str, Any]) -> tuple[str, ...]:
         name_text(entity["user"], _WIDTHS[0]),
         name_text(entity["client_id"], _WIDTHS[1]),
         _TYPES.get(entity["quota_type"], entity["quota_type"]),
-        amount_text(entity["rate"], entity["unit"]),
-        amount_text(entity["limit"], entity["unit"]),
+        amount_text(entity["rate"], entity["unit"]).removesuffix("/s"),
+        amount_text(entity["limit"], entity["unit"]).removesuffix("/s"),
         used_text(entity["utilization"]),
         throttled,
     )
