@@ -60,9 +60,11 @@ class Explanation:
                 reason, has_applied = "applies", True
             elif has_applied:
                 reason = "a more specific quota applies"
+            elif not self.client_id:
+                reason = "does not apply to an empty client id"
             else:
                 shared = ", ".join(f"{name}={value!r}" for name, value in self.tags.items() if value)
-                reason = f"not looked up, because usage is counted by {shared or 'no name'}"
+                reason = f"not looked up, because usage is counted by {shared}"
             yield entity, bound, reason
 
     def __str__(self) -> str:
