@@ -1,6 +1,6 @@
-"""What metrics cost: counting a request, and reading all metrics of a node with many clients, at once and in slices.
+"""What metrics cost: counting a request, reading all metrics of a node with many clients, and serving them over HTTP.
 
-Processor time. In slices, the longest that one of them held the event loop.
+Processor time. In slices, and of a response, the longest that one step held the event loop.
 
 python bench/bench_metrics.py
 """
@@ -18,6 +18,8 @@ from tests.server.nodes import MemoryStore, running_node
 
 from tidegate.api_keys import PRODUCE
 from tidegate.server.metrics.request_metrics import RequestMetrics
+from tidegate.server.monitoring.http_request import parse_head
+from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
 from tidegate.server.requests.exchange import Exchange
 from tidegate.server.requests.handler import Connection
@@ -66,8 +68,36 @@ async def scrape(node: Node, now_ms: int) -> None:
     )
 
 
+async def serve(node: Node) -> None:
+    """Make the responses of the metrics listener, and print what that took."""
+    listener = MetricsListener(node, None)
+    for path in ("/metrics", "/entities", "/explain?client-id=client-1"):
+        holds: list[float] = []
+        watching = asyncio.create_task(watch(holds))
+        await asyncio.sleep(0)
+        begun = time.process_time()
+        response = await listener.respond(parse_head(f"GET {path} HTTP/1.1\r\n\r\n".encode()))
+        took_ms = 1000 * (time.process_time() - begun)
+        await asyncio.sleep(0)
+        watching.cancel()
+        holds.sort()
+        print(
+            f"{path}: {sum(map(len, response.body)):,} bytes in {took_ms:.0f} ms, {len(holds)} steps, "
+            f"each {holds[len(holds) // 2]:.2f} ms, the longest {holds[-1]:.1f} ms"
+        )
+
+
+async def watch(holds: list[float]) -> None:
+    """Add the processor time in ms between two turns of this task, until it is cancelled."""
+    since = time.thread_time_ns()
+    while True:
+        await asyncio.sleep(0)
+        holds.append((time.thread_time_ns() - since) / 1e6)
+        since = time.thread_time_ns()
+
+
 async def main() -> None:
-    """Measure both."""
+    """Measure all of it."""
     print(f"counting a request: {count_ns():.0f} ns")
     with tempfile.TemporaryDirectory() as name:
         async with running_node(Path(name), MemoryStore(), {}) as running:
@@ -81,6 +111,7 @@ async def main() -> None:
             collections = ShortCollections(asyncio.get_running_loop())
             collections.start()
             await scrape(node, now_ms)
+            await serve(node)
             collections.close()
 
 

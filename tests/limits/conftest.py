@@ -15,7 +15,8 @@ def _many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _start(directory: Path, **overrides: str) -> WatchedBroker:
+def start_watched(directory: Path, **overrides: str) -> WatchedBroker:
+    """Return a watched broker with the topics `limits` and `neighbour`, and a neighbour."""
     watched = WatchedBroker(directory, {key.replace("_", "."): value for key, value in overrides.items()})
     watched.start()
     with Connection(watched.port) as client:
@@ -29,7 +30,7 @@ def _start(directory: Path, **overrides: str) -> WatchedBroker:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
     """Return a watched broker that the tests of a module share, with the topic `limits` and a neighbour."""
-    watched = _start(tmp_path_factory.mktemp("watched"), group_initial_rebalance_delay_ms="0")
+    watched = start_watched(tmp_path_factory.mktemp("watched"), group_initial_rebalance_delay_ms="0")
     yield watched
     watched.close()
     assert "Traceback" not in watched.log, watched.log
@@ -41,7 +42,7 @@ def new_broker(tmp_path: Path) -> Iterator[Callable[..., WatchedBroker]]:
     started: list[WatchedBroker] = []
 
     def start(**overrides: str) -> WatchedBroker:
-        started.append(_start(tmp_path, **overrides))
+        started.append(start_watched(tmp_path, **overrides))
         return started[-1]
 
     yield start

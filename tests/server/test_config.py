@@ -9,6 +9,8 @@ from tidegate.quota.connections.limits import ListenerLimits
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.process_memory import process_memory_bytes
 from tidegate.server.settings.config import SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.settings.metrics_settings import MetricsConfig
+from tidegate.server.settings.node_configs import node_configs
 
 
 def test_defaults_are_kafkas() -> None:
@@ -158,6 +160,41 @@ def test_settings_that_stand_behind_others_count_where_those_are_not_set() -> No
     assert (config["log.retention.ms"], config.ignored, config.unknown) == (180_000, (), ())
     config = ServerConfig.load({**behind, "log.roll.ms": "5", "log.flush.interval.ms": "6"})
     assert (config["log.roll.ms"], config["log.flush.interval.ms"]) == (5, 6)
+
+
+def test_metrics_are_served_where_it_is_said() -> None:
+    """Nowhere by default; on loopback without a token, elsewhere with one."""
+    assert ServerConfig.load({}).metrics is None
+    given = {"tidegate.metrics.listener": "[::1]:9404"}
+    assert ServerConfig.load(given).metrics == MetricsConfig(host="::1", port=9404, token_file=None)
+    given = {
+        "tidegate.metrics.listener": "metrics.example.com:0",
+        "tidegate.metrics.token.file": "/run/token",
+    }
+    expected = MetricsConfig(host="metrics.example.com", port=0, token_file=Path("/run/token"))
+    assert ServerConfig.load(given).metrics == expected
+    first, second = node_configs(ServerConfig.load({"tidegate.metrics.listener": "localhost:9404"}), 2)
+    assert (first.metrics, second.metrics) == (
+        MetricsConfig(host="localhost", port=9404, token_file=None),
+        MetricsConfig(host="localhost", port=9405, token_file=None),
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["9404", ":9404", "127.0.0.1", "127.0.0.1:70000", "http://127.0.0.1:1", "::1:9404"]
+)
+def test_an_address_of_metrics_is_a_host_and_a_port(text: str) -> None:
+    """IPv6 is in brackets."""
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        ServerConfig.load({"tidegate.metrics.listener": text})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.5", "broker.example.com"])
+def test_metrics_need_a_token_beyond_loopback(host: str) -> None:
+    """The broker does not start without one, and says how to make one."""
+    with pytest.raises(ConfigError, match="which other machines may reach") as error:
+        ServerConfig.load({"tidegate.metrics.listener": f"{host}:9404"})
+    assert "openssl rand" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

@@ -32,6 +32,8 @@ COMMANDS = (
     "limits",
     "recommend",
     "watch",
+    "top",
+    "explain",
     "report",
     "demo",
 )
@@ -76,6 +78,8 @@ examples:
   tidegate limits ./usage                       smallest sufficient quotas
   tidegate recommend ./usage > quotas.yaml      quotas to set, and why
   tidegate watch ./usage --quotas quotas.yaml   usage and throttles right now
+  tidegate top --metrics 127.0.0.1:9404         live quotas of a broker
+  tidegate explain --client-id billing          why a client is throttled
   tidegate report ./usage --out usage.html      all results on one page
 
 `tidegate COMMAND --help` describes a command.

@@ -30,6 +30,7 @@ from tidegate.server.audit import AUDIT_LOGGER
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
+from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import Recorder, open_recorder
@@ -234,12 +235,16 @@ async def _serve(
             )
         storage = Storage.open(first.data_dir, storage_config(first), clock)
         quotas = QuotaAdministration(storage.store, loop)
+        metrics: list[MetricsListener] = []
         try:
             with _written_to(first.usage_dir):
                 quotas.load()
                 start_housekeeping(storage, loop)
                 credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
                 serve_nodes(nodes, storage, quotas, credentials=credentials)
+            for node in nodes:
+                if node.config.metrics is not None:
+                    metrics.append(await MetricsListener.start(node, node.config.metrics))
             collections.start()
             if port_file is not None:
                 ports = [port for node in nodes for _, port in node.bound.values()]
@@ -248,11 +253,15 @@ async def _serve(
                 messages.warn(_NOBODY)
             for text in _announcements(nodes):
                 messages.announce(text)
+            for listener in metrics:
+                messages.announce(f"tidegate metrics at {listener.url}")
             # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
             collections.close()
+            for listener in metrics:
+                listener.close()
             for node in reversed(nodes):
                 node.close()
             quotas.close()

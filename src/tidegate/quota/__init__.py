@@ -24,7 +24,7 @@ from tidegate.quota.admin.definitions import (
 )
 from tidegate.quota.admin.entity import DEFAULT, EntityType, Level, QuotaEntity
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, WindowSetting
-from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
+from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, name_of_tag, sanitize
 from tidegate.quota.connections.connection_quotas import Admission, AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
 from tidegate.quota.managers.callback import (
@@ -104,5 +104,6 @@ __all__ = [
     "entity_parts",
     "extension_records",
     "jmx_sanitize",
+    "name_of_tag",
     "sanitize",
 ]

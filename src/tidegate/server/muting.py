@@ -7,18 +7,27 @@ Follows: B§3.8 (delay queue, one per quota type), B§6.6, KIP-219.
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from tidegate.quota import DelayQueue, Metric, QuotaType, ThrottledChannel
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.connection.channel import Channel
 
-__all__ = ["Muting"]
+__all__ = ["Muting", "Throttle"]
 
 _log = logging.getLogger("tidegate.server")
 
 REAP_NS = 5_000_000
 """How long throttles that are over are ended, oldest first, before the loop's other work gets a turn."""
 _NS_PER_MS = 1_000_000
+
+
+class Throttle(NamedTuple):
+    """A throttle of one channel. client_id: that of the request that was throttled, None where it was not kept."""
+
+    quota_type: QuotaType
+    throttled: ThrottledChannel
+    client_id: str | None
 
 
 class Muting:
@@ -28,18 +37,20 @@ class Muting:
         self.queues = {quota_type: DelayQueue() for quota_type in QuotaType}
         self._loop = loop
         self._monotonic_ns = monotonic_ns
-        self._throttled: dict[Channel, tuple[DelayQueue, ThrottledChannel]] = {}
+        self._throttled: dict[Channel, Throttle] = {}
         self._timer: Timer | None = None
         self._timer_at_ns = 0
 
-    def start(self, channel: Channel, throttle_ms: int, quota_type: QuotaType) -> None:
-        """Mute `channel` for `throttle_ms` from now."""
+    def start(
+        self, channel: Channel, throttle_ms: int, quota_type: QuotaType, client_id: str | None = None
+    ) -> None:
+        """Mute `channel` for `throttle_ms` from now, because of a request of `client_id`."""
         now_ns = self._monotonic_ns()
         queue = self.queues[quota_type]
         throttled = queue.throttle(throttle_ms, now_ns=now_ns, on_end=lambda: self._end(channel))
         channel.mute(throttled.end_ns)
         channel.connection.throttled_ms += throttle_ms
-        self._throttled[channel] = (queue, throttled)
+        self._throttled[channel] = Throttle(quota_type, throttled, client_id)
         channel.transport.watch(
             lambda: self._on_early(channel), lambda is_broken: self._on_gone(channel, is_broken)
         )
@@ -52,9 +63,12 @@ class Muting:
         """Remove a channel that is about to close, and cancel its throttle."""
         entry = self._throttled.pop(channel, None)
         if entry is not None:
-            queue, throttled = entry
-            queue.cancel(throttled)
+            self.queues[entry.quota_type].cancel(entry.throttled)
             channel.transport.unwatch()
+
+    def throttles(self) -> list[tuple[Channel, Throttle]]:
+        """Return the channels that are throttled now."""
+        return list(self._throttled.items())
 
     def metrics(self) -> Iterator[Metric]:
         """Yield how many channels are throttled for the sake of each quota type."""

@@ -71,6 +71,7 @@ from tidegate.server.listening.tls_listeners import TlsListeners
 from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
+from tidegate.server.muting import Throttle
 from tidegate.server.requests.front import Front
 from tidegate.server.requests.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
 from tidegate.server.requests.recorder import ControllerRecord, Recorder
@@ -181,6 +182,11 @@ class Node:
             for acceptor in self._acceptors.values():
                 acceptor.close()
             raise
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the node measures by."""
+        return self._clock
 
     @property
     def listeners(self) -> dict[str, Listener]:
@@ -404,16 +410,16 @@ class Node:
 
     # --- metrics --------------------------------------------------------------------------------------------------
 
-    def metrics(self, now_ms: int) -> Iterator[Metric]:
+    def metrics(self, now_ms: int, *, with_clients: bool = True) -> Iterator[Metric]:
         """Yield every metric as it is at the engine time `now_ms`, each read when it is taken; nothing changes by it.
 
         Requests may be served, and clients come and go, between two of them. With 50,000 clients all of them take a
-        second or so: `metrics_in_slices` leaves the loop to others meanwhile.
+        second or so: `metrics_in_slices` leaves the loop to others meanwhile. with_clients: also those of clients.
         """
         assert self._front is not None
         assert self._network_metrics is not None
         return chain(
-            self.managers.metrics(now_ms),
+            self.managers.metrics(now_ms) if with_clients else self.managers.shared_metrics(now_ms),
             self._front.muting.metrics(),
             self.connections.metrics(now_ms),
             self.callback.metrics(),
@@ -421,16 +427,23 @@ class Node:
             self._front.requests.metrics(),
         )
 
-    async def metrics_in_slices(self, now_ms: int) -> AsyncIterator[list[Metric]]:
-        """Yield every metric, in lists that take about a millisecond each, with a turn of the loop between two."""
+    async def metrics_in_slices(
+        self, now_ms: int, *, with_clients: bool = True
+    ) -> AsyncIterator[list[Metric]]:
+        """Yield what `metrics` does, in lists that take about a millisecond each, with a turn of the loop between."""
         part, until_ns = [], self._clock.monotonic_ns() + METRICS_SLICE_NS
-        for metric in self.metrics(now_ms):
+        for metric in self.metrics(now_ms, with_clients=with_clients):
             part.append(metric)
             if self._clock.monotonic_ns() >= until_ns:
                 yield part
                 await asyncio.sleep(0)
                 part, until_ns = [], self._clock.monotonic_ns() + METRICS_SLICE_NS
         yield part
+
+    def throttles(self) -> list[tuple[Channel, Throttle]]:
+        """Return the channels that are throttled now, each with its throttle."""
+        assert self._front is not None
+        return self._front.muting.throttles()
 
     def _tick_metrics(self) -> None:
         assert self._front is not None

@@ -24,7 +24,18 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT", "Default", "EntityPart", "EntityQuotas", "EntityType", "Level", "QuotaEntity", "Tags"]
+__all__ = [
+    "DEFAULT",
+    "Default",
+    "EntityPart",
+    "EntityQuotas",
+    "EntityType",
+    "Level",
+    "QuotaEntity",
+    "Tags",
+    "candidates_of_tags",
+    "entities_of_client",
+]
 
 Tags = tuple[str, str]
 
@@ -119,6 +130,10 @@ class EntityQuotas:
         for (user, client_id), bound in self._bounds.items():
             yield QuotaEntity(user=user, client_id=client_id), bound
 
+    def get(self, entity: QuotaEntity) -> float | None:
+        """Return the bound that is set for `entity`, None without one."""
+        return self._bounds.get((entity.user, entity.client_id))
+
     def set(self, entity: QuotaEntity, bound: float) -> None:
         """Set the bound of `entity`."""
         key = (entity.user, entity.client_id)
@@ -181,6 +196,12 @@ def _candidates(user: str, client_id: str) -> _Candidates:
         (DEFAULT, DEFAULT),
         (DEFAULT, None),
     )
+
+
+def entities_of_client(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
+    """Return the entities of the eight levels for a client, most specific first (B§3.4)."""
+    parts = (*_candidates(user, client_id), (None, client_id), (None, DEFAULT))
+    return tuple(QuotaEntity(user=each, client_id=other) for each, other in parts)
 
 
 def candidates_of_tags(user: str, client_id: str) -> _Candidates:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from tidegate.errors import TidegateError
 
-__all__ = ["SanitizeError", "desanitize", "jmx_sanitize", "sanitize"]
+__all__ = ["SanitizeError", "desanitize", "jmx_sanitize", "name_of_tag", "sanitize"]
 
 _ESCAPES = re.compile(r"(?:%..)+", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
@@ -57,6 +57,19 @@ def desanitize(text: str) -> str:
         parts.append(_decode_run(text, run.group()))
         at = run.end()
     return "".join(parts) + _plain(text, text[at:])
+
+
+def name_of_tag(tag: str) -> str:
+    """Return the user whose sanitised name is in a tag; the tag itself if a quota callback made it in another way.
+
+    >>> name_of_tag("O%3DA"), name_of_tag("50%")
+    ('O=A', '50%')
+    """
+    try:
+        name = desanitize(tag)
+    except SanitizeError:
+        return tag
+    return name if sanitize(name) == tag else tag
 
 
 def jmx_sanitize(name: str) -> str:

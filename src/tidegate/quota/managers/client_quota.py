@@ -18,7 +18,7 @@ Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
 import sys
 from collections.abc import Mapping
 
-from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, sanitize
+from tidegate.quota.admin.sanitizer import name_of_tag
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
@@ -136,13 +136,4 @@ class ClientQuotaManager(SensorManager[RateSensor]):
 
 def smooth_mode_of(extensions: Extensions, tags: Mapping[str, str]) -> SmoothMode | None:
     """Return how the bucket of smooth mode is kept of a sensor with these tags, None where they are not smooth."""
-    return extensions.smooth_mode(_name_of(tags.get("user", "")), tags.get("client-id", ""))
-
-
-def _name_of(tag: str) -> str:
-    """Return the user that a tag names: sanitised, as Kafka's own rules have it, or as a callback took it over."""
-    try:
-        name = desanitize(tag)
-    except SanitizeError:
-        return tag
-    return name if sanitize(name) == tag else tag
+    return extensions.smooth_mode(name_of_tag(tags.get("user", "")), tags.get("client-id", ""))

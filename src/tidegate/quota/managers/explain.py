@@ -11,7 +11,7 @@ shared by all clients with user='alice'
 Follows: B§3.4.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.quota.admin.entity import Level, QuotaEntity
@@ -25,6 +25,8 @@ class Explanation:
     """The entity whose bound applies to a client. `entity` and `bound` are None if the client is unlimited.
 
     considered: the entities whose bound was looked for, most specific first; empty with a custom callback.
+    defined: the entities of the eight levels, most specific first, each with its own quota, None without one; empty
+        with a custom callback.
     """
 
     quota_type: QuotaType
@@ -35,6 +37,35 @@ class Explanation:
     considered: tuple[QuotaEntity, ...]
     entity: QuotaEntity | None
     bound: float | None
+    defined: tuple[tuple[QuotaEntity, float | None], ...] = ()
+
+    def outcomes(self) -> Iterator[tuple[QuotaEntity, float | None, str]]:
+        """Yield the entity of each level, its own quota, and why that applies or not.
+
+        >>> from tidegate.quota.managers.client_quota import ClientQuotaManager
+        >>> produce = ClientQuotaManager(QuotaType.PRODUCE)
+        >>> produce.update_quota(QuotaEntity(user="alice"), 1000.0)
+        >>> produce.update_quota(QuotaEntity(client_id="c1"), 10.0)
+        >>> for entity, bound, reason in produce.explain("alice", "c1").outcomes():
+        ...     if bound is not None:
+        ...         print(entity, bound, reason)
+        QuotaEntity(user='alice') 1000.0 applies
+        QuotaEntity(client_id='c1') 10.0 a more specific quota applies
+        """
+        has_applied = False
+        for entity, bound in self.defined:
+            if bound is None:
+                reason = "no quota is defined"
+            elif entity == self.entity:
+                reason, has_applied = "applies", True
+            elif has_applied:
+                reason = "a more specific quota applies"
+            elif not self.client_id:
+                reason = "does not apply to an empty client id"
+            else:
+                shared = ", ".join(f"{name}={value!r}" for name, value in self.tags.items() if value)
+                reason = f"not looked up, because usage is counted by {shared}"
+            yield entity, bound, reason
 
     def __str__(self) -> str:
         """Return one sentence."""

@@ -28,7 +28,7 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
+from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, is_unlimited
 from tidegate.quota.measure.snapshot import bucket_snapshot
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.quota.measure.token_bucket import TokenBucket
@@ -106,6 +106,18 @@ class MutationSensor:
     def is_over(self, now_ms: int) -> bool:
         """Return whether tokens are owed, without any effect."""
         return self.bucket.peek(now_ms) < 0.0
+
+    def peek_rate(self, now_ms: int) -> float:
+        """Return the rate of mutations per second, without any effect."""
+        return self.rate.peek(now_ms)
+
+    def utilization(self, now_ms: int) -> float | None:
+        """Return the share of the bucket that was used, above 1 where tokens are owed; None without a quota."""
+        return None if is_unlimited(self.bound) else self.bucket.peek_used(now_ms)
+
+    def peek_throttle_ms(self, now_ms: int) -> int:
+        """Return the time in ms until no tokens are owed, without any effect."""
+        return max(narrow_to_int32(self.bucket.peek_throttle_ms(now_ms)), 0)
 
     def snapshot(self, now_ms: int) -> dict[str, Any]:
         """Return the tokens, without any effect."""
@@ -225,12 +237,10 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
 
     def peek(self, user: str, client_id: str, now_ms: int) -> float:
         """Return a client's tokens without any effect; those of a full bucket if it has none yet."""
-        sensor = self.sensors.get(self.sensor_name(user, client_id))
+        sensor = self.existing_sensor(user, client_id)
         if sensor is None:
             bound = self.bound(user, client_id)
             sensor = MutationSensor("", {}, window=self.window, bound=bound, now_ms=now_ms)
-        else:
-            self.up_to_date(sensor)
         return sensor.bucket.peek(now_ms)
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:

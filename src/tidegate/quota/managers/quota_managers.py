@@ -147,6 +147,11 @@ class QuotaManagers:
         for manager in self:
             yield from manager.metrics(now_ms)
 
+    def shared_metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield the metrics that belong to no client, without any effect."""
+        for manager in self:
+            yield from manager.shared_metrics(now_ms)
+
 
 def _quota_of(record: QuotaRecord) -> tuple[QuotaType, QuotaEntity] | None:
     """Return what a definition is for, None where no manager has its kind."""

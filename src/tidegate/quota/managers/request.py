@@ -14,7 +14,7 @@ Network time is not checked: that of sending is known when the answer has gone, 
 Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4.1–4.3).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
@@ -76,7 +76,6 @@ class RequestQuotaManager(ClientQuotaManager):
         if self.enabled:
             self.exempt.record(exempt_ns * PERCENT_PER_NS, now_ms)
 
-    def metrics(self, now_ms: int) -> Iterator[Metric]:
-        """Yield every metric of this type without any effect, as `SensorManager.metrics` does."""
-        yield from super().metrics(now_ms)
-        yield self._metric("exempt-request-time", {}, self.exempt.peek(now_ms))
+    def shared_metrics(self, now_ms: int) -> Iterable[Metric]:
+        """Return the time of exempt requests, without any effect."""
+        return (self._metric("exempt-request-time", {}, self.exempt.peek(now_ms)),)

@@ -18,11 +18,12 @@ Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the ta
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Generic
 
 from tidegate.errors import TidegateError
-from tidegate.quota.admin.entity import DEFAULT, Level, QuotaEntity, candidates_of_tags
+from tidegate.quota.admin.entity import DEFAULT, Level, QuotaEntity, candidates_of_tags, entities_of_client
+from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.lookups import Lookups
@@ -164,10 +165,15 @@ class SensorManager(ABC, Generic[S]):
         tags = self.tags(user, client_id)
         considered: tuple[QuotaEntity, ...] = ()
         entity: QuotaEntity | None = None
+        defined: tuple[tuple[QuotaEntity, float | None], ...] = ()
         if self._custom is None:
+            quotas = self._own_rules.quotas
+            defined = tuple(
+                (each, quotas.get(each)) for each in entities_of_client(sanitize(user), client_id)
+            )
             pair = (tags["user"], tags["client-id"])
             considered = tuple(QuotaEntity(user=u, client_id=c) for u, c in candidates_of_tags(*pair))
-            match = self._own_rules.quotas.match(pair)
+            match = quotas.match(pair)
             entity = None if match is None else match[0]
         return Explanation(
             quota_type=self.quota_type,
@@ -177,6 +183,7 @@ class SensorManager(ABC, Generic[S]):
             levels=self.levels,
             considered=considered,
             entity=entity,
+            defined=defined,
             bound=self._callback.quota_limit(self.quota_type, tags),
         )
 
@@ -196,6 +203,11 @@ class SensorManager(ABC, Generic[S]):
         if sensor is None:
             sensor = self._look_up(user, client_id, now_ms, charges=charges)
         return sensor
+
+    def existing_sensor(self, user: str, client_id: str) -> S | None:
+        """Return the sensor of a client with the bound that holds now; None if it has none yet."""
+        sensor = self.sensors.get(self.sensor_name(user, client_id))
+        return None if sensor is None else self.up_to_date(sensor)
 
     def max_value_in_window(
         self, user: str, client_id: str, now_ms: Callable[[], int], *, makes_sensor: bool = False
@@ -265,7 +277,19 @@ class SensorManager(ABC, Generic[S]):
         for sensor in self.up_to_date_sensors():
             yield from self._metrics(sensor, now_ms)
         for _, throttle in self.sensors.throttles():
-            yield self._metric("throttle-time", throttle.tags, throttle.peek(now_ms))
+            yield self._throttle_metric(throttle, now_ms)
+        yield from self.shared_metrics(now_ms)
+
+    def shared_metrics(self, now_ms: int) -> Iterable[Metric]:
+        """Return the metrics that belong to no client, without any effect."""
+        return ()
+
+    def metrics_of(self, sensor: S, now_ms: int) -> Iterator[Metric]:
+        """Yield the metrics of the clients that share a sensor, without any effect."""
+        yield from self._metrics(sensor, now_ms)
+        throttle = self.sensors.throttle(sensor.name)
+        if throttle is not None:
+            yield self._throttle_metric(throttle, now_ms)
 
     @abstractmethod
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> S:
@@ -281,6 +305,9 @@ class SensorManager(ABC, Generic[S]):
 
     def _metric(self, name: str, tags: Mapping[str, str], value: float, bound: float | None = None) -> Metric:
         return Metric(group=self.quota_type.value, name=name, tags=tags, value=value, bound=bound)
+
+    def _throttle_metric(self, throttle: ThrottleSensor, now_ms: int) -> Metric:
+        return self._metric("throttle-time", throttle.tags, throttle.peek(now_ms))
 
     def _limit(self, tags: Mapping[str, str]) -> float:
         limit = self._callback.quota_limit(self.quota_type, tags)

@@ -115,6 +115,11 @@ class SampledRate:
         """Return what `measure` would return, without any effect."""
         return rate_peek(*self._give(), now_ms)
 
+    def peek_throttle_ms(self, now_ms: int) -> int:
+        """Return the throttle time in ms of a decision that charges nothing now, without any effect."""
+        floats, ints = self._give()
+        return max(rate_decide([*floats], [*ints], 0.0, now_ms), 0)
+
     def last_record_ms(self) -> int:
         """Return when a value was last recorded, or `LONG_AGO_MS` if never."""
         return rate_last_record_ms(self._give()[1])

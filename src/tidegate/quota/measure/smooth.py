@@ -16,7 +16,7 @@ read: a fetch that finds tokens below zero is answered empty after that time, an
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate.quota.measure.sensors import RateSensor
+from tidegate.quota.measure.sensors import RateSensor, is_unlimited
 from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64, UNLIMITED
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import QuotaWindow
@@ -101,6 +101,15 @@ class SmoothSensor(RateSensor):
     def is_over(self, now_ms: int) -> bool:
         """Return whether tokens are owed, without any effect."""
         return self._bucket.peek(now_ms) < 0.0
+
+    def utilization(self, now_ms: int) -> float | None:
+        """Return the share of the bucket that was used, above 1 where tokens are owed; None without a quota."""
+        return None if is_unlimited(self.bound) else self._bucket.peek_used(now_ms)
+
+    def peek_throttle_ms(self, now_ms: int) -> int:
+        """Return the time in ms until no tokens are owed, without any effect."""
+        is_free = self._mode.observed or is_unlimited(self.bound)
+        return 0 if is_free else min(self._bucket.peek_throttle_ms(now_ms), MAX_INT32)
 
     def _take(self) -> None:
         """Copy the state that the kernel may have changed, and keep every decision in this class."""

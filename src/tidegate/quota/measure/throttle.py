@@ -30,6 +30,7 @@ __all__ = [
     "rate_throttle_ms",
     "round_half_up",
     "saturate_to_int32",
+    "share_used",
     "tokens_throttle_ms",
 ]
 
@@ -109,6 +110,17 @@ def tokens_throttle_ms(tokens: float, rate: float) -> int:
     if rate == 0.0:
         return _divided_by_zero(-tokens, rate)
     return round_half_up(-tokens / rate * MS_PER_S)
+
+
+def share_used(used: float, bound: float) -> float:
+    """Return which part of `bound` was used; infinity where the bound is 0 and something was used.
+
+    >>> share_used(50.0, 200.0), share_used(1.0, 0.0), share_used(0.0, 0.0)
+    (0.25, inf, 0.0)
+    """
+    if bound > 0.0:
+        return used / bound
+    return math.inf if used > 0.0 else 0.0
 
 
 def _divided_by_zero(dividend: float, zero: float) -> int:

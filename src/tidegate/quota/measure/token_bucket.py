@@ -11,6 +11,8 @@ Follows: Kafka `TokenBucket` (KIP-599, B§1.6); the rules are in `tidegate.quota
 """
 
 from tidegate.quota.measure.bucket_kernel import (
+    BUCKET_SAMPLES,
+    BUCKET_WINDOW_MS,
     RATE,
     bucket_configure,
     bucket_forgive,
@@ -20,7 +22,7 @@ from tidegate.quota.measure.bucket_kernel import (
     bucket_throttle_ms,
     bucket_tokens,
 )
-from tidegate.quota.measure.throttle import UNLIMITED
+from tidegate.quota.measure.throttle import MS_PER_S, UNLIMITED, share_used
 
 __all__ = ["TokenBucket"]
 
@@ -62,3 +64,18 @@ class TokenBucket:
     def peek(self, now_ms: int) -> float:
         """Return what `tokens` would return, without any effect."""
         return bucket_peek(self.floats, self.ints, now_ms)
+
+    def peek_throttle_ms(self, now_ms: int) -> int:
+        """Return what `throttle_ms` would return, without any effect."""
+        return bucket_throttle_ms([*self.floats], [*self.ints], now_ms)
+
+    def peek_used(self, now_ms: int) -> float:
+        """Return the share of a full bucket that was used, above 1 where tokens are owed, without any effect.
+
+        >>> bucket = TokenBucket(samples=10, window_ms=1000, rate=10.0)
+        >>> bucket.record(180.0, 1_700_000_000_000)
+        >>> bucket.peek_used(1_700_000_000_000), bucket.peek_used(1_700_000_013_000)
+        (1.8, 0.5)
+        """
+        full = self.rate * self.ints[BUCKET_SAMPLES] * self.ints[BUCKET_WINDOW_MS] / MS_PER_S
+        return share_used(full - self.peek(now_ms), full)

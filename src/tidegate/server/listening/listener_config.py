@@ -26,6 +26,7 @@ __all__ = [
     "ListenerConfig",
     "host_and_port",
     "inter_broker_listener",
+    "is_loopback",
     "limit_settings",
     "listener_configs",
 ]
@@ -210,7 +211,7 @@ def _check_who_comes_in(
     listener: ListenerConfig, values: Mapping[str, Any], texts: Mapping[str, str]
 ) -> None:
     """Refuse a listener that other machines can reach and that does not authenticate its clients."""
-    if _is_loopback(listener.address.host) or listener.sasl is not None:
+    if is_loopback(listener.address.host) or listener.sasl is not None:
         return
     if listener.is_encrypted and client_auth(listener.name, values, texts) == REQUIRED:
         return
@@ -223,7 +224,7 @@ def _check_who_comes_in(
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches an address. A host's name may stand for any, but for localhost."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback

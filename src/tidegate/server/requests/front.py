@@ -393,7 +393,10 @@ class Front:
                 channel.held &= ~ANSWER_DUE
             # B§6.6: the answer first, then the mute, in every version (KIP-219).
             if exchange.throttle_ms and not channel.closed:
-                self.muting.start(channel, exchange.throttle_ms, exchange.muted_by)
+                client_id: str | None = exchange.header.client_id
+                if len(exchange.header.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
+                    client_id = None
+                self.muting.start(channel, exchange.throttle_ms, exchange.muted_by, client_id)
             now_ns = self._monotonic_ns()
             if response is not None:
                 channel.sent_ns += now_ns - since_ns + share_ns

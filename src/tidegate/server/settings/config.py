@@ -44,6 +44,12 @@ from tidegate.server.listening.tls_settings import (
     tls_settings,
 )
 from tidegate.server.process_memory import process_memory_bytes
+from tidegate.server.settings.metrics_settings import (
+    METRICS_LISTENER,
+    METRICS_TOKEN_FILE,
+    MetricsConfig,
+    metrics_config,
+)
 from tidegate.server.settings.unused_settings import check_needed, is_unused
 
 __all__ = [
@@ -479,6 +485,17 @@ SETTINGS: Mapping[str, Setting] = {
             False,
             "Accept unauthenticated clients on listeners that are not on loopback.",
         ),
+        _string(
+            METRICS_LISTENER,
+            "",
+            "Address of the metrics over HTTP, as HOST:PORT. Default: none. Beyond loopback only with "
+            "tidegate.metrics.token.file.",
+        ),
+        _string(
+            METRICS_TOKEN_FILE,
+            "",
+            "File with the bearer token that clients of tidegate.metrics.listener have to send. Default: no token.",
+        ),
         _bool("tidegate.usage.enable", True, "Write the usage record."),
         _bool(
             "tidegate.usage.parquet.enable",
@@ -543,6 +560,7 @@ class ServerConfig:
     inter_broker_listener: str | None
     data_dir: Path
     usage_dir: Path
+    metrics: MetricsConfig | None = None
     given: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has passwords
     unknown: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -585,6 +603,7 @@ class ServerConfig:
             usage_dir=Path(values["tidegate.usage.dir"])
             if values["tidegate.usage.dir"]
             else data_dir / "usage",
+            metrics=metrics_config(values),
             given=given,
             unknown=tuple(
                 name for name in rest if not is_unused(name) and not name.startswith(CALLBACK_SETTINGS)

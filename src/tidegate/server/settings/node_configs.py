@@ -1,7 +1,8 @@
 """The settings of several nodes in one process, made from those of one.
 
 Node k (from 0) has the id `node.id` + k, and each of its listeners the port that is given + k times the number of
-listeners: with one listener ports follow each other. Port 0 stays 0: any free one. All else is as given.
+listeners: with one listener ports follow each other. Its metrics have the port that is given + k. Port 0 stays 0: any
+free one. All else is as given.
 
 >>> config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
 >>> [(node["node.id"], node.listeners[0].address.port) for node in node_configs(config, 3)]
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from tidegate.errors import ConfigError
 from tidegate.server.settings.config import SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.settings.metrics_settings import METRICS_LISTENER
 
 __all__ = ["MAX_NODES", "node_configs"]
 
@@ -40,6 +42,8 @@ def node_configs(config: ServerConfig, count: int) -> list[ServerConfig]:
         for name in ("listeners", "advertised.listeners"):
             if config[name]:
                 texts[name] = _shifted(config[name], number * len(config.listeners))
+        if config[METRICS_LISTENER]:
+            texts[METRICS_LISTENER] = _shifted(config[METRICS_LISTENER], number)
         made = ServerConfig.load(texts)
         configs.append(replace(made, values={**made.values, _MEMORY: memory_bytes}))
     return configs

@@ -22,6 +22,24 @@ def test_zero_tokens_are_not_exhausted() -> None:
     assert (bucket.tokens(NOW_MS), bucket.throttle_ms(NOW_MS)) == (-400.0, 40_000)
 
 
+def test_peeks_of_throttle_and_use_change_nothing() -> None:
+    """Both are of the time that is asked for; the state stays, to the bit."""
+    bucket = TokenBucket(samples=10, window_ms=1000, rate=10.0)
+    bucket.record(180.0, NOW_MS)
+    before = [*bucket.floats], [*bucket.ints]
+    assert (bucket.peek_throttle_ms(NOW_MS + 1000), bucket.peek_used(NOW_MS + 1000)) == (7000, 1.7)
+    assert (bucket.floats, bucket.ints) == before
+    assert bucket.throttle_ms(NOW_MS) == 8000
+
+
+def test_a_bucket_of_no_rate_is_used_up_by_anything() -> None:
+    """Nothing of nothing is 0, more is infinitely much."""
+    bucket = TokenBucket(samples=10, window_ms=1000, rate=0.0)
+    assert bucket.peek_used(NOW_MS) == 0.0
+    bucket.record(1.0, NOW_MS)
+    assert bucket.peek_used(NOW_MS) == math.inf
+
+
 def test_peeking_does_not_refill() -> None:
     """A peek gives the tokens of its time; a clock that steps back later takes none away for it."""
     bucket = TokenBucket(samples=10, window_ms=1000, rate=10.0)

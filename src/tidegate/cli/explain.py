@@ -1,0 +1,114 @@
+"""`tidegate explain`: which quotas apply to a client of a running broker, why, and whether it is throttled."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidegate.cli.arguments import printable
+from tidegate.cli.metrics_client import (
+    MetricsClient,
+    add_metrics_options,
+    amount_text,
+    clock_text,
+    used_text,
+)
+from tidegate.errors import ConfigError
+
+__all__ = ["add_parser", "explanation_lines", "run"]
+
+_DESCRIPTION = """\
+Show which quotas apply to a client of a running broker. For each quota type:
+the entity whose limit applies and why the other seven levels do not, the rate
+now, and how long the client is throttled."""
+
+_EPILOG = """\
+examples:
+  tidegate explain --client-id billing         a client that does not log in
+  tidegate explain --user alice --client-id billing
+  tidegate explain --user alice --json --metrics http://10.0.0.5:9404 \\
+      --token-file token
+
+The broker needs a metrics listener:
+  tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
+
+Without --user the client is ANONYMOUS, as is each one that does not log in. The
+command has no effect on the broker's decisions.
+
+exit codes:
+  0  done
+  2  an option cannot be used, or the listener cannot be reached; the reason is
+     on stderr"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="show which quotas apply to a client, and why",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_metrics_options(parser)
+    parser.add_argument("--user", metavar="U", help="user of the client (default: ANONYMOUS)")
+    parser.add_argument("--client-id", metavar="C", help="client id (default: empty)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the broker and print its answer. Raises `TidegateError`."""
+    names = {"user": args.user, "client_id": args.client_id}
+    given = {name: text for name, text in names.items() if text is not None}
+    if not given:
+        raise ConfigError("no client is named, expected --user, --client-id or both")
+    client = MetricsClient(url=args.metrics, token_file=args.token_file)
+    document = client.get("/explain", **given)
+    print(json.dumps(document, indent=2) if args.json else "\n".join(explanation_lines(document)))
+    return 0
+
+
+def explanation_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an explanation as text."""
+    user, client_id = document["user"], document["client_id"]
+    yield f"user={printable(repr(user))}, client-id={printable(repr(client_id))}, node {document['node_id']}"
+    for quota in document["quotas"]:
+        yield ""
+        yield from _quota_lines(quota)
+
+
+def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
+    unit = quota["unit"]
+    limit = "no limit" if quota["limit"] is None else f"limit {amount_text(quota['limit'], unit)}"
+    if quota["limit"] is None:
+        source = ""
+    elif quota["by_callback"]:
+        source = " from the quota callback"
+    else:
+        source = f" of {_entity_text(quota['entity'])}"
+    yield f"{quota['quota_type']} ({quota['quota_key']}): {limit}{source}"
+    if quota["limit"] is not None:
+        shared = ", ".join(f"{kind}={printable(repr(name))}" for kind, name in quota["shared_by"].items())
+        yield f"  shared by all clients with {shared or 'any name'}"
+        yield f"  rate {amount_text(quota['rate'], unit)}, {used_text(quota['utilization'])} of the limit"
+    if quota["throttled_connections"]:
+        until = clock_text(quota["throttled_until_ms"])
+        plural = "" if quota["throttled_connections"] == 1 else "s"
+        yield f"  throttled: {quota['throttled_connections']} connection{plural} until {until}, {quota['reason']}"
+    elif quota["throttle_time_ms"]:
+        yield f"  over the limit: a request now is throttled for at least {quota['throttle_time_ms']:,} ms"
+    else:
+        yield "  not throttled"
+    if quota["levels"] and all(level["limit"] is None for level in quota["levels"]):
+        yield "    no quota is defined at any of the eight levels"
+        return
+    for level in quota["levels"]:
+        own = "" if level["limit"] is None else f"{amount_text(level['limit'], unit)}, "
+        mark = "*" if level["applies"] else " "
+        yield f"  {mark} {_entity_text(level['entity'])}: {own}{level['reason']}"
+
+
+def _entity_text(entity: Mapping[str, str | None]) -> str:
+    parts = (
+        f"{kind}={'<default>' if name is None else printable(repr(name))}" for kind, name in entity.items()
+    )
+    return ", ".join(parts)

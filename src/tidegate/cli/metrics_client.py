@@ -1,0 +1,200 @@
+"""Client of the metrics listener of a broker, for the commands that show what it serves."""
+
+import argparse
+import http.client
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from tidegate.cli.arguments import printable
+from tidegate.cli.job_options import json_option, path_type
+from tidegate.errors import TidegateError
+
+__all__ = [
+    "DEFAULT_URL",
+    "MetricsClient",
+    "MetricsError",
+    "add_metrics_options",
+    "amount_text",
+    "clock_text",
+    "name_text",
+    "used_text",
+]
+
+DEFAULT_URL = "http://127.0.0.1:9404"
+MAX_BYTES = 64 << 20
+"""A listener sends a few megabytes at most."""
+TIMEOUT_S = 10.0
+_FORMAT = 1
+_NO_LISTENER = (
+    "start the broker with --override tidegate.metrics.listener=127.0.0.1:9404, or correct --metrics"
+)
+_NOTHING = "–"
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP = 1024
+
+
+class MetricsError(TidegateError):
+    """Raised where a metrics listener does not give what was asked for."""
+
+
+def add_metrics_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the listener and its token, and `--json`."""
+    parser.add_argument(
+        "--metrics",
+        metavar="URL",
+        type=_url,
+        default=DEFAULT_URL,
+        help=f"metrics listener of the broker (default: {DEFAULT_URL})",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=path_type,
+        help="file with the listener's token (tidegate.metrics.token.file)",
+    )
+    json_option(parser, "print one JSON document (docs/monitoring.md)")
+
+
+def _url(text: str) -> str:
+    """Return the address of a listener as a URL without a path. Raises `argparse.ArgumentTypeError`."""
+    hint = f" (hint: write {DEFAULT_URL})"
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {text!r}{hint}") from error
+    is_plain = parts.path in ("", "/", "/metrics") and not (parts.query or parts.fragment or parts.username)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {text!r}{hint}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsClient:
+    """Asks one listener. token_file: the file with its token, None without one."""
+
+    url: str
+    token_file: Path | None = None
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Return a JSON document. Raises `MetricsError`."""
+        fields = urlencode({name.replace("_", "-"): text for name, text in query.items()})
+        status, content_type, body = self._ask(f"{path}?{fields}" if fields else path)
+        document: Any = None
+        if content_type.startswith("application/json"):
+            try:
+                document = json.loads(body)
+            except ValueError:
+                document = None
+        if not isinstance(document, dict):
+            raise MetricsError(
+                f"{self.url} is not a metrics listener of tidegate (status {status}, {content_type or 'no type'})",
+                hint=_NO_LISTENER,
+            )
+        if status != 200:
+            raise self._refusal(status, document)
+        if document.get("format") != _FORMAT:
+            raise MetricsError(
+                f"{self.url} sends format {document.get('format')!r}, expected {_FORMAT}",
+                hint="use the version of tidegate that the broker has",
+            )
+        return document
+
+    def _refusal(self, status: int, document: Mapping[str, Any]) -> MetricsError:
+        reason, hint = document.get("error"), document.get("hint")
+        if status == 401:
+            given = (
+                "has no token"
+                if self.token_file is None
+                else f"refuses the token in {str(self.token_file)!r}"
+            )
+            reason = (
+                f"the bearer token is missing or wrong: this command {given}"
+                if self.token_file is None
+                else (f"the listener {given}")
+            )
+            hint = "use --token-file with the file that the broker's tidegate.metrics.token.file names"
+        return MetricsError(
+            f"{self.url}: {reason} (status {status})", hint=None if hint is None else str(hint)
+        )
+
+    def _ask(self, target: str) -> tuple[int, str, bytes]:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None, "checked by `_url`"
+        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = make(parts.hostname, parts.port, timeout=TIMEOUT_S)
+        headers = {} if self.token_file is None else {"Authorization": f"Bearer {_token(self.token_file)}"}
+        try:
+            connection.request("GET", target, headers=headers)
+            response = connection.getresponse()
+            body = response.read(MAX_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise MetricsError(
+                f"cannot reach the metrics listener at {self.url}: {reason}", hint=_NO_LISTENER
+            ) from error
+        finally:
+            connection.close()
+        if len(body) > MAX_BYTES:
+            raise MetricsError(f"{self.url} sends more than {MAX_BYTES} bytes", hint=_NO_LISTENER)
+        return response.status, response.headers.get("Content-Type", ""), body
+
+
+def _token(path: Path) -> str:
+    from tidegate.server.settings.metrics_settings import read_token
+
+    return read_token(path)
+
+
+def amount_text(value: float | None, unit: str) -> str:
+    """Return a rate or a limit, short.
+
+    >>> amount_text(1536.0, "bytes per second"), amount_text(12.5, "percent of one thread")
+    ('1.5 KiB/s', '12.5 %')
+    >>> amount_text(2.0, "mutations per second"), amount_text(None, "bytes per second")
+    ('2/s', '–')
+    """
+    if value is None:
+        return _NOTHING
+    if unit.startswith("bytes"):
+        at = 0
+        while abs(round(value, min(at, 1))) >= _STEP and at < len(_BYTE_UNITS) - 1:
+            value /= _STEP
+            at += 1
+        return f"{value:.0f} B/s" if at == 0 else f"{value:.1f} {_BYTE_UNITS[at]}/s"
+    return f"{value:.4g} %" if unit.startswith("percent") else f"{value:.4g}/s"
+
+
+def used_text(utilization: float | None) -> str:
+    """Return a utilization in percent.
+
+    >>> used_text(0.5), used_text(None), used_text(1234.5)
+    ('50 %', '–', '>999 %')
+    """
+    if utilization is None:
+        return _NOTHING
+    percent = 100 * utilization
+    return f"{percent:.0f} %" if math.isfinite(percent) and percent < 999.5 else ">999 %"
+
+
+def clock_text(time_ms: int) -> str:
+    """Return a time of day, local, with tenths of a second."""
+    moment = datetime.fromtimestamp(time_ms / 1000)
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 100_000}"
+
+
+def name_text(name: str, width: int) -> str:
+    """Return a name that cannot write to the terminal, cut to `width` columns.
+
+    >>> name_text("loader", 10), name_text("a-very-long-name", 10), name_text("", 10)
+    ('loader', 'a-very-lo…', '')
+    """
+    shown = printable(name)
+    return shown if len(shown) <= width else f"{shown[: width - 1]}…"

@@ -1,0 +1,155 @@
+"""`tidegate top`: the live quota entities of a broker, throttled ones first."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.cli.job_options import shown, top_option
+from tidegate.cli.metrics_client import (
+    MetricsClient,
+    MetricsError,
+    add_metrics_options,
+    amount_text,
+    clock_text,
+    name_text,
+    used_text,
+)
+
+__all__ = ["add_parser", "run"]
+
+_MOST_SECONDS = 3600.0
+_TYPES = {"ControllerMutation": "Mutation"}
+_HEAD = ("user", "client-id", "quota", "rate", "limit", "used", "throttled")
+_WIDTHS = (10, 14, 8, 10, 10, 6)  # with what is left for throttles, 80 columns
+
+_DESCRIPTION = """\
+Show the quota entities of a running broker: rate, limit, and the share of the
+limit that is used. Entities with throttled connections come first, then those
+that use most of their quota. The table refreshes in place on a terminal.
+Otherwise the command prints it once."""
+
+_EPILOG = """\
+examples:
+  tidegate top                         the broker's metrics at 127.0.0.1:9404
+  tidegate top --metrics http://10.0.0.5:9404 --token-file token
+  tidegate top --once --json           for programs
+
+The broker needs a metrics listener:
+  tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
+
+Rates and limits are those of a second. An empty user or client-id stands for
+all: these clients share one quota. The
+command needs nothing but the base installation, and has no effect on the
+broker's decisions. The output contains user names and client ids, which are
+personal data.
+
+exit codes:
+  0    --once: done
+  2    an option cannot be used, or the listener cannot be reached; the reason
+       is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "top",
+        help="show live quota entities of a broker, throttled ones first",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_metrics_options(parser)
+    parser.add_argument("--once", action="store_true", help="print the table once and exit")
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=_seconds,
+        default=2.0,
+        help="interval between refreshes, in seconds (default: 2)",
+    )
+    top_option(parser, "entities", default=None)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected 0.1 to {_MOST_SECONDS:.0f} seconds, got {text!r}")
+    return seconds
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the entities, once or until Ctrl-C. Raises `MetricsError`."""
+    client = MetricsClient(url=args.metrics, token_file=args.token_file)
+    if args.json or args.once or not sys.stdout.isatty():
+        document = client.get("/entities")
+        if args.json:
+            document["entities"] = document["entities"][: shown(args)]
+        print(json.dumps(document, indent=2) if args.json else "\n".join(table_lines(document, shown(args))))
+        return 0
+    _refresh(client, args)
+    return 0
+
+
+def _refresh(client: MetricsClient, args: argparse.Namespace) -> None:
+    """Draw the table again and again; an error after the first answer is shown, and the command tries again."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    lines = table_lines(client.get("/entities"), shown(args))
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+            time.sleep(args.every)
+            try:
+                lines = table_lines(client.get("/entities"), shown(args))
+            except MetricsError as error:
+                lines = [f"no data: {error}", *lines[1:]]
+
+
+def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
+    """Return the table of a document of `/entities`: at most 80 columns, and at most `top` entities."""
+    entities = document["entities"][:top]
+    counts = document["quota_types"].values()
+    total = sum(count["entities"] for count in counts)
+    throttled = sum(1 for entity in document["entities"] if entity["throttled_connections"])
+    first = f"{clock_text(document['time_ms'])} · node {document['node_id']} · "
+    first += f"{total:,} {'entity' if total == 1 else 'entities'}, {throttled:,} throttled"
+    if not entities:
+        return [first, "", "no client has used a quota yet; rates appear when a quota of their type is set"]
+    lines = [first, "", _line(_HEAD), "─" * 80]
+    lines += [_line(_cells(entity)) for entity in entities]
+    if len(entities) < total:
+        lines.append(f"… and {total - len(entities):,} more")
+    return lines
+
+
+def _cells(entity: Mapping[str, Any]) -> tuple[str, ...]:
+    connections = entity["throttled_connections"]
+    throttled = ""
+    if connections:
+        throttled = f"{connections} to {clock_text(entity['throttled_until_ms'])[:8]}"
+    return (
+        name_text(entity["user"], _WIDTHS[0]),
+        name_text(entity["client_id"], _WIDTHS[1]),
+        _TYPES.get(entity["quota_type"], entity["quota_type"]),
+        amount_text(entity["rate"], entity["unit"]).removesuffix("/s"),
+        amount_text(entity["limit"], entity["unit"]).removesuffix("/s"),
+        used_text(entity["utilization"]),
+        throttled,
+    )
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    user, client_id, kind, rate, limit, used, throttled = cells
+    widths = _WIDTHS
+    names = f"{user:{widths[0]}} {client_id:{widths[1]}} {kind:{widths[2]}}"
+    return f"{names} {rate:>{widths[3]}} {limit:>{widths[4]}} {used:>{widths[5]}} {throttled}".rstrip()

@@ -1,0 +1,200 @@
+"""The metrics listener of a node: what each path of its HTTP server returns, and who may read it.
+
+| path | returns |
+|---|---|
+| `/` | a page that shows the entities in a browser; it holds no data itself |
+| `/metrics` | metrics for Prometheus |
+| `/entities` | the live quota entities as JSON |
+| `/explain?user=U&client-id=C` | the quotas of one client as JSON |
+
+One response is made at a time, about a millisecond in each turn of the event loop, however many clients ask.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+from functools import lru_cache
+from importlib.resources import files
+
+from tidegate import __version__
+from tidegate.fair_share import ANONYMOUS
+from tidegate.quota import CallbackError
+from tidegate.server.listening.listener_config import host_and_port
+from tidegate.server.monitoring.entities import OTHERS, Pace, entities_document, find_entities
+from tidegate.server.monitoring.explanations import explanation_document
+from tidegate.server.monitoring.http_request import HttpError, HttpRequest
+from tidegate.server.monitoring.http_server import HttpResponse, HttpServer
+from tidegate.server.monitoring.prometheus_text import CONTENT_TYPE, Families
+from tidegate.server.node import Node
+from tidegate.server.settings.metrics_settings import METRICS_TOKEN_FILE, MetricsConfig, read_token
+
+__all__ = ["MetricsListener"]
+
+_JSON = "application/json"
+_PATHS = "paths are /, /metrics, /entities and /explain"
+_INLINE = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
+_HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
+
+
+class MetricsListener:
+    """The metrics of one node over HTTP."""
+
+    def __init__(self, node: Node, token: str | None) -> None:
+        self._node = node
+        self._token = None if token is None else token.encode()
+        self._one_at_a_time = asyncio.Lock()
+        self._server: HttpServer | None = None
+        self._host = ""
+
+    @classmethod
+    async def start(cls, node: Node, config: MetricsConfig) -> "MetricsListener":
+        """Begin to serve. Raises `ConfigError` where the address or the token cannot be used."""
+        listener = cls(node, None if config.token_file is None else read_token(config.token_file))
+        listener._host = config.host
+        listener._server = await HttpServer.start(listener.respond, host=config.host, port=config.port)
+        return listener
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        assert self._server is not None
+        return f"http://{host_and_port(self._host, self._server.port)}/"
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.close()
+
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        """Return the response to a request. Raises `HttpError`."""
+        self._check_host(request)
+        if request.path == "/":
+            return _page()
+        self._check_token(request)
+        async with self._one_at_a_time:
+            pace = Pace(self._node.clock.monotonic_ns)
+            if request.path == "/metrics":
+                return HttpResponse(content_type=CONTENT_TYPE, body=await self._metrics(pace))
+            if request.path == "/entities":
+                return HttpResponse(content_type=_JSON, body=await entities_document(self._node, pace))
+            if request.path == "/explain":
+                return HttpResponse(content_type=_JSON, body=await self._explanation(request, pace))
+        raise HttpError(404, f"path {request.path[:40]!r} does not exist", hint=_PATHS)
+
+    def _check_host(self, request: HttpRequest) -> None:
+        """Refuse host names unless there is a token: a foreign page may point one at this machine (DNS rebinding)."""
+        host = request.headers.get("host", "")
+        if self._token is None and host and not _is_local_name(host):
+            raise HttpError(
+                403,
+                f"host {host[:40]!r} is not an address of this listener",
+                hint=f"use 127.0.0.1 or localhost in the URL, or set {METRICS_TOKEN_FILE}",
+            )
+
+    def _check_token(self, request: HttpRequest) -> None:
+        if self._token is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_given = scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip().encode("latin-1"), self._token
+        )
+        if not is_given:
+            raise HttpError(
+                401,
+                "the bearer token is missing or wrong",
+                hint=f"send the token of {METRICS_TOKEN_FILE}: --token-file of tidegate top and tidegate explain, "
+                "authorization.credentials_file of Prometheus",
+            )
+
+    async def _explanation(self, request: HttpRequest, pace: Pace) -> list[bytes]:
+        query = request.query
+        unknown = query.keys() - {"user", "client-id"}
+        if unknown or not query:
+            raise HttpError(
+                400,
+                f"unknown field {min(unknown)[:40]!r} of the query" if unknown else "the query is empty",
+                hint="ask for /explain?user=U&client-id=C",
+            )
+        user = query.get("user") or ANONYMOUS
+        try:
+            return await explanation_document(self._node, user, query.get("client-id", ""), pace)
+        except CallbackError as error:
+            raise HttpError(500, f"the quota callback failed: {error}") from error
+
+    async def _metrics(self, pace: Pace) -> list[bytes]:
+        """Return all metrics; of clients, those of the entities that use most of their quota."""
+        now_ms = self._node.clock.now_ms()
+        families = Families()
+        about = {"version": __version__, "node_id": str(self._node.config["node.id"])}
+        families.add("tidegate_build_info", 1.0, about, help_text="Version and node id")
+        for entities in await find_entities(self._node, now_ms, pace):
+            manager, quota_type = entities.manager, entities.manager.quota_type
+            of_type = {"quota_type": quota_type.value}
+            families.add(
+                "tidegate_quota_entities", entities.count, of_type, help_text="Quota entities with a sensor"
+            )
+            families.add(
+                "tidegate_quota_entities_omitted",
+                entities.omitted,
+                of_type,
+                help_text=f"Quota entities without lines of their own; the sum of their rates has user={OTHERS}",
+            )
+            for sensor in entities:
+                for metric in manager.metrics_of(sensor, now_ms):
+                    families.add_metric(metric)
+                used = sensor.utilization(now_ms)
+                if used is not None:
+                    labels = {**of_type, **sensor.tags}
+                    families.add("tidegate_quota_limit", sensor.bound, labels, help_text="Quota, per second")
+                    families.add(
+                        "tidegate_quota_utilization_ratio",
+                        used,
+                        labels,
+                        help_text="Share of the quota that is used; clients are throttled above 1",
+                    )
+                await pace.rest()
+            if entities.omitted:
+                families.add_metric(entities.omitted_metric())
+        async for part in self._node.metrics_in_slices(now_ms, with_clients=False):
+            for metric in part:
+                families.add_metric(metric)
+                await pace.rest()
+        body = []
+        for line in families.lines():
+            body.append(line.encode("utf-8", "backslashreplace"))
+            await pace.rest()
+        return body
+
+
+@lru_cache(maxsize=1)
+def _page() -> HttpResponse:
+    """Return the page, with a policy that lets it run its own script and ask its own listener, and nothing else."""
+    html = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    hashes = {
+        kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for kind, text in _INLINE.findall(html)
+    }
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return HttpResponse(
+        content_type="text/html; charset=utf-8",
+        body=[html.encode()],
+        headers={"Content-Security-Policy": policy},
+    )
+
+
+def _is_local_name(host: str) -> bool:
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1] or match[2] or ""
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name.lower() == "localhost"
+    return True

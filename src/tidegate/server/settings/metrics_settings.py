@@ -1,0 +1,81 @@
+"""Settings of the metrics listener: where a node serves its metrics over HTTP, and who may read them.
+
+    tidegate.metrics.listener=127.0.0.1:9404
+    tidegate.metrics.token.file=/etc/tidegate/metrics-token
+
+Metrics name users and client ids, which are personal data. On loopback every process of the machine may read them,
+unless there is a token; elsewhere a token is required.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.server.listening.listener_config import is_loopback
+
+__all__ = [
+    "MAX_TOKEN_CHARS",
+    "METRICS_LISTENER",
+    "METRICS_TOKEN_FILE",
+    "MIN_TOKEN_CHARS",
+    "MetricsConfig",
+    "metrics_config",
+    "read_token",
+]
+
+METRICS_LISTENER = "tidegate.metrics.listener"
+METRICS_TOKEN_FILE = "tidegate.metrics.token.file"
+MIN_TOKEN_CHARS = 16
+MAX_TOKEN_CHARS = 1024
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:/\[\]\s]+)):([0-9]{1,5})")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # Follows: RFC 6750, b64token
+_MAKE_TOKEN = "write one with: openssl rand -hex 32 > FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """The address of the metrics listener (port 0: any free one), and the file of its token, if it has one."""
+
+    host: str
+    port: int
+    token_file: Path | None
+
+
+def metrics_config(values: Mapping[str, Any]) -> MetricsConfig | None:
+    """Return the settings of the metrics listener, None without one. Raises `ConfigError`."""
+    text, token_file = values[METRICS_LISTENER], values[METRICS_TOKEN_FILE]
+    if not text:
+        return None
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > 65_535:
+        raise ConfigError(f"{METRICS_LISTENER} is {text!r}, expected HOST:PORT, such as 127.0.0.1:9404")
+    host = match[1] or match[2]
+    if not token_file and not is_loopback(host):
+        raise ConfigError(
+            f"{METRICS_LISTENER} is {text!r}, which other machines may reach: expected 127.0.0.1 or "
+            f"{METRICS_TOKEN_FILE}",
+            hint=f"set {METRICS_TOKEN_FILE} to a file with a secret token; {_MAKE_TOKEN}",
+        )
+    return MetricsConfig(host=host, port=int(match[3]), token_file=Path(token_file) if token_file else None)
+
+
+def read_token(path: Path) -> str:
+    """Return the bearer token in a file. Raises `ConfigError`, which does not repeat the token."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TOKEN_CHARS + 2)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the token file {str(path)!r}: {error.strerror or error}", hint=_MAKE_TOKEN
+        ) from error
+    token = content.decode("ascii", "replace").strip()
+    if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS or not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            f"the token file {str(path)!r} has no usable token, expected {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} "
+            "letters, digits and ._~+/-=",
+            hint=_MAKE_TOKEN,
+        )
+    return token

@@ -1,0 +1,141 @@
+"""The HTTP server under clients that are slow, silent, large or many."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.server.monitoring.http_client import ask, get
+
+from tidegate.errors import ConfigError
+from tidegate.server.monitoring.http_request import MAX_HEAD_BYTES, HttpRequest
+from tidegate.server.monitoring.http_server import MAX_CONNECTIONS, HttpResponse, HttpServer
+
+LARGE = 4_000_000
+
+
+async def respond(request: HttpRequest) -> HttpResponse:
+    """Return the path, or many bytes."""
+    if request.path == "/fail":
+        raise RuntimeError("as asked")
+    body = [b"x" * 1000] * (LARGE // 1000) if request.path == "/large" else [request.path.encode()]
+    return HttpResponse(content_type="text/plain", body=body)
+
+
+def serve(
+    scenario: Callable[[HttpServer], Awaitable[None]], *, request_s: float = 30.0, respond=respond
+) -> None:
+    """Run a scenario against a server."""
+
+    async def main() -> None:
+        server = await HttpServer.start(respond, host="127.0.0.1", port=0, request_s=request_s)
+        try:
+            async with asyncio.timeout(30):
+                await scenario(server)
+        finally:
+            server.close()
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_get_and_head() -> None:
+    """HEAD has the headers of GET, and no body; the connection ends with the response."""
+
+    async def scenario(server: HttpServer) -> None:
+        got, head = await get(server.port, "/a"), await get(server.port, "/a", method="HEAD")
+        assert (got.status, got.body, head.body) == (200, b"/a", b"")
+        assert got.headers == head.headers
+        assert got.headers["content-length"] == "2"
+        assert got.headers["x-content-type-options"] == "nosniff"
+
+    serve(scenario)
+
+
+def test_a_large_response_arrives_whole() -> None:
+    """In many chunks."""
+
+    async def scenario(server: HttpServer) -> None:
+        assert len((await get(server.port, "/large")).body) == LARGE
+
+    serve(scenario)
+
+
+def test_a_request_that_is_too_long_is_refused() -> None:
+    """Before its end has come."""
+
+    async def scenario(server: HttpServer) -> None:
+        got = await ask(server.port, b"GET / HTTP/1.1\r\nA: " + b"x" * MAX_HEAD_BYTES * 2)
+        assert got is None or got.status == 431  # the rest of what was sent may reset the connection
+
+    serve(scenario)
+
+
+def test_a_request_that_does_not_come_is_refused() -> None:
+    """After a while, with a reason."""
+
+    async def scenario(server: HttpServer) -> None:
+        got = await ask(server.port, b"GET / HTTP/1.1\r\n")
+        assert got is not None
+        assert got.status == 408
+
+    serve(scenario, request_s=0.05)
+
+
+def test_a_failure_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """And is in the log; the next request is served."""
+
+    async def scenario(server: HttpServer) -> None:
+        assert await ask(server.port, b"GET /fail HTTP/1.1\r\n\r\n") is None
+        assert (await get(server.port, "/")).status == 200
+
+    serve(scenario)
+    assert "as asked" in caplog.text
+
+
+def test_silent_clients_make_room() -> None:
+    """The oldest silent connection goes for a new one, however many there are."""
+
+    async def scenario(server: HttpServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3 * MAX_CONNECTIONS)]
+        for _ in range(3):
+            assert (await get(server.port, "/")).status == 200
+        assert len(server._waiting) <= MAX_CONNECTIONS
+        for _, writer in silent:
+            writer.close()
+
+    serve(scenario)
+
+
+def test_connections_that_are_answered_stay() -> None:
+    """Where all are being answered, a new one gets 503."""
+
+    async def scenario(server: HttpServer) -> None:
+        asked = [asyncio.create_task(get(server.port, "/")) for _ in range(MAX_CONNECTIONS)]
+        while len(server._answering) < MAX_CONNECTIONS:
+            await asyncio.sleep(0.005)
+        refused = await get(server.port, "/")
+        assert refused.status == 503
+        go_on.set()
+        assert [got.status for got in await asyncio.gather(*asked)] == [200] * MAX_CONNECTIONS
+        assert (await get(server.port, "/")).status == 200
+
+    go_on = asyncio.Event()
+
+    async def slow(request: HttpRequest) -> HttpResponse:
+        await go_on.wait()
+        return await respond(request)
+
+    serve(scenario, respond=slow)
+
+
+def test_a_taken_port_is_named() -> None:
+    """With a hint."""
+
+    async def scenario(server: HttpServer) -> None:
+        with pytest.raises(
+            ConfigError, match=f"cannot listen at 127.0.0.1:{server.port} for metrics"
+        ) as error:
+            await HttpServer.start(respond, host="127.0.0.1", port=server.port)
+        assert "tidegate.metrics.listener" in str(error.value.hint)
+
+    serve(scenario)

@@ -1,0 +1,69 @@
+"""The text of `tidegate explain`."""
+
+from tidegate.cli.explain import explanation_lines
+from tidegate.cli.main import main
+
+
+def level(limit, reason, **names):
+    """Return a level of a document."""
+    entity = {name.replace("_", "-"): text for name, text in names.items()}
+    return {"entity": entity, "limit": limit, "applies": reason == "applies", "reason": reason}
+
+
+def quota(**values):
+    """Return a quota of a document, with these values."""
+    usual = {
+        "quota_type": "Produce", "quota_key": "producer_byte_rate", "unit": "bytes per second",
+        "entity": {"client-id": None}, "by_callback": False, "shared_by": {"client-id": "c1"}, "rate": 2048.0,
+        "utilization": 2.0, "throttle_time_ms": 0, "throttled_connections": 0, "throttled_until_ms": None,
+        "reason": None, "limit": 1024.0, "levels": [level(1024.0, "applies", client_id=None)],
+    }  # fmt: skip
+    return {**usual, **values}
+
+
+def text_of(**values):
+    """Return the explanation of one quota."""
+    document = {"node_id": 1, "time_ms": 0, "user": "a\x1b", "client_id": "c1", "quotas": [quota(**values)]}
+    return "\n".join(explanation_lines(document))
+
+
+def test_a_quota_of_the_default_entity():
+    """What applies has a mark; no name writes to the terminal."""
+    assert text_of() == (
+        "user='a\\x1b', client-id='c1', node 1\n\n"
+        "Produce (producer_byte_rate): limit 1.0 KiB/s of client-id=<default>\n"
+        "  shared by all clients with client-id='c1'\n"
+        "  rate 2.0 KiB/s, 200 % of the limit\n"
+        "  not throttled\n"
+        "  * client-id=<default>: 1.0 KiB/s, applies"
+    )
+
+
+def test_throttles_are_told():
+    """Of connections that are muted now, and of the next request."""
+    muted = text_of(throttled_connections=2, throttled_until_ms=1000, reason="produce quota exceeded")
+    assert "\n  throttled: 2 connections until " in muted
+    assert ", produce quota exceeded\n" in muted
+    assert "a request now is throttled for at least 1,500 ms" in text_of(throttle_time_ms=1500)
+
+
+def test_no_quota_is_one_line():
+    """Eight levels without a quota need no eight lines."""
+    levels = [
+        level(None, "no quota is defined", user="a"),
+        level(None, "no quota is defined", client_id=None),
+    ]
+    text = text_of(limit=None, entity=None, levels=levels)
+    assert "Produce (producer_byte_rate): no limit\n" in text
+    assert text.endswith("no quota is defined at any of the eight levels")
+
+
+def test_a_callback_is_named():
+    """It has no levels."""
+    assert "limit 1.0 KiB/s from the quota callback\n" in text_of(by_callback=True, entity=None, levels=[])
+
+
+def test_a_client_is_needed(capsys):
+    """An error, before anything is asked for."""
+    assert main(["explain"]) == 2
+    assert "no client is named" in capsys.readouterr().err

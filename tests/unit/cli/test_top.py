@@ -1,0 +1,97 @@
+"""The table of `tidegate top`: 80 columns, whatever the names and numbers."""
+
+import pytest
+
+from tidegate.cli.main import main
+from tidegate.cli.top import table_lines
+
+COUNTS = {"Produce": {"entities": 3, "omitted": 0}, "Request": {"entities": 1, "omitted": 0}}
+
+
+def entity(**values):
+    """Return an entity of a document, with these values."""
+    usual = {
+        "quota_type": "Produce", "user": "", "client_id": "loader", "unit": "bytes per second", "limit": 1000.0,
+        "rate": 500.0, "utilization": 0.5, "throttle_time_ms": 0, "throttled_connections": 0,
+        "throttled_until_ms": None, "reason": None,
+    }  # fmt: skip
+    return {**usual, **values}
+
+
+def document(*entities):
+    """Return a document with these entities."""
+    return {
+        "format": 1,
+        "node_id": 1,
+        "time_ms": 1_700_000_000_000,
+        "quota_types": COUNTS,
+        "entities": list(entities),
+    }
+
+
+def test_a_line_for_each_entity():
+    """Name, quota, rate, limit, share and throttles."""
+    throttled = entity(throttled_connections=2, throttled_until_ms=1_700_000_009_000, utilization=2.0)
+    percent = entity(
+        quota_type="Request", user="alice", client_id="", unit="percent of one thread", rate=12.5
+    )
+    first, blank, _, _, *lines = table_lines(document(throttled, percent), 20)
+    assert first.endswith(" · node 1 · 4 entities, 1 throttled")
+    assert blank == ""
+    assert lines[0].split() == [
+        "loader",
+        "Produce",
+        "500",
+        "B",
+        "1000",
+        "B",
+        "200",
+        "%",
+        "2",
+        "to",
+        lines[0][-8:],
+    ]
+    assert lines[1].split() == ["alice", "Request", "12.5", "%", "1000", "%", "50", "%"]
+    assert lines[2] == "… and 2 more"
+
+
+def test_only_the_first_are_shown():
+    """And the number of the others."""
+    lines = table_lines(document(*(entity(client_id=f"c{number}") for number in range(4))), 3)
+    assert [line.split()[0] for line in lines[4:]] == ["c0", "c1", "c2", "…"]
+    assert lines[-1] == "… and 1 more"
+
+
+def test_no_entity_is_said():
+    """With what makes one."""
+    assert "no client has used a quota yet" in table_lines(document(), 20)[-1]
+
+
+def test_the_widest_line_has_80_columns():
+    """Long names are cut; no name writes to the terminal."""
+    widest = entity(
+        quota_type="ControllerMutation", user="u" * 300, client_id="\x1b[2J\n" * 100, rate=1023.9 * 1024**4,
+        limit=1023.9 * 1024**4, utilization=None, throttled_connections=9999, throttled_until_ms=1_700_000_000_000,
+    )  # fmt: skip
+    lines = table_lines(document(widest, entity(utilization=1e300)), 20)
+    assert max(map(len, lines)) <= 80
+    assert all(line.isprintable() for line in lines)
+    assert ">999 %" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["top", "--metrics", "ftp://x"], "expected http://HOST:PORT, got 'ftp://x'"),
+        (["top", "--metrics", "http://a:b@x"], "expected http://HOST:PORT, got 'http://a:b@x'"),
+        (["top", "--metrics", "http://x:99999"], "expected http://HOST:PORT, got 'http://x:99999'"),
+        (["explain", "--metrics", "http://x/other"], "expected http://HOST:PORT, got 'http://x/other'"),
+        (["top", "--every", "0"], "expected 0.1 to 3600 seconds, got '0'"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, error, capsys):
+    """With a hint."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert error in capsys.readouterr().err
