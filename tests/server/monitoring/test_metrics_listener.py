@@ -113,6 +113,33 @@ def test_metrics_have_the_names_of_the_jmx_exporter(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_what_the_page_names_is_served(tmp_path: Path) -> None:
+    """Every metric of docs/monitoring.md, once every kind of quota is in use."""
+
+    async def scenario(node: RunningNode, port: int) -> None:
+        client = await node.connect()
+        for key in (
+            "producer_byte_rate",
+            "consumer_byte_rate",
+            "request_percentage",
+            "controller_mutation_rate",
+        ):
+            await client.alter(CLIENT, key, 1e9)
+        client.send_produce(padding=1)
+        client.send_fetch(max_bytes=1)
+        for _ in range(2):
+            await client.receive()
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        await client.ask(19, 7, {"topics": [topic], "timeout_ms": 1000, "validate_only": False})
+        served = {name for name, _ in samples(await get(port, "/metrics"))}
+        page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+        named = set(re.findall(r"`((?:kafka|tidegate)_[a-z_]+)`", page)) - {"tidegate_"}
+        assert len(named) > 12
+        assert named - served == set()
+
+    serve(tmp_path, scenario)
+
+
 def test_a_scrape_changes_nothing(tmp_path: Path) -> None:
     """Neither the state of a sensor nor the next throttle time, whatever is asked for and however often."""
 
