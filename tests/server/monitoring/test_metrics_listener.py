@@ -242,6 +242,23 @@ def test_most_entities_are_added_up(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_a_throttled_entity_is_listed_first(tmp_path: Path) -> None:
+    """Even if many others use more of their quota while it waits."""
+
+    async def scenario(node: RunningNode, port: int) -> None:
+        await throttled_producer(node)
+        produce, now_ms = node.node.managers.produce, node.node.clock.now_ms()
+        produce.update_quota(QuotaEntity(client_id=DEFAULT), 0.01)
+        for number in range(MAX_ENTITIES + 1):
+            produce.record("ANONYMOUS", f"x{number}", 5000.0, now_ms)
+        document = json.loads((await get(port, "/entities")).body)
+        assert document["entities"][0]["client_id"] == "c1"
+        assert document["quota_types"]["Produce"]["omitted"] == 2
+        assert of("kafka_server_produce_byte_rate", client_id="c1") in samples(await get(port, "/metrics"))
+
+    serve(tmp_path, scenario)
+
+
 def test_any_name_of_a_client_fits_on_a_line(tmp_path: Path) -> None:
     """Escaped, cut where it is long, and still different from every other."""
 

@@ -1,8 +1,9 @@
 """The live quota entities of a node: limit, rate and utilization of each, and its throttled connections.
 
 An entity here is what the clients with the same tags share: a sensor. There may be 50,000, so that all of them are
-looked at, in slices of about a millisecond, and the `MAX_ENTITIES` of each quota type that use most of their quota are
-kept. The others are counted, and their rates are added up. Nothing here has an effect on a decision.
+looked at, in slices of about a millisecond, and `MAX_ENTITIES` of each quota type are kept: those with throttled
+connections first, then those that use most of their quota. The others are counted, and their rates are added up.
+Nothing here has an effect on a decision.
 
 Follows: KIP-13 ("fraction of quota used"), KIP-786 (the limit as a metric).
 """
@@ -11,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from typing import Any
@@ -71,7 +72,7 @@ class Pace:
         self._until_ns = monotonic_ns() + METRICS_SLICE_NS
 
     async def rest(self) -> None:
-        """Let others run if it is time. Call it after each small step of the work."""
+        """Return after a turn of the event loop if it is time for one. Call it after each small step of the work."""
         if self._monotonic_ns() >= self._until_ns:
             await asyncio.sleep(0)
             self._until_ns = self._monotonic_ns() + METRICS_SLICE_NS
@@ -86,7 +87,7 @@ class Throttled:
 
 
 class LiveEntities:
-    """The entities of one quota type that use most of their quota, those without a quota last.
+    """The entities of one quota type: throttled ones first, then by utilization, those without a quota last.
 
     count: of all. omitted_rate: the rates of those that are not listed, together.
     """
@@ -95,21 +96,21 @@ class LiveEntities:
         self.manager = manager
         self.count = 0
         self.omitted_rate = 0.0
-        self._listed: list[tuple[float, float, int, Sensor]] = []
+        self._listed: list[tuple[bool, float, float, int, Sensor]] = []
 
-    def add(self, sensor: Sensor, now_ms: int) -> None:
+    def add(self, sensor: Sensor, now_ms: int, *, is_throttled: bool) -> None:
         """Count an entity, and list it or another one."""
         used, rate = sensor.utilization(now_ms), sensor.peek_rate(now_ms)
         self.count += 1
-        entry = (_NO_QUOTA if used is None else used, rate, self.count, sensor)
+        entry = (is_throttled, _NO_QUOTA if used is None else used, rate, self.count, sensor)
         if len(self._listed) < MAX_ENTITIES:
             heappush(self._listed, entry)
         else:
-            self.omitted_rate += heappushpop(self._listed, entry)[1]
+            self.omitted_rate += heappushpop(self._listed, entry)[2]
 
     @property
     def omitted(self) -> int:
-        """How many are not listed."""
+        """The number of entities that are not listed."""
         return self.count - len(self._listed)
 
     def omitted_metric(self) -> Metric:
@@ -124,17 +125,23 @@ class LiveEntities:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the sensors that are listed, the largest utilization first."""
-        return (entry[3] for entry in sorted(self._listed, reverse=True))
+        """Yield the sensors that are listed, in their order."""
+        return (entry[4] for entry in sorted(self._listed, reverse=True))
 
 
-async def find_entities(node: Node, now_ms: int, pace: Pace) -> list[LiveEntities]:
-    """Return the live entities of each quota type, as they are at the engine time `now_ms`."""
+async def find_entities(
+    node: Node, throttled: Container[tuple[QuotaType, str]], now_ms: int, pace: Pace
+) -> list[LiveEntities]:
+    """Return the live entities of each quota type, as they are at the engine time `now_ms`.
+
+    throttled: the entities with throttled connections, as `find_throttled` names them.
+    """
     found = []
     for manager in node.managers:
         entities = LiveEntities(manager)
         for sensor in manager.up_to_date_sensors():
-            entities.add(sensor, now_ms)
+            is_throttled = (manager.quota_type, sensor.name) in throttled
+            entities.add(sensor, now_ms, is_throttled=is_throttled)
             await pace.rest()
         found.append(entities)
     return found
@@ -167,7 +174,7 @@ async def entities_document(node: Node, pace: Pace) -> list[bytes]:
     throttled = await find_throttled(node, pace)
     listed: list[dict[str, Any]] = []
     counts = {}
-    for entities in await find_entities(node, now_ms, pace):
+    for entities in await find_entities(node, throttled, now_ms, pace):
         quota_type = entities.manager.quota_type
         counts[quota_type.value] = {"entities": entities.count, "omitted": entities.omitted}
         for sensor in entities:

@@ -1,4 +1,4 @@
-"""A request of HTTP/1.x, read from the bytes of its head; only GET and HEAD, without a body.
+r"""A request of HTTP/1.x, read from the bytes of its head; only GET and HEAD, without a body.
 
 >>> request = parse_head(b"GET /explain?user=alice HTTP/1.1\r\nHost: localhost:9404\r\n\r\n")
 >>> request.path, request.query, request.headers["host"]

@@ -23,7 +23,7 @@ from tidegate import __version__
 from tidegate.fair_share import ANONYMOUS
 from tidegate.quota import CallbackError
 from tidegate.server.listening.listener_config import host_and_port
-from tidegate.server.monitoring.entities import OTHERS, Pace, entities_document, find_entities
+from tidegate.server.monitoring.entities import OTHERS, Pace, entities_document, find_entities, find_throttled
 from tidegate.server.monitoring.explanations import explanation_document
 from tidegate.server.monitoring.http_request import HttpError, HttpRequest
 from tidegate.server.monitoring.http_server import HttpResponse, HttpServer
@@ -130,7 +130,8 @@ class MetricsListener:
         families = Families()
         about = {"version": __version__, "node_id": str(self._node.config["node.id"])}
         families.add("tidegate_build_info", 1.0, about, help_text="Version and node id")
-        for entities in await find_entities(self._node, now_ms, pace):
+        throttled = await find_throttled(self._node, pace)
+        for entities in await find_entities(self._node, throttled, now_ms, pace):
             manager, quota_type = entities.manager, entities.manager.quota_type
             of_type = {"quota_type": quota_type.value}
             families.add(

@@ -7,7 +7,7 @@ r"""Metrics in the text format of Prometheus, under the names that Kafka's metri
 ...     print(line, end="")
 # HELP kafka_server_produce_byte_rate Kafka: kafka.server, type=Produce, byte-rate
 # TYPE kafka_server_produce_byte_rate gauge
-kafka_server_produce_byte_rate{user="alice",client_id="c\\n1"} 512.0
+kafka_server_produce_byte_rate{user="alice",client_id="c\n1"} 512.0
 
 Metrics of Kafka's own registry have the names of the JMX exporter's default format in lower case, which are those of
 Strimzi's Metrics Reporter, too. Meters and histograms (Yammer) have the names of the JMX exporter's example for Kafka,
