@@ -114,6 +114,31 @@ def test_replay_is_the_same(spark, tmp_path):
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 
 
+def test_ranges_are_the_same(spark, tmp_path):
+    """Cut rows to the millisecond in both, and replay the rows before the range without counting them."""
+    plans = [Plan(name="a", records=random_records(Random("a"), at_most=6)), in_force_plan()]
+    with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
+        found = jobs_here(files).usage(out=None, top=1).top[0]
+    third_ms = (found["last_ts_ms"] - found["first_ts_ms"]) // 3
+    ends = {"from_ms": found["first_ts_ms"] + third_ms + 1, "to_ms": found["last_ts_ms"] - third_ms}
+    with open_usage(tmp_path / "usage", **ends) as files:
+        assert files.before
+        results = []
+        for place, jobs in (("here", jobs_here(files)), ("spark", jobs_on_spark(spark, files))):
+            usage = jobs.usage(out=tmp_path / place / "usage", top=1000, by=("api",))
+            replayed = jobs.replay(plans, out=tmp_path / place / "replay", with_decisions=True)
+            wanted = wanted_entities(replayed.entities, definitions_over_time(timelines(jobs.quota_events())))
+            history = jobs.history(wanted, most=MOST_STEPS).rows
+            results.append((usage, jobs.obedience(out=None), sorted(map(repr, history))))
+    assert results[0] == results[1]
+    assert sum(row["requests"] for row in results[0][0].top) > 0
+    for table, names in (
+        ("usage", ("usage_by_api", "usage_by_minute")),
+        ("replay", ("replay_by_client", "decisions", "state")),
+    ):
+        assert _written(tmp_path / "here" / table, names) == _written(tmp_path / "spark" / table, names)
+
+
 def _recommended(jobs):
     """Return the quotas, by user as there are several, and how far behind consumers read."""
     found = jobs.recommend(None, Wanted(force=True))
