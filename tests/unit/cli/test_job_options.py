@@ -67,7 +67,7 @@ def test_the_last_part_is_given_with_a_unit(tmp_path, text, last_ms):
     assert options(tmp_path, "--last", text).last_ms == last_ms
 
 
-@pytest.mark.parametrize("text", ["", "15", "0m", "-5m", "1.5h", "15 m", "15min", "99999999s", "١٥m"])
+@pytest.mark.parametrize("text", ["", "15", "0m", "-5m", "1.5h", "15 m", "15min", "99999999s", "\u0661m"])
 def test_lengths_of_time_that_cannot_be_read_are_refused(tmp_path, capsys, text):
     """Refuse what has no unit or is no whole number above 0."""
     with pytest.raises(SystemExit):
@@ -170,7 +170,7 @@ def test_files_of_no_hour_are_cut_too(tmp_path):
     (file,) = tmp_path.rglob("*.parquet")
     file.rename(tmp_path / "mine.parquet")
     assert rows_in(tmp_path) == rows_in(tmp_path, "--from", "2023-11-14T23:00") == 1
-    with pytest.raises(TidegateError, match="no rows in .* in this range of time"):
+    with pytest.raises(TidegateError, match=r"no rows in .* in this range of time"):
         rows_in(tmp_path, "--from", "2023-11-15")
 
 

@@ -44,8 +44,8 @@ class UsageFiles:
     """Usage files that were looked at: all are Parquet with our columns.
 
     record: where they were looked for. from_ms, to_ms: the range of their rows (None: no limit).
-    before: row groups, or parts of some, with the rows of the first hour that are earlier than `from_ms`. A replay needs
-    them for the state at `from_ms`, and does not count them.
+    before: row groups, or parts of some, with the rows of the first hour that are earlier than `from_ms`. A replay
+    needs them for the state at `from_ms`, and does not count them.
     """
 
     paths: Sequence[Location]

@@ -1,6 +1,7 @@
 """Ranges of time: parts of a record add up to all of it, and a replay in the middle knows the state before."""
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pyarrow.parquet as pq
@@ -79,7 +80,7 @@ def _ranges(times):
     """Return cuts of the record in three, none on the first or last row."""
     third = len(times) // 3
     cuts = (None, times[third], times[2 * third] + 1, None)
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(pairwise(cuts))
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["open", "closed"])
