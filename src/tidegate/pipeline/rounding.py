@@ -54,9 +54,8 @@ def chosen_up(quota_type: str, limit: float) -> float:
     if not 0.0 < limit < math.inf:
         return limit
     power = math.floor(math.log10(limit)) - 1
-    exact = Decimal(limit)
     found = (Decimal(digits).scaleb(power + more) for more in (0, 1) for digits in _CHOSEN)
-    chosen = next(value for value in found if value >= exact)
+    chosen = next(value for value in found if float(value) >= limit)
     return float(chosen.to_integral_value(ROUND_CEILING) if quota_type in _BYTE_RATES else chosen)
 
 

@@ -47,7 +47,7 @@ def test_everything_has_its_section(usage):
     plan = Plan(name="loose", records=(_limit(HOSTILE, 1e9),), limit_texts=texts)
     sections, facts = _sections(usage, [plan])
     assert list(sections) == [
-        "in-words",
+        "what-to-do",
         "clients",
         "over-time",
         "throttles",
@@ -58,7 +58,7 @@ def test_everything_has_its_section(usage):
         "not-exact",
     ]
     assert dict(facts)["broker"] == "3"
-    [waited, plan] = sections["in-words"].sentences
+    [waited, plan] = sections["what-to-do"].sentences
     assert waited.startswith("Longest total throttle times: client-id=</script>\\u202e\\x1b[2Jx…")
     assert (
         plan
@@ -103,9 +103,9 @@ def test_a_record_of_nothing_makes_a_page(tmp_path):
     node.start(START_MS)
     write_events(tmp_path, node.events)
     sections, _ = _sections(tmp_path)
-    assert list(sections) == ["in-words", "clients", "recommendation", "obedience", "not-exact"]
+    assert list(sections) == ["what-to-do", "clients", "recommendation", "obedience", "not-exact"]
     assert sections["recommendation"].sentences[0].startswith("No quotas are proposed: nothing to recommend")
-    assert sections["in-words"].sentences == ["No client was throttled."]
+    assert sections["what-to-do"].sentences == ["No client was throttled."]
 
 
 def test_a_limit_that_is_no_number_is_shown(tmp_path):
@@ -150,4 +150,4 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     said = " ".join(sections["not-exact"].sentences)
     assert "client.quota.callback.class=a:Groups was set" in said
     assert "Node 1 lost 1 event before" in said
-    assert sections["in-words"].sentences == ["No client was throttled."]
+    assert sections["what-to-do"].sentences == ["No client was throttled."]
