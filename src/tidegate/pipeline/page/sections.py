@@ -3,6 +3,7 @@
 `report_sections` lists them. A new section is a new function and a new line there.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -82,7 +83,7 @@ def report_sections(found: Findings) -> list[Section]:
     sections = [
         _first(found),
         _clients(found),
-        usage_section(found.history),
+        usage_section(found.history, _plan_limits(found)),
         throttles_section(found.history),
         _plans(found),
         _limits(found.limits),
@@ -93,7 +94,7 @@ def report_sections(found: Findings) -> list[Section]:
     return [section for section in sections if section is not None]
 
 
-# --- what to do, and usage ------------------------------------------------------------------------------------------------
+# --- what to do, and usage ---------------------------------------------------------------------------------------------
 
 
 def _first(found: Findings) -> Section:
@@ -205,6 +206,17 @@ def _clients(found: Findings) -> Section:
     return Section(
         anchor="clients", title="Usage by client", sentences=[sentence], charts=[chart] if bars else []
     )
+
+
+def _plan_limits(found: Findings) -> dict[tuple[str, str | None, str | None], list[tuple[str, float]]]:
+    """Return the limits that the plans set, as `over_time.PlanLimits`."""
+    limits: dict[tuple[str, str | None, str | None], list[tuple[str, float]]] = {}
+    for name, rows in found.replayed.items():
+        for row in rows:
+            if name != IN_FORCE and row["bound"] is not None and math.isfinite(row["bound"]):
+                entity = row["quota_type"], row["entity_user"], row["entity_client_id"]
+                limits.setdefault(entity, []).append((name_text(name), row["bound"]))
+    return limits
 
 
 def _bytes(row: Row) -> int:
