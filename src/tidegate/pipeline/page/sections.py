@@ -94,7 +94,7 @@ def report_sections(found: Findings) -> list[Section]:
     return [section for section in sections if section is not None]
 
 
-# --- what to do, and usage ---------------------------------------------------------------------------------------------
+# --- what to do, and usage --------------------------------------------------------------------------------------------
 
 
 def _first(found: Findings) -> Section:

@@ -71,7 +71,7 @@ def test_everything_has_its_section(usage):
     )
     [chart] = sections["over-time"].charts
     assert "Node 3, limit 100 B/s." in chart.description
-    assert "Dots: the limits of plans, loose 1GB/s." in chart.description
+    assert "Dots: the limits of plans, loose 1 GB/s." in chart.description
     assert "Marks at the bottom: times with throttled requests." in chart.description
     [plans] = sections["plans"].charts
     assert "1GB/s (client-id)" in {row[1] for row in plans.table.cells()}
