@@ -35,10 +35,10 @@ examples:
   BOOTSTRAP=localhost:9092 sh set-quotas.sh
 
 An entity needs the smallest limit that would never have throttled it
-(`tidegate limits`). The proposal is that limit times --headroom, rounded up to a
-number such as 12MB (at most 14 % more). An entity that
-needs at least twice as much as the next one gets an override: at most one in
-ten, or three in a small cluster.
+(`tidegate limits`). The proposal is that limit times --headroom, rounded up to
+a number such as 12MB (at most 14 % more). An entity that needs at least twice
+as much as the next one gets an override: at most one in ten, or three in a
+small cluster.
 --budget is the load that one broker may carry if all clients use their quotas
 fully. If the limits add up to more, the largest are cut to the same value;
 protected entities keep theirs.
