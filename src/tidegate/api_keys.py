@@ -47,6 +47,7 @@ __all__ = [
     "SASL_AUTHENTICATE",
     "SASL_HANDSHAKE",
     "SYNC_GROUP",
+    "api_name",
 ]
 
 PRODUCE: Final = 0
@@ -93,3 +94,19 @@ DESCRIBE_PRODUCERS: Final = 61
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
+
+
+def api_name(api_key: int) -> str:
+    """Return Kafka's name of an API, or its number where this module does not name it.
+
+    >>> api_name(FETCH), api_name(LIST_OFFSETS), api_name(9999)
+    ('Fetch', 'ListOffsets', 'API 9999')
+    """
+    return _NAMES.get(api_key, f"API {api_key}")
+
+
+_NAMES = {
+    value: "".join(part.capitalize() for part in name.split("_"))
+    for name, value in list(globals().items())
+    if name.isupper() and isinstance(value, int)
+}

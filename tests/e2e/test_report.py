@@ -10,7 +10,9 @@ from tests.replaying.node import RecordingNode
 from tidegate.cli.main import main
 from tidegate.quota import QuotaRecord
 
-_NARROW, _WIDE = 360, 1000  # CSS pixels
+_NARROW, _WIDE = 360, 1100  # CSS pixels
+_CLIPPED = """[...document.querySelectorAll(".scroll")].filter(
+    e => e.checkVisibility() && e.scrollWidth > e.clientWidth).length"""
 _HOSTILE = "</script><img src=http://127.0.0.1:9/x onerror=alert(1)>\u202e" + "y" * 32_000
 _PLAN = "version: 1\nquotas:\n  - client-id: {default: true}\n    producer_byte_rate: 1MB\n"
 _COLOURS = """[document.body, document.querySelector(".chart svg text")].map(
@@ -43,6 +45,10 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
         charts = browser.run("document.querySelectorAll('.chart').length")
         assert charts >= 10
         assert browser.run("document.querySelectorAll('.chart > svg, .chart > * svg').length") == charts
+        assert browser.run("document.querySelectorAll('details.more').length") >= 1
+        first = browser.run("document.querySelector('main section').innerText")
+        assert first.startswith("What to do")
+        assert " entities were throttled. Longest total throttle times: " in first
         text = browser.run("document.body.innerText")
         assert "client-id=loader (produce)" in text
         assert "Raise their quotas for a while, record again, and repeat the command." in text
@@ -55,6 +61,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
                     scheme,
                     width,
                 )
+                assert browser.run(_CLIPPED) == 0, (scheme, width)
             colours.add(tuple(browser.run(_COLOURS)))
         assert len(colours) == 2
         background, text = zip(*sorted(colours), strict=True)

@@ -1,6 +1,7 @@
 """Jobs in this process give what Spark gives."""
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord
 from tidegate.quota.admin.groups import Groups
 from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.files import HOUR_MS
 
 
 def _nodes(directory, *, observed, nodes=(1, 2, 7)):
@@ -112,6 +114,41 @@ def test_replay_is_the_same(spark, tmp_path):
     assert any(row["waited_ms"] for row in here.entities)
     names = ("replay_by_client", "replay_by_entity", "decisions", "state")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
+
+
+def _with_earlier(times, place):
+    """Return the first time from a place on that has an earlier one in its hour."""
+    return next(
+        now for before, now in pairwise(times[place:]) if before // HOUR_MS == now // HOUR_MS and before < now
+    )
+
+
+def test_ranges_are_the_same(spark, tmp_path):
+    """Cut rows to the millisecond in both, and replay the rows before the range without counting them."""
+    plans = [Plan(name="a", records=random_records(Random("a"), at_most=6)), in_force_plan()]
+    _nodes(tmp_path / "usage", observed=False)
+    times = sorted(
+        time
+        for path in (tmp_path / "usage").rglob("*.parquet")
+        for time in pq.read_table(path, partitioning=None)["ts_ms"].to_pylist()
+    )
+    ends = {"from_ms": _with_earlier(times, len(times) // 3), "to_ms": times[2 * len(times) // 3]}
+    with open_usage(tmp_path / "usage", **ends) as files:
+        assert files.before
+        results = []
+        for place, jobs in (("here", jobs_here(files)), ("spark", jobs_on_spark(spark, files))):
+            usage = jobs.usage(out=tmp_path / place / "usage", top=1000, by=("api",))
+            replayed = jobs.replay(plans, out=tmp_path / place / "replay", with_decisions=True)
+            wanted = wanted_entities(replayed.entities, definitions_over_time(timelines(jobs.quota_events())))
+            history = jobs.history(wanted, most=MOST_STEPS).rows
+            results.append((usage, jobs.obedience(out=None), sorted(map(repr, history))))
+    assert results[0] == results[1]
+    assert sum(row["requests"] for row in results[0][0].top) > 0
+    for table, names in (
+        ("usage", ("usage_by_api", "usage_by_minute")),
+        ("replay", ("replay_by_client", "decisions", "state")),
+    ):
+        assert _written(tmp_path / "here" / table, names) == _written(tmp_path / "spark" / table, names)
 
 
 def _recommended(jobs):

@@ -1,10 +1,11 @@
 """Options that the commands over a usage record share, and what they mean."""
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,9 @@ __all__ = [
 
 _MOST_LINES = 100_000  # of a table on the terminal; --out has all
 _SHOWN = 20
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_DURATION = re.compile(r"([1-9][0-9]{0,6})([smhd])")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def directory_argument(parser: argparse.ArgumentParser) -> None:
@@ -83,49 +87,64 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
 
 
 def where_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which hours a job reads, and where it runs."""
+    """Add the options that say which rows a job reads, and where it runs."""
     parser.add_argument(
         "--master",
         metavar="M",
         help="run on this Spark master, such as local[2] (default: local[*], for large records only)",
     )
-    from_option(parser)
+    from_option(
+        parser, "read rows from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z"
+    )
     parser.add_argument(
         "--to",
         dest="to_ms",
         metavar="TIME",
-        type=_hour,
-        help="read rows before this hour; a date means its first hour",
+        type=_time,
+        help="read rows before this time; a date means its beginning",
+    )
+    parser.add_argument(
+        "--last",
+        dest="last_ms",
+        metavar="TIME",
+        type=_duration,
+        help="read the last part of the record, such as 90s, 15m, 6h or 2d, up to its newest row",
     )
     parser.add_argument("--explain", action="store_true", help="print to stderr where the job runs, and why")
 
 
-def from_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says from which hour on rows are read."""
-    parser.add_argument(
-        "--from",
-        dest="from_ms",
-        metavar="TIME",
-        type=_hour,
-        help="read rows from this hour on, in UTC, such as 2026-11-22T14:00",
-    )
+def from_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the option that says from which time on rows are read."""
+    parser.add_argument("--from", dest="from_ms", metavar="TIME", type=_time, help=text)
 
 
-def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
-    """Return the usage files that the options name, to be read in a `with` block. Raises `TidegateError`."""
+def opened(args: argparse.Namespace, *, with_before: bool = True) -> "AbstractContextManager[UsageFiles]":
+    """Return the usage files that the options name, to be read in a `with` block.
+
+    with_before: a replay also reads the rows of the first hour before `--from`, for the state that they leave.
+    Raises `TidegateError`.
+    """
     from tidegate.pipeline.read.ingest import open_usage
 
     if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
-        raise ConfigError("--to must be later than --from", hint="--to is the first hour that is not read")
-    return open_usage(args.directory, from_ms=args.from_ms, to_ms=args.to_ms)
+        raise ConfigError("--to must be later than --from", hint="rows at the time of --to are not read")
+    if args.last_ms is not None and (args.from_ms, args.to_ms) != (None, None):
+        raise ConfigError("--last excludes --from and --to", hint="give either --last, or --from and --to")
+    return open_usage(
+        args.directory,
+        from_ms=args.from_ms,
+        to_ms=args.to_ms,
+        last_ms=args.last_ms,
+        with_before=with_before,
+    )
 
 
 @contextmanager
-def opened_for_tables(args: argparse.Namespace) -> "Iterator[UsageFiles]":
+def opened_for_tables(args: argparse.Namespace, *, with_before: bool = True) -> "Iterator[UsageFiles]":
     """Open the usage files as `opened` does; check that tables can be written to `--out`. Raises `TidegateError`."""
     from tidegate.pipeline.output import check_output
 
-    with opened(args) as files:
+    with opened(args, with_before=with_before) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         yield files
@@ -211,16 +230,28 @@ def shown(args: argparse.Namespace) -> int:
     return top
 
 
-def _hour(text: str) -> int:
-    """Return the first millisecond of an hour. Raises `argparse.ArgumentTypeError`."""
-    from tidegate.usage.files import HOUR_MS
-
-    with suppress(ValueError):
+def _time(text: str) -> int:
+    """Return a time in ms since 1970, UTC where it names no offset. Raises `argparse.ArgumentTypeError`."""
+    with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
-        time_ms = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
-        if time_ms >= 0 and time_ms % HOUR_MS == 0:
-            return int(time_ms)
-    raise argparse.ArgumentTypeError(f"expected a whole hour such as 2026-11-22T14:00, got {text!r}")
+        time_ms, rest = divmod(
+            (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH, timedelta(milliseconds=1)
+        )
+        if time_ms >= 0 and not rest:
+            return time_ms
+    raise argparse.ArgumentTypeError(
+        f"expected a date and time such as 2026-11-22, 2026-11-22T14:00 or 2026-11-22T14:05:30Z, got {text!r}"
+    )
+
+
+def _duration(text: str) -> int:
+    """Return a length of time in ms. Raises `argparse.ArgumentTypeError`."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"expected a number with a unit s, m, h or d, such as 90s, 15m, 6h or 2d, got {text!r}"
+        )
+    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 def _count(text: str) -> int:

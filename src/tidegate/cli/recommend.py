@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tidegate.cli.arguments import print_error
-from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
+from tidegate.cli.job_options import directory_argument, json_option, opened, running_jobs, where_options
 from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -29,13 +29,16 @@ examples:
   tidegate recommend ./usage --protect user=checkout --headroom 2
   tidegate recommend ./usage --budget producer_byte_rate=100MiB \\
                              --budget controller_mutation_rate=20
+  tidegate recommend ./usage --no-default     overrides only
+  tidegate recommend ./usage --last 7d --json   for programs: docs/results.md
   tidegate recommend ./usage --as kafka-configs > set-quotas.sh
   BOOTSTRAP=localhost:9092 sh set-quotas.sh
 
 An entity needs the smallest limit that would never have throttled it
-(`tidegate limits`). The proposal is that limit times --headroom. An entity that
-needs at least twice as much as the next one gets an override: at most one in
-ten, or three in a small cluster.
+(`tidegate limits`). The proposal is that limit times --headroom, rounded up to
+a number such as 12MB (at most 14 % more). An entity that needs at least twice
+as much as the next one gets an override: at most one in ten, or three in a
+small cluster.
 --budget is the load that one broker may carry if all clients use their quotas
 fully. If the limits add up to more, the largest are cut to the same value;
 protected entities keep theirs.
@@ -100,6 +103,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=[],
         help="user=NAME or client-id=NAME that must not be throttled; repeatable",
     )
+    parser.add_argument(
+        "--no-default",
+        dest="with_default",
+        action="store_false",
+        help="propose quotas only for protected entities and for those that need much more than others",
+    )
     parser.add_argument("--force", action="store_true", help="propose quotas even from too little data")
     parser.add_argument(
         "--as",
@@ -108,6 +117,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="quotas.yaml",
         help="output format (default: quotas.yaml)",
     )
+    json_option(parser)
     where_options(parser)
 
 
@@ -116,12 +126,20 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.evidence import TooLittleDataError
     from tidegate.pipeline.recommend import Wanted, forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
+    from tidegate.pipeline.report.console import print_document
+    from tidegate.pipeline.report.documents import recommend_document
     from tidegate.pipeline.report.notes import missing_notes
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text, recommend_notes
     from tidegate.pipeline.report.text import sentences
 
+    if args.json and args.form != "quotas.yaml":
+        raise ConfigError("--json excludes --as", hint="give either --json or --as")
     wanted = Wanted(
-        headroom=args.headroom, budgets=_once_each(args.budget), protect=args.protect, force=args.force
+        headroom=args.headroom,
+        budgets=_once_each(args.budget),
+        protect=args.protect,
+        force=args.force,
+        with_default=args.with_default,
     )
     plans = [levels_of("both"), forecast_levels("both")]
     try:
@@ -130,6 +148,12 @@ def run(args: argparse.Namespace) -> int:
     except TooLittleDataError as error:
         print_error(str(error), error.hint)
         return _EXIT_TOO_LITTLE
+    if args.json:
+        document = recommend_document(
+            found, wanted, notes=recommend_notes(found, wanted, events=files.rows), events=files.rows
+        )
+        print_document(document, found.evidence.missing)
+        return 0
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = recommend_notes(found, wanted, events=files.rows)
     notes += sentences(missing_notes(found.evidence.missing, with_cold_starts=True))

@@ -40,8 +40,10 @@ examples:
   tidegate replay ./usage --quotas tight.yaml --quotas loose.yaml
                                         compare two plans
   tidegate replay ./usage --in-force    check every recorded decision
-  tidegate replay ./usage --in-force --from 2026-11-22T14:00
-                                        from this hour on, in UTC
+  tidegate replay ./usage --in-force --from 2026-11-22T14:05:30
+                                        from this time on, in UTC
+  tidegate replay ./usage --quotas quotas.yaml --last 15m
+                                        the last 15 minutes of the record
   tidegate replay ./usage --quotas quotas.yaml --loop open
                                         requests keep their recorded times
   tidegate replay ./usage --quotas quotas.yaml --limits
@@ -136,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     levels = {path.stem: levels_of_file(path) for path in args.quotas} if args.limits else {}
     if args.in_force:
         plans.append(in_force_plan())
-    with opened_for_tables(args) as files:
+    with opened_for_tables(args, with_before=args.before is None) as files:
         carried = None if args.before is None else saved_states(args.before, plans)
         results = {
             "out": args.out,

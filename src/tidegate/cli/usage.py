@@ -14,7 +14,13 @@ from tidegate.cli.job_options import (
 
 __all__ = ["add_parser", "run"]
 
-_COLUMNS = {"user": "user", "client-id": "client_id", "listener": "listener", "software": "client_software"}
+_COLUMNS = {
+    "user": "user",
+    "client-id": "client_id",
+    "listener": "listener",
+    "software": "client_software",
+    "api": "api",
+}
 
 _DESCRIPTION = """\
 Show the usage of each client (user and client id): requests, bytes, thread
@@ -25,6 +31,8 @@ _EPILOG = """\
 examples:
   tidegate usage ./usage                    the 20 clients with most bytes
   tidegate usage ./usage --by software      by client library
+  tidegate usage ./usage --by api           by request type, such as Fetch
+  tidegate usage ./usage --last 15m         the last 15 minutes
   tidegate usage ./usage --json             for programs: docs/results.md
   tidegate usage ./usage --out ./usage-out  usage_by_client.parquet,
                                             usage_by_minute.parquet

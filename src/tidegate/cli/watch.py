@@ -101,7 +101,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=path_type,
         help="save progress in DIR and resume from it, also after a crash",
     )
-    from_option(parser)
+    from_option(
+        parser,
+        "read rows from the hour of this time on, in UTC, such as 2026-11-22T14:00 (default: the newest hour)",
+    )
     parser.add_argument(
         "--every",
         metavar="SECONDS",
@@ -136,9 +139,14 @@ def run(args: argparse.Namespace) -> int:
     """Watch, and print what comes of it."""
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.watch.checkpoint import Checkpoint
+    from tidegate.usage.files import HOUR_MS
 
     if args.lateness is None:
         args.lateness = 0.0 if args.once and args.checkpoint is None else _LATENESS_S
+    if args.from_ms is not None:
+        args.from_ms -= (
+            args.from_ms % HOUR_MS
+        )  # the broker writes the state of its quotas at the beginning of each hour
     plans = load_plans(args.quotas)
     if args.in_force or not plans:
         plans.append(in_force_plan())

@@ -57,6 +57,7 @@ __all__ = [
     "dump_quotas_file",
     "load_quotas_file",
     "parse_quotas_file",
+    "size_text",
     "value_text",
 ]
 
@@ -80,6 +81,7 @@ _MEMBER_HINT = 'write - user: {name: "..."} or - client-id: {name: "..."}'
 _FILE_HINT = "see docs/quotas-file.md for the format and an example"
 _GROUP_HINT = "a group has a name, members, and at least one quota"
 _BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
+_DECIMAL_UNITS = (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,15 +431,24 @@ def value_text(key: str, value: float) -> str:
     if not math.isfinite(value):
         return str(value)  # Kafka stores such values; no file has them
     if value.is_integer():
-        return _size_text(int(value)) if key in SIZE_KEYS else str(int(value))
+        return size_text(int(value)) if key in SIZE_KEYS else str(int(value))
     return format(Decimal(repr(value)), "f")
 
 
-def _size_text(size_bytes: int) -> str:
-    for unit, factor in _BINARY_UNITS:
-        if size_bytes % factor == 0 and size_bytes < 2**63:
-            return f"{size_bytes // factor}{unit}"
-    return str(size_bytes)
+def size_text(size_bytes: int) -> str:
+    """Return a size exactly, in the unit that makes the shortest text; a power of 1024 where two are equally short.
+
+    >>> [size_text(size) for size in (65536, 12_000_000, 1_200_000, 1_572_864, 1_234_567)]
+    ['64KiB', '12MB', '1.2MB', '1536KiB', '1234567']
+    """
+    if not 0 < size_bytes < 2**63:
+        return str(size_bytes)
+    found = [f"{size_bytes // factor}{unit}" for unit, factor in _BINARY_UNITS if size_bytes % factor == 0]
+    for unit, factor in _DECIMAL_UNITS:
+        hundredths, rest = divmod(100 * size_bytes, factor)
+        if hundredths >= 100 and rest == 0:
+            found.append(f"{Decimal(hundredths) / 100:f}{unit}")
+    return min([*found, str(size_bytes)], key=len)
 
 
 def _quoted(text: str) -> str:

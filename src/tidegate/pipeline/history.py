@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, chunk_of_row, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES
 from tidegate.pipeline.read.steps import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_COLUMNS, ControlEvents
 from tidegate.pipeline.read.survey import control_of
@@ -237,7 +237,7 @@ def entity_seconds_of_chunks(
     """Yield the `entity_seconds` of chunks, which come as rows of `CHUNKS`. Raises `UsageFilesError`."""
     for batch in rows:
         for row in batch.to_pylist():
-            yield from chunk_entity_seconds(Chunk(row["path"], row["row_group"]), wanted).to_batches()
+            yield from chunk_entity_seconds(chunk_of_row(row), wanted).to_batches()
 
 
 def chunk_entity_seconds(chunk: Chunk, wanted: WantedEntities) -> pa.Table:

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What a row is: two bits of kind, two bits of charge, three flags, four bits of what is known of the client. A request
-# that may ask for permits is `STRICT` too.
+# What a row is: two bits of kind, two bits of charge, three flags, four bits of what is known of the client, two more
+# flags. A request that may ask for permits is `STRICT` too.
 KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
 CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
 PIPELINES, SENDS_ON, READS_AHEAD, LOOKS_IN_STEPS = 128, 256, 512, 1024
 OBSERVED = 2048
 """Of a request: nothing was done of what was decided. Of permits: they were not refused, though the API would."""
+BEFORE_RANGE = 4096
+"""Of a row before the range that is replayed: it is decided, for the state that it leaves, and not counted."""
 
 # Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)

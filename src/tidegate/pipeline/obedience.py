@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, chunk_of_row, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES, numbers_of
 from tidegate.pipeline.schemas import EARLY_BUCKETS
 from tidegate.pipeline.sums import grouped
@@ -61,7 +61,7 @@ def obedience_of_chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     """Yield the `chunk_obedience` of chunks, which come as rows of `CHUNKS`. Executors run this."""
     for batch in rows:
         for row in batch.to_pylist():
-            yield from chunk_obedience(Chunk(row["path"], row["row_group"])).to_batches()
+            yield from chunk_obedience(chunk_of_row(row)).to_batches()
 
 
 def obedience_by_client_table(parts: pa.Table) -> pa.Table:

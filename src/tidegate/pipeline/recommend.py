@@ -32,7 +32,7 @@ from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
 from tidegate.pipeline.report.text import count_text, things_text
-from tidegate.pipeline.rounding import given_text, limit_text, rounded_down, rounded_up
+from tidegate.pipeline.rounding import chosen_up, given_text, needed_text, rounded_down
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -74,7 +74,7 @@ Row = Mapping[str, Any]
 
 
 class NothingToRecommendError(ConfigError):
-    """Raise when the record has no request of an entity that can have a quota."""
+    """Raise when the record has no entity that a quota can be proposed for."""
 
 
 class BudgetError(ConfigError):
@@ -85,13 +85,14 @@ class BudgetError(ConfigError):
 class Wanted:
     """The user's request. budgets: by Kafka's key, per second and broker. protect: (entity type, name) pairs.
 
-    force: propose quotas even from too little data.
+    force: propose quotas even from too little data. with_default: propose a quota for all others, too.
     """
 
     headroom: float = 1.5
     budgets: Mapping[str, float] = field(default_factory=dict)
     protect: Sequence[tuple[str, str]] = ()
     force: bool = False
+    with_default: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +262,14 @@ def propose(
     """Return quotas for entities of the level `by`, out of what `find_limits` found.
 
     named_in: rows of all entities that can be protected; None: `entities`.
-    Raises `BudgetError`, and `ConfigError` if the record does not contain a protected entity.
+    Raises `BudgetError`, `NothingToRecommendError`, and `ConfigError` if the record does not contain a protected entity
+    or there is a budget without a default.
     """
+    if wanted.budgets and not wanted.with_default:
+        raise ConfigError(
+            "--budget needs a default quota: clients without a quota can use any amount",
+            hint="remove --no-default or --budget",
+        )
     protected = _protected(by, entities if named_in is None else named_in, wanted.protect)
     values: dict[EntityParts, dict[str, float]] = {ENTITIES_BY[by]: {}}
     reasons: dict[EntityParts, list[str]] = {ENTITIES_BY[by]: []}
@@ -274,6 +281,8 @@ def propose(
         for entity, limit in _of_type(
             ENTITIES_BY[by], of_type, on_nodes, protected, wanted, quota_type
         ).items():
+            if entity == ENTITIES_BY[by] and not wanted.with_default:
+                continue
             values.setdefault(entity, {})[quota_type.key] = limit.value
             reasons.setdefault(entity, []).append(f"{QUOTA_NAMES[quota_type.value]}: {limit.reason}")
     entries = [
@@ -281,6 +290,11 @@ def propose(
         for entity, of_entity in values.items()
         if of_entity
     ]
+    if not entries:
+        raise NothingToRecommendError(
+            "nothing to recommend without a default: no entity needs at least twice as much as the next one",
+            hint="name entities with --protect, or leave out --no-default",
+        )
     return Proposal(quotas=QuotasFile(entries=tuple(entries)), protected=protected)
 
 
@@ -333,11 +347,11 @@ def _where_needed(nodes: Sequence[Row], quota_type: QuotaType) -> dict[Name, str
 
 def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit:
     quota_type, never = row["quota_type"], row["never_throttled"]
-    value = rounded_up(quota_type, never * headroom)
-    reason = f"needs {limit_text(quota_type, never)}{where}, times {headroom:g}"
+    value = chosen_up(quota_type, never * headroom)
+    reason = f"needs {needed_text(quota_type, never)}{where}, times {headroom:g}"
     if value < LEAST[quota_type]:
         value = LEAST[quota_type]
-        needs = f"{limit_text(quota_type, never)}{where}"
+        needs = f"{needed_text(quota_type, never)}{where}"
         reason = f"the floor of {given_text(quota_type, value)}, because it needs only {needs}"
     if was_throttled(row):
         reason += ", was throttled when recorded and may want more"
@@ -375,7 +389,7 @@ def _cut_to_budget(
         if fixed > budget or (rest and fixed >= budget):
             raise BudgetError(
                 f"{QUOTA_NAMES[quota_type]}: on node {node_id} the protected entities need "
-                f"{limit_text(quota_type, fixed)} of the budget of {given_text(quota_type, budget)}: "
+                f"{needed_text(quota_type, fixed)} of the budget of {given_text(quota_type, budget)}: "
                 "nothing is left for others",
                 hint="protect fewer entities, or change --budget or --headroom",
             )

@@ -1,14 +1,25 @@
 """Limits rounded up, so that what is shown or proposed throttles no more than what was found."""
 
 import math
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 
+from tidegate.config.quotas_file import size_text
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["exact_text", "given_text", "limit_text", "rounded_down", "rounded_up"]
+__all__ = [
+    "chosen_up",
+    "exact_text",
+    "given_text",
+    "limit_text",
+    "needed_text",
+    "rounded_down",
+    "rounded_up",
+]
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("B", 1))
-_GIVEN = (*_UNITS[:-1], ("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000))
+_DECIMAL_UNITS = (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000), ("B", 1))
+_CHOSEN = (*range(10, 21), 22, 25, 28, 30, 32, 35, 38, 40, 45, *range(50, 100, 5))
+"""The first two digits of numbers that people choose; from one to the next it is at most 14 %."""
 _PLAIN = 20  # characters that a number without an exponent may take
 _FEWEST = 100  # units that a size is given in: it is rounded by less than a percent
 _DIGITS = 3  # of a number that is no size
@@ -32,20 +43,53 @@ def rounded_up(quota_type: str, limit: float) -> float:
     return max(rounded, limit)
 
 
-def rounded_down(quota_type: str, limit: float) -> float:
-    """Return `limit` without the digits that `rounded_up` would round; infinity as it is.
+def chosen_up(quota_type: str, limit: float) -> float:
+    """Return the next number, from `limit` on, that a person would choose: at most 14 % more.
 
-    >>> rounded_down("Produce", 1_000_000.5), rounded_down("Request", 12.341)
-    (999424.0, 12.3)
+    Its digits are those of `_CHOSEN`; sizes are whole bytes.
+
+    >>> chosen_up("Produce", 11_300_000.5), chosen_up("Request", 12.341), chosen_up("ControllerMutation", 0.51)
+    (12000000.0, 13.0, 0.55)
     """
     if not 0.0 < limit < math.inf:
         return limit
-    if quota_type in _BYTE_RATES:
-        _, factor = _unit(limit)
-        return float(math.floor(limit / factor) * factor) or limit
+    power = math.floor(math.log10(limit)) - 1
+    found = (Decimal(digits).scaleb(power + more) for more in (0, 1) for digits in _CHOSEN)
+    chosen = next(value for value in found if float(value) >= limit)
+    return float(chosen.to_integral_value(ROUND_CEILING) if quota_type in _BYTE_RATES else chosen)
+
+
+def rounded_down(quota_type: str, limit: float) -> float:
+    """Return `limit` with three digits, the others cut off; a size of less than a kilobyte in whole bytes.
+
+    >>> rounded_down("Produce", 1_666_666.6), rounded_down("Request", 12.341)
+    (1660000.0, 12.3)
+    """
+    if not 0.0 < limit < math.inf:
+        return limit
     places = _DIGITS - 1 - math.floor(math.log10(limit))
+    if quota_type in _BYTE_RATES:
+        places = min(places, 0)
     step = 10 ** abs(places)
-    return math.floor(limit * step) / step if places >= 0 else float(math.floor(limit / step) * step)
+    rounded = math.floor(limit * step) / step if places >= 0 else float(math.floor(limit / step) * step)
+    return rounded or limit
+
+
+def needed_text(quota_type: str, limit: float) -> str:
+    """Return a limit, rounded up to three digits, in the units of `chosen_up`; a percentage with its sign.
+
+    >>> needed_text("Produce", 3_029_321.0), needed_text("Fetch", 52_577.2), needed_text("Request", 12.341)
+    ('3.03MB', '52.6kB', '12.4 %')
+    """
+    if quota_type not in _BYTE_RATES:
+        return limit_text(quota_type, limit)
+    unit, factor = next(
+        ((unit, factor) for unit, factor in _DECIMAL_UNITS if limit >= factor), _DECIMAL_UNITS[-1]
+    )
+    amount = max(0.0, limit) / factor
+    places = max(0, _DIGITS - 1 - math.floor(math.log10(amount))) if amount else 0
+    digits = 0 if factor == 1 else places
+    return f"{Decimal(math.ceil(amount * 10**digits)).scaleb(-digits).normalize():f}{unit}"
 
 
 def limit_text(quota_type: str, limit: float) -> str:
@@ -69,9 +113,7 @@ def given_text(quota_type: str, limit: float) -> str:
     ('20MB', '1234567', '12.345 %')
     """
     if quota_type in _BYTE_RATES:
-        whole = int(limit)
-        exact = [f"{whole // factor}{unit}" for unit, factor in _GIVEN if whole and whole % factor == 0]
-        return min([*exact, str(whole)], key=len)
+        return size_text(int(limit))
     return f"{exact_text(limit)} %" if quota_type == QuotaType.REQUEST.value else exact_text(limit)
 
 

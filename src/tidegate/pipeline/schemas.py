@@ -292,8 +292,9 @@ DECISIONS = _table(
 quota where no bytes are charged. `approximate`: why that is not exact, and `request_approximate` why
 `request_throttle_ms` is not (`layout.REASON_NAMES`); null where it is."""
 
-CHUNKS = _table([("path", _STRING), ("row_group", _INT)])
-"""Row groups of files."""
+_CHUNK = [("path", _STRING), ("row_group", _INT), ("from_ms", _LONG), ("to_ms", _LONG)]
+CHUNKS = _table(_CHUNK)
+"""Row groups of files, and the times between which their rows are read; null: no limit."""
 
 NUMBERED_BUNDLES = _table([("chunks", ArrayType(CHUNKS)), ("numbers", ArrayType(_LONG))])
 """Row groups that are read together, with the number of each of their clients."""
@@ -306,9 +307,7 @@ CHUNKS_OF_NODES = _table(
         ("node_id", _INT),
         (
             "chunks",
-            ArrayType(
-                _table([("first_seq", _LONG), ("last_seq", _LONG), ("path", _STRING), ("row_group", _INT)])
-            ),
+            ArrayType(_table([("first_seq", _LONG), ("last_seq", _LONG), *_CHUNK])),
         ),
     ]
 )

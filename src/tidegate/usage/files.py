@@ -26,6 +26,7 @@ __all__ = [
     "ParquetFile",
     "hour_directories",
     "hour_directory",
+    "hour_of",
     "in_hours",
     "is_imported",
     "list_files",
@@ -94,7 +95,7 @@ def hour_directories(parquet: Path) -> Iterator[tuple[int, Path]]:
 def in_hours(files: Iterable[Path], *, from_ms: int | None, to_ms: int | None) -> list[Path]:
     """Return those of `files` that lie in hours from `from_ms` on and before `to_ms`; None: no end.
 
-    Raises `ConfigError` for a file that lies in the directory of no hour.
+    A file that lies in the directory of no hour can have rows of any hour, so it is returned.
 
     >>> names = ["date=2023-11-14/hour=22/a.parquet", "date=2023-11-14/hour=23/b.parquet"]
     >>> [file.name for file in in_hours(map(Path, names), from_ms=1_700_002_800_000, to_ms=None)]
@@ -102,15 +103,17 @@ def in_hours(files: Iterable[Path], *, from_ms: int | None, to_ms: int | None) -
     """
     found = []
     for file in files:
-        hour_ms = _hour_ms(file.absolute().parent)
-        if hour_ms is None:
-            raise ConfigError(
-                f"{str(file)!r} is not in a directory date=.../hour=..: the hour of its rows is unknown",
-                hint="remove --from and --to, or give a directory with date=.../hour=.. directories",
-            )
-        if (from_ms is None or from_ms <= hour_ms) and (to_ms is None or hour_ms < to_ms):
+        hour_ms = hour_of(file.absolute())
+        if hour_ms is None or (
+            (from_ms is None or from_ms <= hour_ms) and (to_ms is None or hour_ms < to_ms)
+        ):
             found.append(file)
     return found
+
+
+def hour_of(file: Path) -> int | None:
+    """Return the first millisecond of the hour in whose directory a file lies; None: it lies in that of no hour."""
+    return _hour_ms(file.parent)
 
 
 def parquet_path(

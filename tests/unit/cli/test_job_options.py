@@ -8,7 +8,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.cli.job_options import add_job_options, location_type, opened, path_type
 from tidegate.cli.main import main
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import QuotaRecord
@@ -36,25 +36,43 @@ def options(directory, *arguments):
         ("2023-11-14 23", START_MS),
         ("2023-11-15", START_MS + HOUR_MS),
         ("1970-01-01", 0),
+        ("2023-11-14T23:30:15Z", START_MS + 1_815_000),
+        ("2023-11-14T23:00:00.001", START_MS + 1),
     ],
 )
 def test_times_are_utc(tmp_path, text, time_ms):
-    """Unless they say how far they are from it; a date is its first hour."""
+    """Times are in UTC unless they have an offset; a date is its beginning."""
     assert options(tmp_path, "--from", text).from_ms == options(tmp_path, "--to", text).to_ms == time_ms
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "now", "14", "2023-11-14T23:30", "2023-11-14T23:00:00.001", "1969-12-31", "0001-01-01T00:00+14:00"],
+    ["", "now", "14", "2023-11-14T23:00:00.0005", "1969-12-31", "0001-01-01T00:00+14:00"],
 )
-def test_times_that_are_no_whole_hours_are_refused(tmp_path, capsys, text):
-    """The record is kept by the hour."""
+def test_times_that_cannot_be_read_are_refused(tmp_path, capsys, text):
+    """Refuse what is no time since 1970 in whole milliseconds."""
     with pytest.raises(SystemExit):
         options(tmp_path, "--from", text)
     assert (
-        f"argument --from: expected a whole hour such as 2026-11-22T14:00, got {text!r}"
-        in capsys.readouterr().err
+        "argument --from: expected a date and time such as 2026-11-22, 2026-11-22T14:00 or 2026-11-22T14:05:30Z, "
+        f"got {text!r}" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "last_ms"), [("90s", 90_000), ("15m", 900_000), ("6h", 21_600_000), ("2d", 172_800_000)]
+)
+def test_the_last_part_is_given_with_a_unit(tmp_path, text, last_ms):
+    """Read seconds, minutes, hours and days."""
+    assert options(tmp_path, "--last", text).last_ms == last_ms
+
+
+@pytest.mark.parametrize("text", ["", "15", "0m", "-5m", "1.5h", "15 m", "15min", "99999999s", "\u0661m"])
+def test_lengths_of_time_that_cannot_be_read_are_refused(tmp_path, capsys, text):
+    """Refuse what has no unit or is no whole number above 0."""
+    with pytest.raises(SystemExit):
+        options(tmp_path, f"--last={text}")
+    assert "argument --last: expected a number with a unit s, m, h or d" in capsys.readouterr().err
 
 
 def test_a_uri_with_a_secret_is_refused_without_repeating_it(tmp_path, capsys):
@@ -107,6 +125,11 @@ def test_an_hour_alone_is_decided_as_recorded(tmp_path):
     [
         (("--from", "2023-11-15", "--to", "2023-11-15"), "--to must be later than --from"),
         (("--from", "2024-11-15"), "no usage files in .* in these hours"),
+        (
+            ("--from", "2023-11-14T23:00:00.001", "--to", "2023-11-14T23:30"),
+            "no rows in .* in this range of time",
+        ),
+        (("--last", "5m", "--to", "2023-11-15"), "--last excludes --from and --to"),
     ],
 )
 def test_hours_that_cannot_be_read_are_refused(tmp_path, arguments, reason):
@@ -121,15 +144,33 @@ def test_hours_that_cannot_be_read_are_refused(tmp_path, arguments, reason):
         )
 
 
-def test_files_of_no_hour_have_none(tmp_path):
-    """Somebody has put them there, and nobody knows which times they hold."""
+def test_rows_are_cut_to_the_millisecond(tmp_path):
+    """Read the rows from --from on and before --to, in the middle of hours and of files."""
+    node = RecordingNode()
+    for at_ms in range(0, 2 * HOUR_MS, 60_000):
+        node.produce("alice", "app", 1000, START_MS + at_ms)
+    write_events(tmp_path, node.events)
+    every = rows_in(tmp_path)
+    assert rows_in(tmp_path, "--from", "2023-11-14T23:59:00", "--to", "2023-11-15T00:02:00") == 3
+    assert rows_in(tmp_path, "--from", "2023-11-14T23:59:00.001", "--to", "2023-11-15T00:02:00.001") == 3
+    assert rows_in(tmp_path, "--from", "2023-11-14T23:59:00.001", "--to", "2023-11-15T00:02:00") == 2
+    assert rows_in(tmp_path, "--last", "5m") == 5
+    assert rows_in(tmp_path, "--last", "9d") == every
+    with opened(options(tmp_path, "--last", "5m")) as files:
+        assert (files.from_ms, files.to_ms) == (
+            START_MS + 2 * HOUR_MS - 360_000 + 1,
+            START_MS + 2 * HOUR_MS - 60_000 + 1,
+        )
+        assert sum(row["requests"] for row in jobs_here(files).usage(out=None, top=9).top) == 5
+
+
+def test_files_of_no_hour_are_cut_too(tmp_path):
+    """Look into files that lie in the directory of no hour: they can have rows of any time."""
     write_hours(tmp_path / "x", hours=1)
     (file,) = tmp_path.rglob("*.parquet")
     file.rename(tmp_path / "mine.parquet")
-    assert rows_in(tmp_path) == 1
-    with pytest.raises(
-        (ConfigError, TidegateError), match=r"mine.parquet' is not in a directory date=.*/hour="
-    ):
+    assert rows_in(tmp_path) == rows_in(tmp_path, "--from", "2023-11-14T23:00") == 1
+    with pytest.raises(TidegateError, match=r"no rows in .* in this range of time"):
         rows_in(tmp_path, "--from", "2023-11-15")
 
 

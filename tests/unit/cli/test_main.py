@@ -132,7 +132,7 @@ def test_version(capsys):
         (["usgae", "x"], "argument COMMAND: invalid choice: 'usgae'", "did you mean 'usage'?"),
         (["usage", "x", "--jsn"], "unrecognized argument '--jsn'", "did you mean '--json'?"),
         (["usage", "x", "--exlpain=3"], "unrecognized argument '--exlpain=3'", "did you mean '--explain'?"),
-        (["recommend", "x", "--json"], "unrecognized argument '--json'", "see `tidegate recommend --help`"),
+        (["report", "x", "--json"], "unrecognized argument '--json'", "see `tidegate report --help`"),
         (["usage", "x", "y\x1b[2J"], r"unrecognized argument 'y\x1b[2J'", "see `tidegate usage --help`"),
         (["usage"], "the following arguments are required: DIR", "see `tidegate usage --help`"),
         (["limits", "x", "--by", "usr"], "argument --by: invalid choice: 'usr'", "did you mean 'user'?"),

@@ -1,5 +1,6 @@
 """`tidegate recommend`: what it prints is taken by `replay --quotas`, by a shell, and throttles nobody protected."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -106,6 +107,22 @@ def test_a_budget_throttles_the_large_and_says_so(
         if row["throttled_requests"]
     }
     assert throttled == {"loader"}
+
+
+def test_a_document_has_the_quotas_their_reasons_and_the_forecast(
+    usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Print what the file holds, for programs; without a default if so asked."""
+    assert main(["recommend", "--force", str(usage), "--json", "--no-default"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["command"], document["by"], document["forecast"]) == ("recommend", "user", [])
+    (loader,) = document["quotas"]
+    assert loader["entity"] == {"user": "loader"}
+    assert loader["values"]["producer_byte_rate"] > 4e6
+    assert loader["reason"].startswith("produce: needs ")
+    assert document["notes"][0].startswith("Proposed by tidegate recommend from ")
+    assert main(["recommend", "--force", str(usage), "--json", "--as", "kafka-configs"]) == 2
+    assert "--json excludes --as" in capsys.readouterr().err
 
 
 def test_a_budget_given_twice_is_refused(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:

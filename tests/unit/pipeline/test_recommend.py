@@ -1,12 +1,22 @@
 """What is proposed, out of limits that were found; no files, no replay."""
 
+from random import Random
+
 import pytest
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
 from tidegate.pipeline.backlogs import STEP_MS
-from tidegate.pipeline.recommend import LEAST, BudgetError, Wanted, level_of, propose
+from tidegate.pipeline.recommend import (
+    LEAST,
+    BudgetError,
+    NothingToRecommendError,
+    Wanted,
+    level_of,
+    propose,
+)
 from tidegate.pipeline.report.recommend_report import hidden_notes, skew_notes, starved_notes
+from tidegate.pipeline.rounding import chosen_up
 from tidegate.quota import QuotaType
 
 _MB = 1_000_000.0
@@ -46,10 +56,10 @@ def test_the_few_who_need_more_have_overrides():
     values = _values(proposal)
     assert list(values) == [None, "loader", "big"]
     for user, need in ((None, 0.9), ("loader", 20), ("big", 4)):
-        assert 2 * need * _MB <= values[user] <= 2 * need * _MB * 1.01
+        assert 2 * need * _MB <= values[user] <= 2 * need * _MB * 1.14
     default, loader, _ = (entry.reason for entry in proposal.quotas.entries)
-    assert default == "produce: the largest of 3 is user=a: needs 879KiB (node 1), times 2"
-    assert loader == "produce: needs 19532KiB (node 1), times 2"
+    assert default == "produce: the largest of 3 is user=a: needs 900kB (node 1), times 2"
+    assert loader == "produce: needs 20MB (node 1), times 2"
 
 
 def test_the_node_that_is_named_is_the_one_that_needs_it():
@@ -57,7 +67,7 @@ def test_the_node_that_is_named_is_the_one_that_needs_it():
     rows, nodes = _found({"a": _MB}, quota_type=QuotaType.FETCH, nodes=(1, 2))
     nodes[0] |= {"peak": 0.97 * _MB, "largest_amount": 9 * _MB}
     nodes[1] |= {"peak": 0.95 * _MB, "largest_amount": 10 * _MB}
-    assert "needs 977KiB (node 2), times" in propose("user", rows, nodes, Wanted()).quotas.entries[0].reason
+    assert "needs 1MB (node 2), times" in propose("user", rows, nodes, Wanted()).quotas.entries[0].reason
     found = _found({"a": 20.0}, quota_type=QuotaType.CONTROLLER_MUTATION, nodes=(1, 2))
     assert "needs 20, times" in propose("user", *found, Wanted()).quotas.entries[0].reason
 
@@ -67,6 +77,36 @@ def test_those_who_need_about_the_same_share_the_default():
     values = _values(propose("user", *_found({"a": 3 * _MB, "b": 2 * _MB, "c": 1.5 * _MB}), Wanted()))
     assert list(values) == [None]
     assert 4.5 * _MB <= values[None] <= 4.55 * _MB
+
+
+def test_without_a_default_there_are_overrides_alone():
+    """Leave other entities without a quota, and the protected with their own."""
+    needs = {"loader": 20 * _MB, "a": 0.9 * _MB, "b": 0.8 * _MB, "c": 0.5 * _MB}
+    wanted = Wanted(protect=[("user", "c")], with_default=False)
+    assert _values(propose("user", *_found(needs), wanted)) == {"c": 0.75 * _MB, "loader": 30 * _MB}
+
+
+def test_without_a_default_something_has_to_stand_out():
+    """Refuse to propose nothing, and a budget that clients without a quota can exceed."""
+    alike = _found({"a": 3 * _MB, "b": 2 * _MB})
+    with pytest.raises(
+        NothingToRecommendError, match="no entity needs at least twice as much as the next one"
+    ):
+        propose("user", *alike, Wanted(with_default=False))
+    with pytest.raises(ConfigError, match="--budget needs a default quota"):
+        propose("user", *alike, Wanted(with_default=False, budgets={"producer_byte_rate": _MB}))
+
+
+@pytest.mark.parametrize("quota_type", list(QuotaType))
+def test_proposed_numbers_are_round_and_large_enough(quota_type):
+    """Choose at most 14 % more, with two digits that do not change when the quota is written and read."""
+    rng = Random(7)
+    for _ in range(2000):
+        limit = 10 ** rng.uniform(1 if quota_type in (QuotaType.PRODUCE, QuotaType.FETCH) else -2, 11)
+        chosen = chosen_up(quota_type.value, limit)
+        assert limit <= chosen <= limit * 1.14 + 1
+        assert float(f"{chosen:.1e}") == chosen
+        assert chosen_up(quota_type.value, chosen) == chosen
 
 
 def test_few_are_few():
@@ -87,7 +127,7 @@ def test_the_protected_have_their_own_whatever_they_need():
     """So that who changes the default later leaves them alone."""
     proposal = propose("user", *_found({"a": 3 * _MB, "b": 0.2 * _MB}), Wanted(protect=[("user", "b")]))
     assert list(_values(proposal)) == [None, "b"]
-    assert str(proposal.quotas.entries[1].reason).startswith("produce: protected, needs 196KiB")
+    assert str(proposal.quotas.entries[1].reason).startswith("produce: protected, needs 200kB")
 
 
 def test_a_budget_cuts_the_largest_to_one_height_on_every_node():
@@ -115,7 +155,7 @@ def test_the_protected_alone_may_need_more_than_the_budget():
     wanted = Wanted(budgets={"producer_byte_rate": _MB}, protect=[("user", "a")])
     with pytest.raises(
         BudgetError,
-        match="on node 1 the protected entities need 1465KiB of the budget of 1MB: nothing is left for others",
+        match=r"on node 1 the protected entities need 1.5MB of the budget of 1MB: nothing is left for others",
     ):
         propose("user", *_found({"a": _MB}), wanted)
 

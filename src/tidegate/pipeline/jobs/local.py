@@ -292,7 +292,7 @@ def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool 
 
 def local_quota_events(files: UsageFiles) -> ControlEvents:
     """Run the equivalent of `usage.quota_events_job` in this process."""
-    return events_together(quota_events(chunk) for chunk in _shown(files.chunks, "scanning"))
+    return events_together(quota_events(chunk) for chunk in _shown(files.replayed, "scanning"))
 
 
 def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
@@ -318,9 +318,17 @@ def _laid_out(
         "with_connections": any(plan.is_closed for plan in plans),
         "with_answers": any(plan.is_in_force for plan in plans),
     }
-    bundles = bundled(files.chunks)
+    bundles = bundled(files.replayed)
     surveys = [survey_chunk(bundle, **wanted) for bundle in _shown(bundles, "scanning")]
-    layout = lay_out(bundles, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
+    layout = lay_out(
+        bundles,
+        surveys,
+        plans,
+        cores=1,
+        carried=carried,
+        leaves_state=leaves_state,
+        counted_from_ms=files.counted_from_ms,
+    )
     del surveys
     give_back()
     partitions = _partitions(bundles, layout.numbers, _Held(layout.task))

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.config.locations import Uri
-from tidegate.pipeline.read.chunks import Bundle, Chunk, bundled
+from tidegate.pipeline.read.chunks import Bundle, Chunk, bundled, chunk_row
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.read.survey import Survey, survey_chunk
@@ -81,7 +81,7 @@ def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[
 
     Yield None, and start no thread, without plans, for too many files or rows, and for files at URIs.
     """
-    is_little = len(files.chunks) <= _EARLY_CHUNKS and files.rows <= _EARLY_ROWS
+    is_little = len(files.replayed) <= _EARLY_CHUNKS and files.rows <= _EARLY_ROWS
     if not plans or not is_little or any(isinstance(path, Uri) for path in files.paths):
         yield None
         return
@@ -89,7 +89,7 @@ def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[
 
     def survey() -> list[Survey]:
         found = []
-        for bundle in bundled(files.chunks):
+        for bundle in bundled(files.replayed):
             if is_over.is_set():
                 raise CancelledError
             found.append(survey_bundle(bundle))
@@ -117,13 +117,21 @@ def replay_blocks(
     run, reads the rows.
     """
     session, context = spark.session, spark.session.sparkContext
-    survey, bundles = _survey_for(plans), bundled(files.chunks)
+    survey, bundles = _survey_for(plans), bundled(files.replayed)
     if early is not None and early.options == survey.keywords:
         surveys = early.found.result()
     else:
         surveys = done_on_spark(session, survey, bundles)
     cores = context.defaultParallelism
-    layout = lay_out(bundles, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
+    layout = lay_out(
+        bundles,
+        surveys,
+        plans,
+        cores=cores,
+        carried=carried,
+        leaves_state=leaves_state,
+        counted_from_ms=files.counted_from_ms,
+    )
     if (context.master or "").startswith("local"):  # executors elsewhere compile for themselves
         smooth_mode_at_hand(plans, layout.timelines.values())
     task = context.broadcast(layout.task)
@@ -148,7 +156,8 @@ def _survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
 
 def spread_chunks(session: SparkSession, chunks: Sequence[Chunk]) -> DataFrame:
     """Return the table `CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
-    columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks]]
+    rows = [chunk_row(chunk) for chunk in chunks]
+    columns = [[row[name] for row in rows] for name in CHUNKS.names]
     return _spread(session, chunks, columns, CHUNKS)
 
 

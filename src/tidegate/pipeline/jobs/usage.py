@@ -1,7 +1,6 @@
 """The jobs on Spark that add rows up: who used what, when, and who came back too early."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -41,6 +40,7 @@ from tidegate.pipeline.obedience import (
 )
 from tidegate.pipeline.output import opened_results
 from tidegate.pipeline.progress import progress_of
+from tidegate.pipeline.read.chunks import chunk_row
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.steps import ControlEvents, events_together
@@ -115,7 +115,7 @@ def _usage_parts(
 
 
 def _chunk_row(each: NodeChunk) -> dict[str, Any]:
-    return {"first_seq": each.first_seq, "last_seq": each.last_seq, **asdict(each.chunk)}
+    return {"first_seq": each.first_seq, "last_seq": each.last_seq, **chunk_row(each.chunk)}
 
 
 def _put_together(parts: DataFrame, by: Sequence[str], keys: Sequence[str], table: StructType) -> DataFrame:
@@ -159,7 +159,7 @@ def obedience_job(
 def quota_events_job(spark: RunningSpark, files: UsageFiles) -> ControlEvents:
     """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "scanning"):
-        return events_together(done_on_spark(spark.session, quota_events, files.chunks))
+        return events_together(done_on_spark(spark.session, quota_events, files.replayed))
 
 
 def history_job(spark: RunningSpark, files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:

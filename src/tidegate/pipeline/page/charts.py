@@ -18,6 +18,8 @@ _BAR_PX = 12
 _STRIP_PX = 28
 _BETWEEN_PX = 10
 _LIMIT_CHART_PX = 180
+_THROTTLED_PX = 8  # height of the marks of throttled steps
+_FAR = 4  # times the usage: a limit above that is not drawn
 _WHOLE_WIDTH = {"limit": {"expr": "width"}}  # longer texts end in …
 _MAX_TIME_MS = 253_402_300_799_000  # the year 9999; charts have no later times
 
@@ -41,12 +43,16 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedStep:
-    """The usage in a step of time, in the unit of the chart; limit: at the end of the step, None if there is none."""
+    """The usage in a step of time, in the unit of the chart; limit: at the end of the step, None if there is none.
+
+    throttle_ms: throttle time of the requests of the step, on all brokers.
+    """
 
     start_ms: int
     rate: float
     peak: float
     limit: float | None
+    throttle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +100,24 @@ def bar_chart(bars: Sequence[Bar]) -> Spec:
     return _sized(at, [marks, *_texts(texts, at)])
 
 
-def limit_chart(steps: Sequence[UsedStep], *, step_ms: int, unit: str, limit_text: str) -> Spec:
+def limit_chart(
+    steps: Sequence[UsedStep],
+    *,
+    step_ms: int,
+    unit: str,
+    limit_text: str,
+    plan_limits: Sequence[float] = (),
+) -> Spec:
     """Return usage over time as an area, its busiest seconds as a line, and the limit as a dashed line with its text.
 
-    A limit far above the usage is not drawn, and the text states that.
+    Marks at the bottom show steps with throttled requests. plan_limits: of other plans, as dotted lines.
+    A limit far above the usage is not drawn, and the text of the limit in force states that.
     """
     largest = max((max(step.rate, step.peak) for step in steps), default=0) or 1
+    planned = [limit for limit in plan_limits if limit <= _FAR * largest]
     limits = [step.limit for step in steps if step.limit is not None and math.isfinite(step.limit)]
-    is_shown = bool(limits) and min(limits) <= 4 * largest
-    top = max([largest, *(limit for limit in limits if is_shown and limit <= 4 * largest)])
+    is_shown = bool(limits) and min(limits) <= _FAR * largest
+    top = max([largest, *planned, *(limit for limit in limits if is_shown and limit <= _FAR * largest)])
     values = [
         {
             "t": _time(step.start_ms),
@@ -131,6 +146,15 @@ def limit_chart(steps: Sequence[UsedStep], *, step_ms: int, unit: str, limit_tex
     if is_shown:
         dashes = {"strokeDash": [6, 3], "strokeWidth": 2}
         layers.append(_stepped("limit", {**amount}, over_time, "var(--limit)", dashes))
+    if planned:
+        layers.append(_rules(planned, amount))
+    throttled = [
+        {"t": _time(step.start_ms), "end": _time(step.start_ms + step_ms)}
+        for step in steps
+        if step.throttle_ms
+    ]
+    if throttled:
+        layers.append(_throttled_marks(throttled, over_time))
     if limits:
         note = limit_text if is_shown else f"{limit_text}, far above this chart"
         layers.append(_corner_text(note))
@@ -228,6 +252,28 @@ def _stepped(field: str, amount: Spec, over_time: Spec, colour: str, style: Mapp
             "x": {"field": "t", **over_time},
             "y": {"field": field, **amount},
             "color": {"value": colour},
+        },
+    }
+
+
+def _rules(limits: Sequence[float], amount: Spec) -> Spec:
+    return {
+        "data": {"values": [{"plan": _short(limit)} for limit in limits]},
+        "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 2},
+        "encoding": {"y": {"field": "plan", **amount}, "color": {"value": "var(--plan)"}},
+    }
+
+
+def _throttled_marks(throttled: Sequence[Mapping[str, int]], over_time: Spec) -> Spec:
+    return {
+        "data": {"values": throttled},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": {"field": "t", **over_time},
+            "x2": {"field": "end"},
+            "y": {"value": _LIMIT_CHART_PX},
+            "y2": {"value": _LIMIT_CHART_PX - _THROTTLED_PX},
+            "color": {"value": "var(--wait-3)"},
         },
     }
 

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +22,9 @@ from tidegate.pipeline.report.tables import Table
 
 __all__ = ["BUNDLE_SHA256", "Chart", "Section", "check_page", "report_html", "write_page"]
 
+_UNFOLDED_ROWS = 10
+"""Rows of a table that are shown without a click."""
+_FEW_MORE_ROWS = 2  # are not worth a click
 _ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&"})
 BUNDLE_SHA256 = "e67dc928976e3ae2d50eb74d1de8d99651409236f10a1168c61fe652a4cca20e"
 """Of `vega.js`, as `scripts/report-bundle.sh` makes it."""
@@ -176,6 +179,18 @@ def _figure(chart: Chart, number: int) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
+    """Yield a table. Rows after the first ones are in a table of their own, which opens with a click."""
+    if len(table.rows) <= _UNFOLDED_ROWS + _FEW_MORE_ROWS:
+        yield from _unfolded(table)
+        return
+    yield from _unfolded(replace(table, rows=table.rows[:_UNFOLDED_ROWS]))
+    rest = replace(table, caption=f"{table.caption}, continued", rows=table.rows[_UNFOLDED_ROWS:])
+    yield f'<details class="more"><summary>{len(rest.rows)} more rows</summary>'
+    yield from _unfolded(rest)
+    yield "</details>"
+
+
+def _unfolded(table: Table) -> Iterator[str]:
     caption = escape(table.caption)
     yield f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}"><table>'
     yield f"<caption>{caption}</caption><thead><tr>"
@@ -183,10 +198,13 @@ def _table(table: Table) -> Iterator[str]:
     for column, kind in zip(table.columns, classes, strict=True):
         yield f'<th scope="col"{kind}>{_on_a_line(column.heading)}</th>'
     yield "</tr></thead><tbody>"
+    labels = [f' data-label="{_on_a_line(column.heading)}"' for column in table.columns]
     for first, *others in table.cells():
         cells = (
-            f"<td{kind}>{_on_a_line(cell)}</td>" if kind else f"<td><bdi>{_on_a_line(cell)}</bdi></td>"
-            for cell, kind in zip(others, classes[1:], strict=True)
+            f"<td{kind}{label}>{_on_a_line(cell)}</td>"
+            if kind
+            else f"<td{label}><bdi>{_on_a_line(cell)}</bdi></td>"
+            for cell, kind, label in zip(others, classes[1:], labels[1:], strict=True)
         )
         yield f'<tr><th scope="row"><bdi>{_on_a_line(first)}</bdi></th>{"".join(cells)}</tr>'
     yield "</tbody></table></div>"

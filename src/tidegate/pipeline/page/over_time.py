@@ -11,7 +11,7 @@ from tidegate.pipeline.report.tables import Column, Table
 from tidegate.pipeline.report.text import duration_text, time_text
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["per_second", "throttles_section", "usage_section"]
+__all__ = ["PlanLimits", "per_second", "throttles_section", "usage_section"]
 
 _LIMIT_CHARTS = 8
 _STRIP_STEPS = 100
@@ -22,10 +22,14 @@ _STEP_COLUMNS = (
     Column("used", lambda step: step.rate, "{:.4g}".format),
     Column("busiest second", lambda step: step.peak, "{:.4g}".format),
     Column("limit", lambda step: step.limit, "{:.4g}".format),
+    Column("throttle", lambda step: step.throttle_ms or None, duration_text),
 )
 
+PlanLimits = Mapping[tuple[str, str | None, str | None], Sequence[tuple[str, float]]]
+"""Of quota type, user and client id of an entity: the name of each plan and its limit per second."""
 
-def usage_section(history: History) -> Section | None:
+
+def usage_section(history: History, plan_limits: PlanLimits) -> Section | None:
     """Return the section with usage and limits over time; None without usage."""
     shown = [use for use in history.uses if use.amounts][:_LIMIT_CHARTS]
     if not shown:
@@ -38,7 +42,7 @@ def usage_section(history: History) -> Section | None:
             "broker applies limits by itself. Kafka measures rates over about ten seconds, and allows short bursts "
             "above the limit."
         ],
-        charts=[_limit_chart(use, history) for use in shown],
+        charts=[_limit_chart(use, history, plan_limits) for use in shown],
     )
 
 
@@ -92,7 +96,7 @@ def per_second(quota_type: str, limit: str) -> str:
     return limit if quota_type == QuotaType.REQUEST.value else f"{limit}/s"
 
 
-def _limit_chart(use: EntityUse, history: History) -> Chart:
+def _limit_chart(use: EntityUse, history: History, plan_limits: PlanLimits) -> Chart:
     quota_type, step_ms = use.entity.quota_type, history.step_ms
     divisor, unit = _unit(quota_type, max(use.peaks.values()))
     of_limit = 1.0 if quota_type == QuotaType.REQUEST.value else divisor  # a limit in percent stays as it is
@@ -104,6 +108,7 @@ def _limit_chart(use: EntityUse, history: History) -> Chart:
             rate=use.amounts.get(start, 0) / (step_ms / 1000 * divisor),
             peak=use.peaks.get(start, 0) / divisor,
             limit=None if limit is None else limit / of_limit,
+            throttle_ms=use.throttle_ms.get(start, 0),
         )
         for start, limit in zip(starts, limits, strict=True)
     ]
@@ -114,10 +119,22 @@ def _limit_chart(use: EntityUse, history: History) -> Chart:
     limit_text += ", changed" if len(bounds) > 1 else ""
     peak_line = "" if step_ms == 1000 else " Line: the busiest second of each step."
     limit_line = " Dashes: the limit." if bounds else ""
+    planned = plan_limits.get((quota_type, use.entity.user, use.entity.client_id), ())
+    if planned:
+        texts = (f"{name} {per_second(quota_type, bound_text(quota_type, limit))}" for name, limit in planned)
+        limit_line += f" Dots: the limits of plans, {', '.join(texts)}."
+    if any(step.throttle_ms for step in steps):
+        limit_line += " Marks at the bottom: times with throttled requests."
     return Chart(
         title=_entity_text(use),
         description=f"Node {use.node_id}, {limit_text}.{peak_line}{limit_line}",
-        spec=limit_chart(steps, step_ms=step_ms, unit=unit, limit_text=limit_text),
+        spec=limit_chart(
+            steps,
+            step_ms=step_ms,
+            unit=unit,
+            limit_text=limit_text,
+            plan_limits=[limit / of_limit for _, limit in planned],
+        ),
         table=Table(caption=f"{_entity_text(use)}, in {unit}", columns=_STEP_COLUMNS, rows=steps),
     )
 

@@ -3,6 +3,7 @@
 `report_sections` lists them. A new section is a new function and a new line there.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -13,7 +14,7 @@ from tidegate.pipeline.findings import Findings
 from tidegate.pipeline.page.charts import Bar, bar_chart
 from tidegate.pipeline.page.html import Chart, Section
 from tidegate.pipeline.page.over_time import per_second, throttles_section, usage_section
-from tidegate.pipeline.recommend import LEAST, Recommendation, Wanted
+from tidegate.pipeline.recommend import LEAST, Recommendation, Wanted, is_touched
 from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES, Plan
 from tidegate.pipeline.report.compared import as_recorded, is_judged
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
@@ -62,6 +63,7 @@ _OBEDIENCE_UNKNOWN = (
 _BAR_CLIENTS, _BAR_ENTITIES = 10, 8
 _PLAN_ROWS, _LIMITS_ROWS, _QUOTAS_ROWS, _LIBRARIES = 50, 20, 40, 20
 _MOST_NODES = 5
+_PLANS_FIRST = 2  # plans that the first section names
 _MOST_NAMED = 3  # entities in a sentence
 _LONGEST = 1000  # characters of a sentence
 
@@ -79,9 +81,9 @@ def report_facts(found: Findings) -> list[tuple[str, str]]:
 def report_sections(found: Findings) -> list[Section]:
     """Return all sections with contents, in order."""
     sections = [
-        _summary(found),
+        _first(found),
         _clients(found),
-        usage_section(found.history),
+        usage_section(found.history, _plan_limits(found)),
         throttles_section(found.history),
         _plans(found),
         _limits(found.limits),
@@ -92,22 +94,68 @@ def report_sections(found: Findings) -> list[Section]:
     return [section for section in sections if section is not None]
 
 
-# --- summary and usage ------------------------------------------------------------------------------------------------
+# --- what to do, and usage --------------------------------------------------------------------------------------------
 
 
-def _summary(found: Findings) -> Section:
-    plans = (_plan_sentence(name, rows) for name, rows in found.replayed.items() if name != IN_FORCE)
-    return Section(anchor="in-words", title="Summary", sentences=[_throttled_sentence(found), *plans])
+def _first(found: Findings) -> Section:
+    """Return what was throttled, what each plan changes, and what to do, in a few sentences with numbers."""
+    plans = [(name, rows) for name, rows in found.replayed.items() if name != IN_FORCE]
+    sentences_of_plans = [_plan_sentence(name, rows) for name, rows in plans[:_PLANS_FIRST]]
+    if len(plans) > _PLANS_FIRST:
+        more = things_text(len(plans) - _PLANS_FIRST, "more plan")
+        sentences_of_plans.append(f"{more}: see Effect of other quotas.")
+    return Section(
+        anchor="what-to-do",
+        title="What to do",
+        sentences=[_throttled_sentence(found), *sentences_of_plans, *_proposal_sentences(found)],
+    )
 
 
 def _throttled_sentence(found: Findings) -> str:
-    waited = sorted(found.replayed.get(IN_FORCE, ()), key=lambda row: -row["recorded_throttle_ms"])
-    named = [
-        f"{quota_text(row)} {duration_text(row['recorded_throttle_ms'])}"
-        for row in waited[:_MOST_NAMED]
-        if row["recorded_throttle_ms"]
+    rows = found.replayed.get(IN_FORCE, ())
+    waited = sorted(
+        (row for row in rows if row["recorded_throttle_ms"]), key=lambda row: -row["recorded_throttle_ms"]
+    )
+    if not waited:
+        return "No client was throttled."
+    named = ", ".join(
+        f"{quota_text(row)} {duration_text(row['recorded_throttle_ms'])}" for row in waited[:_MOST_NAMED]
+    )
+    of = things_text(len(rows), "entity", "entities")
+    return f"{count_text(len(waited))} of {of} were throttled. Longest total throttle times: {named}."
+
+
+def _proposal_sentences(found: Findings) -> list[str]:
+    """Return which quotas are proposed, what they do in the forecast, and how to set them."""
+    proposal = found.recommendation
+    if proposal is None:
+        return ["Set a plan with tidegate quotas apply, after tidegate quotas plan."] if found.plans else []
+    if isinstance(proposal, str):
+        return [proposal]
+    entries = proposal.quotas.entries
+    defaults = [entry for entry in entries if all(name is None for _, name in entry.entity)]
+    own = [entry for entry in entries if entry not in defaults]
+    parts = [f"a default of {_values_text(entry)}" for entry in defaults]
+    if own:
+        named = "; ".join(f"{parts_text(entry.entity)} {_values_text(entry)}" for entry in own[:_MOST_NAMED])
+        more = "; …" if len(own) > _MOST_NAMED else ""
+        parts.append(f"{things_text(len(own), 'override')} ({named}{more})")
+    throttled = sum(is_touched(row) for row in proposal.outcomes)
+    effect = f"{things_text(throttled, 'entity', 'entities')}" if throttled else "no client"
+    return [
+        f"Proposed quotas, per second and broker: {' and '.join(parts)}. In a forecast for this record they throttle "
+        f"{effect}.",
+        "To set them, write them to a file with tidegate recommend, look at the difference with tidegate quotas plan, "
+        "and run tidegate quotas apply.",
     ]
-    return f"Longest total throttle times: {', '.join(named)}." if named else "No client was throttled."
+
+
+def _values_text(entry: QuotaEntry) -> str:
+    return ", ".join(
+        f"{QUOTA_NAMES[quota_type.value]} {given_text(quota_type.value, entry.values[quota_type.key])}"
+        for quota_type in QUOTA_TYPES
+        if quota_type.key in entry.values
+    )
 
 
 def _plan_sentence(name: str, rows: Sequence[Row]) -> str:
@@ -158,6 +206,17 @@ def _clients(found: Findings) -> Section:
     return Section(
         anchor="clients", title="Usage by client", sentences=[sentence], charts=[chart] if bars else []
     )
+
+
+def _plan_limits(found: Findings) -> dict[tuple[str, str | None, str | None], list[tuple[str, float]]]:
+    """Return the limits that the plans set, as `over_time.PlanLimits`."""
+    limits: dict[tuple[str, str | None, str | None], list[tuple[str, float]]] = {}
+    for name, rows in found.replayed.items():
+        for row in rows:
+            if name != IN_FORCE and row["bound"] is not None and math.isfinite(row["bound"]):
+                entity = row["quota_type"], row["entity_user"], row["entity_client_id"]
+                limits.setdefault(entity, []).append((name_text(name), row["bound"]))
+    return limits
 
 
 def _bytes(row: Row) -> int:

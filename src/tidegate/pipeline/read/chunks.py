@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.config.locations import Uri, location
@@ -26,15 +27,20 @@ __all__ = [
     "OpenChunk",
     "bundled",
     "check_format",
+    "chunk_of_row",
+    "chunk_row",
     "looked_at",
     "opened_chunk",
     "read_batches",
     "read_chunk",
+    "rows_between",
 ]
 
 RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 """Which row it is; null nowhere."""
 
+_TIME = "ts_ms"
+_ROW_NAMES = ("path", "row_group", "from_ms", "to_ms")
 _NAMES = ("kind", "user", "client_id", "client_software")
 _BATCH_ROWS = 1 << 17
 _FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
@@ -51,6 +57,16 @@ class Chunk:
     size_bytes: int = 0
     """What it takes uncompressed."""
     rows: int = 0
+    """How many rows it has between `from_ms` and `to_ms`."""
+    from_ms: int | None = None
+    """Rows before this time are left out; None: no limit."""
+    to_ms: int | None = None
+    """Rows from this time on are left out; None: no limit."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether some rows may be left out."""
+        return self.from_ms is not None or self.to_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,8 @@ class Bundle:
 class OpenChunk:
     """A chunk whose file is open, so that what is read of it piece by piece takes one opening.
 
-    group: what the footer says of it. schema: of the file. places: of its columns, by name.
+    group: what the footer says of it, also of rows that are left out. schema: of the file. places: of its columns, by
+    name.
     """
 
     path: str
@@ -89,6 +106,7 @@ class OpenChunk:
     group: pq.RowGroupMetaData
     schema: pa.Schema
     places: Mapping[str, int]
+    chunk: Chunk
 
     def column(self, name: str) -> pq.ColumnChunkMetaData | None:
         """Return what the footer says of a column; None: it says nothing."""
@@ -107,6 +125,16 @@ class Arrived:
     table: pa.Table
     path: str
     ends: tuple[int, ...] = ()
+
+
+def chunk_row(chunk: Chunk) -> dict[str, Any]:
+    """Return a chunk as a row of the table `CHUNKS`."""
+    return {name: getattr(chunk, name) for name in _ROW_NAMES}
+
+
+def chunk_of_row(row: Mapping[str, Any]) -> Chunk:
+    """Return the chunk of a row of the table `CHUNKS`."""
+    return Chunk(**{name: row[name] for name in _ROW_NAMES})
 
 
 def check_format(path: str, file: pq.ParquetFile) -> None:
@@ -171,9 +199,26 @@ def read_batches(chunk: OpenChunk | Arrived, columns: Sequence[str]) -> Iterator
     if isinstance(chunk, Arrived):
         yield read_chunk(chunk, columns)
         return
-    options = {"row_groups": [chunk.row_group], "columns": list(columns), "use_threads": False}
+    read = [*dict.fromkeys((*columns, *[_TIME] * chunk.chunk.is_cut))]
+    options = {"row_groups": [chunk.row_group], "columns": read, "use_threads": False}
     for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
-        yield _checked(pa.Table.from_batches([batch]), chunk.path)
+        table = _cut(pa.Table.from_batches([batch]), chunk.chunk)
+        if len(table):
+            yield _checked(table.select(list(columns)), chunk.path)
+
+
+def rows_between(table: pa.Table, *, from_ms: int | None, to_ms: int | None) -> pa.Table:
+    """Return the rows whose `ts_ms` lies from `from_ms` on and before `to_ms`; None: no limit."""
+    wanted = None
+    for limit_ms, compare in ((from_ms, pc.greater_equal), (to_ms, pc.less)):
+        if limit_ms is not None:
+            inside = compare(table[_TIME], limit_ms)
+            wanted = inside if wanted is None else pc.and_(wanted, inside)
+    return table if wanted is None else table.filter(wanted)
+
+
+def _cut(table: pa.Table, chunk: Chunk) -> pa.Table:
+    return rows_between(table, from_ms=chunk.from_ms, to_ms=chunk.to_ms)
 
 
 def _arrived(bundle: Bundle, columns: Sequence[str]) -> Arrived:
@@ -206,7 +251,8 @@ def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
     Of each column the type says that it may be null, whatever the file says, so that tables can be put together.
     """
     read = [name for name in columns if name in chunk.places and not _is_null(chunk, name)]
-    table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
+    read = [*dict.fromkeys((*read, *[_TIME] * chunk.chunk.is_cut))]
+    table = _cut(chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False), chunk.chunk)
     found = dict(zip(table.column_names, table.columns, strict=True))
     for name in columns:
         if name in chunk.places and name not in found:
@@ -228,7 +274,7 @@ def _opened(chunk: Chunk) -> Iterator[OpenChunk]:
         with opened_parquet(path, read_dictionary=_NAMES) as file:
             schema, group = file.schema_arrow, file.metadata.row_group(chunk.row_group)
             places = {name: place for place, name in enumerate(schema.names)}
-            yield OpenChunk(path, chunk.row_group, file, group, schema, places)
+            yield OpenChunk(path, chunk.row_group, file, group, schema, places, chunk)
     except FilesystemError:
         raise
     except FileNotFoundError as error:

@@ -8,21 +8,24 @@ import shlex
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
-from tidegate.pipeline.read.chunks import Chunk, check_format
+from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
-from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
+from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
@@ -32,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 16  # on a distant filesystem each opening waits
 _FEW_FILES = 10_000  # of a directory, of which the names are looked at
+_TIME = "ts_ms"
 _HINT = "give the usage directory of `tidegate serve`"
 
 
@@ -39,7 +43,9 @@ _HINT = "give the usage directory of `tidegate serve`"
 class UsageFiles:
     """Usage files that were looked at: all are Parquet with our columns.
 
-    record: where they were looked for, in the hours from `from_ms` to `to_ms` (None: no end).
+    record: where they were looked for. from_ms, to_ms: the range of their rows (None: no limit).
+    before: row groups, or parts of some, with the rows of the first hour that are earlier than `from_ms`. A replay
+    needs them for the state at `from_ms`, and does not count them.
     """
 
     paths: Sequence[Location]
@@ -47,30 +53,49 @@ class UsageFiles:
     record: Location | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+    before: Sequence[Chunk] = ()
 
     @property
     def rows(self) -> int:
-        """Return how many rows they hold."""
+        """Return how many rows of the range they hold."""
         return sum(chunk.rows for chunk in self.chunks)
+
+    @property
+    def replayed(self) -> Sequence[Chunk]:
+        """Return the chunks that a replay reads: also the rows before the range, as far as they are needed."""
+        return [*self.before, *self.chunks] if self.before else self.chunks
+
+    @property
+    def counted_from_ms(self) -> int | None:
+        """Return the time before which a replay counts nothing; None: it reads no earlier row."""
+        return self.from_ms if self.before else None
 
 
 @contextmanager
 def open_usage(
-    directory: Location, *, from_ms: int | None = None, to_ms: int | None = None
+    directory: Location,
+    *,
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+    last_ms: int | None = None,
+    with_before: bool = True,
 ) -> Iterator[UsageFiles]:
     """Find and check the usage files in `directory`, to be read meanwhile; its spool is in copies.
 
-    from_ms, to_ms: only those of the hours in between; None: no end. Where a file has gone since it was listed, the
-    files are listed once more.
+    from_ms, to_ms: only rows from the first on and before the second; None: no limit. last_ms: only the last so many ms
+    of the record, up to its newest row; excludes the other two. with_before: a replay also reads the rows of the first
+    hour before `from_ms`. Where a file has gone since it was listed, the files are listed once more.
 
     Needs no Spark. Raises `UsageFilesError`.
     """
     with ExitStack() as stack:
         for is_last in (False, True):
-            paths = stack.enter_context(find_all_files(directory, from_ms=from_ms, to_ms=to_ms))
             try:
-                chunks = list_chunks(paths)
-                files = UsageFiles(paths=paths, chunks=chunks, record=directory, from_ms=from_ms, to_ms=to_ms)
+                if last_ms is not None:
+                    newest_ms = _newest_ms(directory)
+                    from_ms, to_ms = max(0, newest_ms + 1 - last_ms), newest_ms + 1
+                paths = stack.enter_context(find_all_files(directory, from_ms=_hour_of(from_ms), to_ms=to_ms))
+                files = _in_range(paths, directory, from_ms=from_ms, to_ms=to_ms, with_before=with_before)
                 break
             except VanishedFileError:
                 if is_last:
@@ -125,13 +150,59 @@ def is_imported(directory: Location) -> bool:
     return any(place.info(name).type == fs.FileType.File for name in names)
 
 
-def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
+def list_chunks(
+    paths: Sequence[Location], *, from_ms: int | None = None, to_ms: int | None = None
+) -> list[Chunk]:
     """Read the footer of every file, several at a time, and return their chunks, in order.
 
+    from_ms, to_ms: the range of the rows that are wanted; chunks without any are left out. None: no limit.
     Raises `UsageFilesError` naming the first file that is no Parquet file or lacks a column.
     """
+    look = partial(_chunks_of, from_ms=from_ms, to_ms=to_ms)
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        return [chunk for chunks in pool.map(_chunks_of, paths) for chunk in chunks]
+        return [chunk for chunks in pool.map(look, paths) for chunk in chunks]
+
+
+def _in_range(
+    paths: Sequence[Location],
+    directory: Location,
+    *,
+    from_ms: int | None,
+    to_ms: int | None,
+    with_before: bool,
+) -> UsageFiles:
+    """Return the rows of the range. Raises `UsageFilesError` where there are none."""
+    chunks = list_chunks(paths, from_ms=from_ms, to_ms=to_ms)
+    if not chunks and (from_ms, to_ms) != (None, None):
+        raise UsageFilesError(
+            f"no rows in {str(directory)!r} in this range of time",
+            hint="give an earlier --from or a later --to; times are in UTC unless they say otherwise",
+        )
+    before: Sequence[Chunk] = ()
+    if with_before and from_ms is not None and from_ms != _hour_of(from_ms):
+        before = list_chunks(paths, from_ms=_hour_of(from_ms), to_ms=from_ms)
+    return UsageFiles(
+        paths=paths, chunks=chunks, record=directory, from_ms=from_ms, to_ms=to_ms, before=before
+    )
+
+
+def _hour_of(time_ms: int | None) -> int | None:
+    """Return the first millisecond of the hour of a time."""
+    return None if time_ms is None else time_ms - time_ms % HOUR_MS
+
+
+def _newest_ms(directory: Location) -> int:
+    """Return the time of the newest row of a record. Raises `UsageFilesError`."""
+    with find_all_files(directory) as paths:
+        hours = [hour_of(Path(str(path)).absolute()) for path in paths]
+        newest = max(hours, key=lambda hour_ms: -1 if hour_ms is None else hour_ms)
+        newest_ms = 0
+        for path, hour_ms in zip(paths, hours, strict=True):
+            if hour_ms is None or hour_ms == newest:
+                with _opened(path) as file:
+                    groups = range(file.metadata.num_row_groups)
+                    newest_ms = max([newest_ms, *(_times_of(file, group)[1] for group in groups)])
+        return newest_ms
 
 
 def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) -> list[Uri]:
@@ -160,7 +231,7 @@ def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) 
 def _in_hours(
     files: Sequence[Path], directory: Location, *, from_ms: int | None, to_ms: int | None
 ) -> list[Path]:
-    """Return the files of the hours in between. Raises `ConfigError` where there are some, but of other hours."""
+    """Return the files of the hours in between. Raises `ConfigError` if all files are of other hours."""
     found = in_hours(files, from_ms=from_ms, to_ms=to_ms)
     if files and not found:
         first, last = ("/".join(file.absolute().parts[-3:-1]) for file in (files[0], files[-1]))
@@ -198,17 +269,62 @@ def _usage_below(directory: Location) -> Path | None:
     return directory / "usage" if (directory / "usage" / "spool").is_dir() else None
 
 
-def _chunks_of(path: Location) -> list[Chunk]:
-    name = str(path if isinstance(path, Uri) else path.absolute())
+def _chunks_of(path: Location, *, from_ms: int | None, to_ms: int | None) -> list[Chunk]:
+    name = _name_of(path)
+    with _opened(path) as file:
+        check_format(name, file)
+        _check_columns(path, file.schema_arrow)
+        found = []
+        for place in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(place)
+            chunk = Chunk(name, place, size_bytes=group.total_byte_size, rows=group.num_rows)
+            if (from_ms, to_ms) != (None, None):
+                chunk = _cut(chunk, file, from_ms=from_ms, to_ms=to_ms)
+            if chunk.rows or (from_ms, to_ms) == (None, None):
+                found.append(chunk)
+        return found
+
+
+def _cut(chunk: Chunk, file: pq.ParquetFile, *, from_ms: int | None, to_ms: int | None) -> Chunk:
+    """Return the part of a chunk that is in a range. It has limits only where the range cuts the chunk."""
+    first_ms, last_ms = _times_of(file, chunk.row_group)
+    if from_ms is not None and from_ms <= first_ms:
+        from_ms = None
+    if to_ms is not None and to_ms > last_ms:
+        to_ms = None
+    if from_ms is None and to_ms is None:
+        return chunk
+    rows = 0
+    if (from_ms is None or from_ms <= last_ms) and (to_ms is None or to_ms > first_ms):
+        rows = len(rows_between(_read_times(file, chunk.row_group), from_ms=from_ms, to_ms=to_ms))
+    return replace(chunk, rows=rows, from_ms=from_ms, to_ms=to_ms)
+
+
+def _times_of(file: pq.ParquetFile, row_group: int) -> tuple[int, int]:
+    """Return the times of the first and last row of a row group: from its footer if it has them."""
+    group = file.metadata.row_group(row_group)
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == _TIME and column.statistics is not None and column.statistics.has_min_max:
+            return column.statistics.min, column.statistics.max
+    ends = pc.min_max(_read_times(file, row_group)[_TIME]).as_py()
+    return ends["min"] or 0, ends["max"] or 0
+
+
+def _read_times(file: pq.ParquetFile, row_group: int) -> pa.Table:
+    return file.read_row_group(row_group, columns=[_TIME], use_threads=False)
+
+
+def _name_of(path: Location) -> str:
+    return str(path if isinstance(path, Uri) else path.absolute())
+
+
+@contextmanager
+def _opened(path: Location) -> Iterator[pq.ParquetFile]:
+    """Open a file of the record. Raises `UsageFilesError` where it is no Parquet file that can be read."""
     try:
-        with opened_parquet(name) as file:
-            check_format(name, file)
-            _check_columns(path, file.schema_arrow)
-            groups = (file.metadata.row_group(place) for place in range(file.metadata.num_row_groups))
-            return [
-                Chunk(name, place, size_bytes=group.total_byte_size, rows=group.num_rows)
-                for place, group in enumerate(groups)
-            ]
+        with opened_parquet(_name_of(path)) as file:
+            yield file
     except FilesystemError:
         raise
     except FileNotFoundError as error:

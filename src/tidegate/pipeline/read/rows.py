@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import (
+    BEFORE_RANGE,
     EXEMPT,
     FETCH_CHARGE,
     MUTATION_ROW,
@@ -72,17 +73,23 @@ ALL_COLUMNS = tuple(
 
 
 def read_rows(
-    chunk: Chunk | Bundle | Arrived, numbers: Numbers, *, with_software: bool = False
+    chunk: Chunk | Bundle | Arrived,
+    numbers: Numbers,
+    *,
+    with_software: bool = False,
+    counted_from_ms: int | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of a chunk in batches, each in order of `seq`.
 
     numbers: of the clients, in the order of `survey_chunk`. with_software: say in their flags how clients send.
+    counted_from_ms: earlier rows get the flag `BEFORE_RANGE`; None: no row gets it.
     Raises `UsageFilesError` for impossible rows.
     """
     names = (*CLIENT_COLUMNS, *[_SOFTWARE] * with_software)
     try:
         with opened_chunk(chunk, (*names, *_NUMBER_COLUMNS)) as opened:
-            yield from _rows_of(opened, numbers, names)
+            for rows in _rows_of(opened, numbers, names):
+                yield rows if counted_from_ms is None else _marked(rows, counted_from_ms)
     except UsageFilesError:
         if isinstance(chunk, Bundle):
             for one in chunk.chunks:  # names the file
@@ -110,6 +117,11 @@ def _rows_of(chunk: OpenChunk | Arrived, numbers: Numbers, name_columns: Sequenc
         rows = rows._replace(client=client[here][known[here]], flags=rows.flags | sending[here][known[here]])
         _check(rows, chunk)
         yield in_order(rows)
+
+
+def _marked(rows: Rows, counted_from_ms: int) -> Rows:
+    is_before = (rows.ts_ms < counted_from_ms).astype(np.int16)
+    return rows._replace(flags=rows.flags | is_before * np.int16(BEFORE_RANGE))
 
 
 def in_order(rows: Rows) -> Rows:

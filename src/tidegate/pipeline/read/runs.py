@@ -32,7 +32,11 @@ def runs_by_chunk(chunk: OpenChunk | Arrived) -> list[list[Run]]:
         return [_runs_of_rows(*(column[part] for column in columns_of_rows)) for part in parts]
     columns = [chunk.column(name) for name in RUN_COLUMNS]
     found = [column.statistics for column in columns if column is not None]
-    if len(found) == len(columns) and all(each is not None and each.has_min_max for each in found):
+    if (
+        not chunk.chunk.is_cut
+        and len(found) == len(columns)
+        and all(each is not None and each.has_min_max for each in found)
+    ):
         node_id, seq, ts_ms = ((each.min, each.max) for each in found)
         is_imported = all(_is_imported(*ends) for ends in zip(seq, ts_ms, strict=True))
         has_no_hole = seq[1] - seq[0] + 1 == chunk.group.num_rows

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.pipeline.by_date import DatedParts
 from tidegate.pipeline.layout import (
+    BEFORE_RANGE,
     BYTE_MS,
     BYTE_REASON,
     DECISIONS,
@@ -31,7 +32,7 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
-from tidegate.pipeline.read.chunks import Bundle, Chunk
+from tidegate.pipeline.read.chunks import Bundle, chunk_of_row, chunk_row
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
@@ -80,12 +81,14 @@ class ReplayTask:
 
     first_client: the first number of each partition, and one more for the end. task: for each partition the Spark task
     that replays it; a task may replay several. leaves_state: the state that the plans leave of their nodes is wanted.
+    counted_from_ms: earlier rows are replayed for the state that they leave, and not counted; None: all rows count.
     """
 
     plans: Sequence[Plan]
     first_client: npt.NDArray[np.int64]
     task: npt.NDArray[np.int64]
     leaves_state: bool = False
+    counted_from_ms: int | None = None
 
     @property
     def tasks(self) -> int:
@@ -160,8 +163,8 @@ class Partition:
                 yield self._decision_batch(plan, rows, decisions)
 
     def _decision_batch(self, plan: Plan, rows: Rows, decisions: Int32s) -> pa.RecordBatch:
-        """Return the decisions of one batch; rows of network time have none."""
-        decided = (rows.flags & KIND_BITS) != NETWORK_ROW
+        """Return the decisions of one batch; rows of network time, and those before the range, have none."""
+        decided = ((rows.flags & KIND_BITS) != NETWORK_ROW) & ((rows.flags & BEFORE_RANGE) == 0)
         rows_decided = int(decided.sum())
         made = decisions[decided]
         columns = [
@@ -196,7 +199,9 @@ def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     schema = to_arrow_schema(BLOCKS)
     for bundle, numbers in _bundles(batches):
         is_closed = any(plan.is_closed for plan in task.value.plans)
-        batches_of_rows = read_rows(bundle, numbers, with_software=is_closed)
+        batches_of_rows = read_rows(
+            bundle, numbers, with_software=is_closed, counted_from_ms=task.value.counted_from_ms
+        )
         blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
         while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
             rows = [{**block._asdict(), "task": int(task.value.task[block.partition])} for block in some]
@@ -281,14 +286,14 @@ def fixed_definitions(plans: Sequence[Plan]) -> Fixed:
 
 def chunk_rows(bundle: Bundle) -> list[dict[str, Any]]:
     """Return the chunks of a bundle as `NUMBERED_BUNDLES` has them."""
-    return [{"path": chunk.path, "row_group": chunk.row_group} for chunk in bundle.chunks]
+    return [chunk_row(chunk) for chunk in bundle.chunks]
 
 
 def _bundles(batches: Batches) -> Iterator[tuple[Bundle, npt.NDArray[np.int64]]]:
     """Yield the bundles, each with the numbers of its clients."""
     for batch in batches:
         for chunks, numbers in zip(*batch.columns, strict=True):
-            found = tuple(Chunk(chunk["path"], chunk["row_group"]) for chunk in chunks.as_py())
+            found = tuple(map(chunk_of_row, chunks.as_py()))
             yield Bundle(found), numbers.values.to_numpy()
 
 

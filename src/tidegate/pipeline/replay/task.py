@@ -92,10 +92,11 @@ def lay_out(
     cores: int,
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
+    counted_from_ms: int | None = None,
 ) -> Layout:
     """Return the layout of a replay. surveys: of every bundle, in order; those with a needed snapshot are read again.
 
-    carried: see `Layout`. leaves_state: see `ReplayTask`.
+    carried: see `Layout`. leaves_state, counted_from_ms: see `ReplayTask`.
 
     Raises `UsageFilesError` if a bound is exceeded, an event makes no sense, or the quotas in force cannot be replayed.
     """
@@ -125,6 +126,7 @@ def lay_out(
         first_client=given_out.first_number,
         task=tasks_of(given_out.rows, wanted),
         leaves_state=leaves_state,
+        counted_from_ms=counted_from_ms,
     )
     return Layout(
         task=task,

@@ -10,6 +10,7 @@ from typing import Any
 from tidegate.config.locations import Location
 from tidegate.pipeline.manifest import MOST_LISTED
 from tidegate.pipeline.read.missing import Missing
+from tidegate.pipeline.recommend import Recommendation, Wanted, is_touched
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import (
@@ -29,6 +30,7 @@ __all__ = [
     "limits_document",
     "missing_document",
     "obedience_document",
+    "recommend_document",
     "replay_document",
     "usage_document",
     "watch_document",
@@ -44,6 +46,14 @@ _UNITS = {
 }
 """The names of `amount` and `bound` by quota type, with their units."""
 _LIMITED = ("quota_type", "entity_user", "entity_client_id")
+_FORECAST = (
+    "requests",
+    "throttled_requests",
+    "throttle_ms",
+    "longest_throttle_ms",
+    "rejected_mutations",
+    "capped_fetches",
+)
 _ENTITY = ("plan", *_LIMITED, "entity_tags")
 
 Row = Mapping[str, Any]
@@ -72,6 +82,38 @@ def obedience_document(
     begin = _begin("obedience", events, out) | {"known": rows is not None}
     found = rows or []
     return {**begin, "libraries_in_all": len(found), "libraries": obedience_json(found[:top])}
+
+
+def recommend_document(
+    found: Recommendation, wanted: Wanted, *, notes: Sequence[str], events: int
+) -> dict[str, Any]:
+    """Return the proposal of `tidegate recommend`. notes: the comments of its quotas file."""
+    return {
+        **_begin("recommend", events, None),
+        "by": found.by,
+        "headroom": wanted.headroom,
+        "budgets": dict(wanted.budgets),
+        "protected": [{"entity_type": kind, "name": name} for kind, name in wanted.protect],
+        "quotas": [
+            {
+                "entity": dict(entry.entity),
+                "values": dict(entry.values),
+                "reason": entry.reason,
+            }
+            for entry in found.quotas.entries
+        ],
+        "forecast": [
+            {
+                "quota_type": row["quota_type"],
+                "entity_user": row["entity_user"],
+                "entity_client_id": row["entity_client_id"],
+                **{name: row[name] for name in _FORECAST},
+            }
+            for row in sorted(found.outcomes, key=lambda row: (-row["throttle_ms"], repr(_limited(row))))
+            if is_touched(row)
+        ],
+        "notes": list(notes),
+    }
 
 
 def limits_document(

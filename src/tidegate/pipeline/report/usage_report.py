@@ -26,7 +26,13 @@ Row = Mapping[str, Any]
 _LONGEST_NAME = 40  # cells
 _SHORTEST_NAME = 6  # cells
 _GAP = 2  # cells between columns
-_NAMES = {"client_id": "client-id", "user": "user", "listener": "listener", "client_software": "software"}
+_NAMES = {
+    "client_id": "client-id",
+    "user": "user",
+    "listener": "listener",
+    "client_software": "software",
+    "api": "api",
+}
 _THREE_DIGITS = 100
 _MOST_PERCENT = 99_999  # of a thread: no broker has a thousand threads
 _BLANK = Column("", lambda _: "")

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidegate.api_keys import api_name
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
 from tidegate.pipeline.memory import give_back
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import chunk_of_row, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, numbers_of_names, used_codes
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.runs import check_rising
@@ -44,6 +45,7 @@ ALL_TIME_MS = 0
 GROUPS_AT_ONCE = 1 << 17
 """Groups whose sensors, 1 KB for each, are held at a time; for others the rows are read again."""
 
+_API = "api"
 _KINDS = {
     "request": kernel.REQUEST, "network": kernel.NETWORK, "mutation": kernel.MUTATION,
     "start": kernel.RESTART, "callback": kernel.RESTART,
@@ -73,7 +75,7 @@ Flags = npt.NDArray[np.bool_]
 
 def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
     """Return the columns of the usage record that usage by the columns `by` is made of."""
-    return [*_COLUMNS, *by]
+    return [*_COLUMNS, *("api_key" if name == _API else name for name in by)]
 
 
 def usage_parts(
@@ -106,6 +108,8 @@ def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> I
     reach = -1
     for place, chunk in enumerate(chunks):
         table = read_chunk(chunk.chunk, usage_columns(by))
+        if _API in by:
+            table = table.append_column(_API, _api_names(table["api_key"]))
         is_here = pc.equal(table["node_id"], node_id)
         waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
         reach = max(reach, chunk.last_seq)
@@ -126,6 +130,15 @@ def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> I
             give_back()
 
 
+def _api_names(api_key: pa.ChunkedArray) -> pa.Array:
+    """Return the name of each row's API, dictionary-encoded; null where a row is of no request."""
+    encoded = api_key.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):  # as of an empty table
+        encoded = encoded.combine_chunks()
+    names = pa.array([api_name(key) for key in encoded.dictionary.to_pylist()], pa.string())
+    return pa.DictionaryArray.from_arrays(encoded.indices, names)
+
+
 def _sorted(table: pa.Table, node_id: int) -> pa.Table:
     """Return the rows in order of `seq`. Raises `UsageFilesError` where one occurs twice."""
     seq = numbers_of(table, "seq")
@@ -143,8 +156,7 @@ def usage_parts_of_nodes(
     for batch in rows:
         for row in batch.to_pylist():
             chunks = [
-                NodeChunk(each["first_seq"], each["last_seq"], Chunk(each["path"], each["row_group"]))
-                for each in row["chunks"]
+                NodeChunk(each["first_seq"], each["last_seq"], chunk_of_row(each)) for each in row["chunks"]
             ]
             for part in usage_parts(row["node_id"], chunks, by, with_minutes=with_minutes):
                 yield from decoded(part).cast(schema).to_batches()

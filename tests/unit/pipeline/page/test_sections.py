@@ -47,7 +47,7 @@ def test_everything_has_its_section(usage):
     plan = Plan(name="loose", records=(_limit(HOSTILE, 1e9),), limit_texts=texts)
     sections, facts = _sections(usage, [plan])
     assert list(sections) == [
-        "in-words",
+        "what-to-do",
         "clients",
         "over-time",
         "throttles",
@@ -58,14 +58,21 @@ def test_everything_has_its_section(usage):
         "not-exact",
     ]
     assert dict(facts)["broker"] == "3"
-    [waited, plan] = sections["in-words"].sentences
-    assert waited.startswith("Longest total throttle times: client-id=</script>\\u202e\\x1b[2Jx…")
+    [waited, plan, proposed, how] = sections["what-to-do"].sentences
+    assert waited.startswith(
+        "1 of 2 entities were throttled. Longest total throttle times: client-id=</script>\\u202e\\x1b[2Jx…"
+    )
+    assert proposed.startswith("Proposed quotas, per second and broker: a default of produce ")
+    assert proposed.endswith("In a forecast for this record they throttle no client.")
+    assert "tidegate quotas apply" in how
     assert (
         plan
         == "Plan loose throttles no client. It does not throttle 1 entity that the record shows as throttled."
     )
     [chart] = sections["over-time"].charts
     assert "Node 3, limit 100 B/s." in chart.description
+    assert "Dots: the limits of plans, loose 1 GB/s." in chart.description
+    assert "Marks at the bottom: times with throttled requests." in chart.description
     [plans] = sections["plans"].charts
     assert "1GB/s (client-id)" in {row[1] for row in plans.table.cells()}
     [heat] = sections["throttles"].charts
@@ -103,9 +110,10 @@ def test_a_record_of_nothing_makes_a_page(tmp_path):
     node.start(START_MS)
     write_events(tmp_path, node.events)
     sections, _ = _sections(tmp_path)
-    assert list(sections) == ["in-words", "clients", "recommendation", "obedience", "not-exact"]
+    assert list(sections) == ["what-to-do", "clients", "recommendation", "obedience", "not-exact"]
     assert sections["recommendation"].sentences[0].startswith("No quotas are proposed: nothing to recommend")
-    assert sections["in-words"].sentences == ["No client was throttled."]
+    assert sections["what-to-do"].sentences[0] == "No client was throttled."
+    assert sections["what-to-do"].sentences[1].startswith("No quotas are proposed: ")
 
 
 def test_a_limit_that_is_no_number_is_shown(tmp_path):
@@ -150,4 +158,5 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     said = " ".join(sections["not-exact"].sentences)
     assert "client.quota.callback.class=a:Groups was set" in said
     assert "Node 1 lost 1 event before" in said
-    assert sections["in-words"].sentences == ["No client was throttled."]
+    assert sections["what-to-do"].sentences[0] == "No client was throttled."
+    assert sections["what-to-do"].sentences[1].startswith("No quotas are proposed: ")

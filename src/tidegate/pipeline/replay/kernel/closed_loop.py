@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate.pipeline.layout import (
+    BEFORE_RANGE,
     CHARGE_BITS,
     EXEMPT,
     FETCH,
@@ -212,8 +213,10 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         is_empty = rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE and (
             decided.byte_ms > 0 or decided.request_ms > 0
         )
-        _tally_row(state, rows, slot, now_ms, decided, not is_empty)
-        if loop.connections[number, ATTEMPTS] == 0:
+        counts_here = rows.flags[slot] & BEFORE_RANGE == 0
+        if counts_here:
+            _tally_row(state, rows, slot, now_ms, decided, not is_empty)
+        if counts_here and loop.connections[number, ATTEMPTS] == 0:
             _note_recorded(state, loop, slot, decided.account)
         if len(loop.log) > 0:
             logged = counts[LOGGED]
@@ -299,11 +302,12 @@ def _follow(
             _try_again(loop, number, slot, now_ms, throttle_ms, late_ms)
             return
 
-    _feel(loop, number, connections[number, CULPRIT], now_ms - connections[number, READY_MS])
-    if account >= 0:
-        _note_last(loop, account, now_ms, rows.ts_ms[slot])
-    if request_account >= 0:
-        _note_last(loop, request_account, now_ms, rows.ts_ms[slot])
+    if flags & BEFORE_RANGE == 0:
+        _feel(loop, number, connections[number, CULPRIT], now_ms - connections[number, READY_MS])
+        if account >= 0:
+            _note_last(loop, account, now_ms, rows.ts_ms[slot])
+        if request_account >= 0:
+            _note_last(loop, request_account, now_ms, rows.ts_ms[slot])
     done = connections[number, REQUESTS_DONE]
     loop.answered_ms[number, done % IN_FLIGHT] = now_ms if shift_ms > 0 else NEVER_MS
     connections[number, REQUESTS_DONE] = done + 1
@@ -330,7 +334,7 @@ def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_m
         wait_ms = (throttle_ms + STEP_MS - 1) // STEP_MS * STEP_MS
     if loop.rows.flags[slot] & SENDS_ON and throttle_ms > REQUEST_TIMEOUT_MS:
         wait_ms = min(throttle_ms, REQUEST_TIMEOUT_MS + BACKOFF_MS)
-        _note_sent_again(loop, number)
+        _note_sent_again(loop, number, slot)
     again_ms = now_ms + wait_ms + late_ms
     order_ms = max(loop.order_ms[slot], again_ms)
     heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
@@ -411,15 +415,16 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
     connections, rows = loop.connections, loop.rows
     account = state.account_of[FETCH, rows.client[slot]]
-    if connections[number, ATTEMPTS] == 0:  # else it is the rest of one that came in parts
+    counts_here = rows.flags[slot] & BEFORE_RANGE == 0
+    if counts_here and connections[number, ATTEMPTS] == 0:  # else it is the rest of one that came in parts
         _note_recorded(state, loop, slot, account)
     recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
     if recorded_ms == 0:
         connections[number, HAS_DELIVERED] = 0
-    if rows.throttle_ms[slot] > 0:
+    if counts_here and rows.throttle_ms[slot] > 0:
         ts_ms, throttle_ms = rows.ts_ms[slot], rows.throttle_ms[slot]
         _tally_throttle(state.tallies, account, RECORDED, ts_ms, rows.amount[slot], throttle_ms)
-    if rows.request_throttle_ms[slot] > 0 and rows.flags[slot] & EXEMPT == 0:
+    if counts_here and rows.request_throttle_ms[slot] > 0 and rows.flags[slot] & EXEMPT == 0:
         of_time, spent_ns = (
             state.account_of[REQUEST, rows.client[slot]],
             rows.network_ns[slot] + rows.handler_ns[slot],
@@ -456,9 +461,9 @@ def _note_recorded(state: State, loop: ClosedLoop, slot: int, account: int) -> N
         _add(forecasts, of_time, RECORDED_AMOUNT, rows.network_ns[slot] + is_request * rows.handler_ns[slot])
 
 
-def _note_sent_again(loop: ClosedLoop, number: int) -> None:
+def _note_sent_again(loop: ClosedLoop, number: int, slot: int) -> None:
     account = loop.connections[number, CULPRIT]
-    if account >= 0:
+    if account >= 0 and loop.rows.flags[slot] & BEFORE_RANGE == 0:
         loop.forecasts[account, SENT_AGAIN] += 1
 
 
@@ -506,7 +511,7 @@ def _schedule(loop: ClosedLoop, number: int) -> None:
         now_ms = max(ready_ms, connections[number, MUTED_UNTIL_MS])
         if flags & SENDS_ON and now_ms - ready_ms > REQUEST_TIMEOUT_MS + BACKOFF_MS:
             now_ms = ready_ms + REQUEST_TIMEOUT_MS + BACKOFF_MS
-            _note_sent_again(loop, number)
+            _note_sent_again(loop, number, slot)
     connections[number, READY_MS] = ready_ms
     # `order_ms` never falls from row to row: where the recorded clock stepped back, rows keep the order of the record.
     heap_push(loop.heap, loop.counts, max(loop.order_ms[slot], now_ms), rows.seq[slot], number, now_ms)

@@ -13,6 +13,7 @@ from tidegate.pipeline.layout import (
     AMOUNT,
     APPROXIMATE,
     APPROXIMATE_DIFFERENT,
+    BEFORE_RANGE,
     BYTE_MS,
     BYTE_REASON,
     CAPPED,
@@ -114,8 +115,9 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
         pass_sweeps(state, rows.seq[at])
         decided = decide_row(state, rows, at, now_ms)
         is_fetch = rows.flags[at] & CHARGE_BITS == FETCH_CHARGE
-        _tally_row(state, rows, at, now_ms, decided, not (is_fetch and was_taken_back(rows, at)))
-        if state.settings[MEASURES]:
+        if rows.flags[at] & BEFORE_RANGE == 0:
+            _tally_row(state, rows, at, now_ms, decided, not (is_fetch and was_taken_back(rows, at)))
+        if state.settings[MEASURES] and rows.flags[at] & BEFORE_RANGE == 0:
             _measure_row(state, rows, at, now_ms, decided)
         if len(decisions) > 0:
             decisions[at, BYTE_MS] = decided.byte_ms
