@@ -87,7 +87,9 @@ class _WriterSource:
         """Add a `yield` here, in slices; before it, begin a new buffer if `may_split` and the present one is large."""
         if self.may_split:
             # The copy has no spare room: a buffer that has grown has up to an eighth of its size.
-            self.out.line("if len(out) > SLICED: buffers[-1] = bytearray(out); out = bytearray(); buffers.append(out)")
+            self.out.line(
+                "if len(out) > SLICED: buffers[-1] = bytearray(out); out = bytearray(); buffers.append(out)"
+            )
         self.out.slice_ends()
 
     def struct(self, message: str, fields: tuple[Field, ...]) -> None:
