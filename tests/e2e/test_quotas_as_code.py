@@ -103,6 +103,42 @@ def test_quotas_as_code_on_both_brokers(beside_kafka, tmp_path) -> None:
     ]
 
 
+def test_quotas_are_explained_from_their_definitions(beside_kafka, tmp_path) -> None:
+    """`tidegate explain --bootstrap-server` prints the same of a real Kafka and of `tidegate serve`."""
+    (tmp_path / "quotas.yaml").write_text(
+        FILE
+        + '  - user: {default: true}\n    producer_byte_rate: 1MiB\n  - user: {name: "a&b"}\n    request_percentage: 1\n'
+    )
+    printed = []
+    for name in ("tidegate", "kafka"):
+        to = ("--bootstrap-server", beside_kafka[name].address)
+        undo = ("--undo-file", f"{name}.json")
+        assert quotas("apply", "quotas.yaml", *to, "--yes", *undo, where=tmp_path).returncode == 0
+        until(lambda to=to: quotas("plan", "quotas.yaml", "--check", *to, where=tmp_path).returncode == 0)
+        for client in (
+            ("--user", "alice", "--client-id", "a b"),
+            ("--user", "bob"),
+            ("--user", "a&b", "--json"),
+        ):
+            command = [sys.executable, "-m", "tidegate", "explain", *to, *client]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+            printed.append(done.stdout)
+        assert (
+            quotas(
+                "undo", f"{name}.json", *to, "--yes", "--undo-file", f"{name}2.json", where=tmp_path
+            ).returncode
+            == 0
+        )
+    assert printed[:3] == printed[3:]
+    alice, bob, odd = printed[:3]
+    assert alice.startswith("user='alice', client-id='a b', quotas of the cluster\n")
+    assert "Produce (producer_byte_rate): limit 4.0 MiB/s of user='alice'\n" in alice
+    assert "  * user=<default>, client-id='a b': 100.0 KiB/s, applies\n" in alice
+    assert "Produce (producer_byte_rate): limit 1.0 MiB/s of user=<default>\n" in bob
+    (request,) = (each for each in json.loads(odd)["quotas"] if each["quota_type"] == "Request")
+    assert (request["limit"], request["entity"]) == (1.0, {"user": "a&b"})
+
+
 def test_a_plan_for_programs(broker: Broker, tmp_path) -> None:
     """`--json` has every change, and the entities that are not in the file."""
     (tmp_path / "quotas.yaml").write_text(FILE)

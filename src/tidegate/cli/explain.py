@@ -1,4 +1,4 @@
-"""`tidegate explain`: which quotas apply to a client of a running broker, why, and whether it is throttled."""
+"""`tidegate explain`: which quotas apply to a client, why, and, from a metrics listener, whether it is throttled."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidegate.cli.arguments import printable
+from tidegate.cli.client_options import add_client_options, run_admin
 from tidegate.cli.metrics_client import (
     MetricsClient,
     add_metrics_options,
@@ -18,9 +19,11 @@ from tidegate.errors import ConfigError
 __all__ = ["add_parser", "explanation_lines", "run"]
 
 _DESCRIPTION = """\
-Show which quotas apply to a client of a running broker. For each quota type:
-the entity whose limit applies and why the other seven levels do not, the rate
-now, and how long the client is throttled."""
+Show which quotas apply to a client. For each quota type: the entity whose limit
+applies and why the other seven levels do not; from the metrics listener of a
+Tidegate broker also the rate now, and how long the client is throttled. With
+--bootstrap-server the quotas of any cluster are explained, Apache Kafka's
+included."""
 
 _EPILOG = """\
 examples:
@@ -29,7 +32,10 @@ examples:
   tidegate explain --user alice --json --metrics http://10.0.0.5:9404 \\
       --token-file token
 
-The broker needs a metrics listener:
+  tidegate explain --user alice --client-id billing \\
+      --bootstrap-server kafka1:9092           quotas of an Apache Kafka
+
+Without --bootstrap-server the broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
 
 Without --user the client is ANONYMOUS, as is each one that does not log in. The
@@ -51,6 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_metrics_options(parser)
+    add_client_options(parser)
     parser.add_argument("--user", metavar="U", help="user of the client (default: ANONYMOUS)")
     parser.add_argument("--client-id", metavar="C", help="client id (default: empty)")
 
@@ -61,16 +68,35 @@ def run(args: argparse.Namespace) -> int:
     given = {name: text for name, text in names.items() if text is not None}
     if not given:
         raise ConfigError("no client is named, expected --user, --client-id or both")
-    client = MetricsClient(url=args.metrics, token_file=args.token_file)
-    document = client.get("/explain", **given)
+    if args.bootstrap_server is not None or args.command_config is not None:
+        document = _explained_definitions(args)
+    else:
+        document = MetricsClient(url=args.metrics, token_file=args.token_file).get("/explain", **given)
     print(json.dumps(document, indent=2) if args.json else "\n".join(explanation_lines(document)))
     return 0
+
+
+def _explained_definitions(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the explanation of a cluster's stored quotas, by Kafka's own rules; a quota callback is not known."""
+    from tidegate.fair_share import ANONYMOUS
+    from tidegate.quota import QuotaRecord
+    from tidegate.quota.managers.quota_managers import QuotaManagers
+    from tidegate.server.monitoring.explanations import definition_fields
+
+    managers = QuotaManagers()
+    for entity, values in run_admin(args, lambda admin: admin.describe_client_quotas()):
+        for key, value in values.items():
+            managers.apply(QuotaRecord(entity=entity, key=key, value=value))
+    user, client_id = args.user or ANONYMOUS, args.client_id or ""
+    quotas = [definition_fields(manager.explain(user, client_id)) for manager in managers]
+    return {"format": 1, "node_id": None, "user": user, "client_id": client_id, "quotas": quotas}
 
 
 def explanation_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield an explanation as text."""
     user, client_id = document["user"], document["client_id"]
-    yield f"user={printable(repr(user))}, client-id={printable(repr(client_id))}, node {document['node_id']}"
+    place = "quotas of the cluster" if document["node_id"] is None else f"node {document['node_id']}"
+    yield f"user={printable(repr(user))}, client-id={printable(repr(client_id))}, {place}"
     for quota in document["quotas"]:
         yield ""
         yield from _quota_lines(quota)
@@ -89,6 +115,20 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
     if quota["limit"] is not None:
         shared = ", ".join(f"{kind}={printable(repr(name))}" for kind, name in quota["shared_by"].items())
         yield f"  shared by all clients with {shared or 'any name'}"
+    if "rate" in quota:
+        yield from _use_lines(quota, unit)
+    if quota["levels"] and all(level["limit"] is None for level in quota["levels"]):
+        yield "    no quota is defined at any of the eight levels"
+        return
+    for level in quota["levels"]:
+        own = "" if level["limit"] is None else f"{amount_text(level['limit'], unit)}, "
+        mark = "*" if level["applies"] else " "
+        yield f"  {mark} {_entity_text(level['entity'])}: {own}{level['reason']}"
+
+
+def _use_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
+    """Yield the rate now, and whether the client is throttled."""
+    if quota["limit"] is not None:
         yield f"  rate {amount_text(quota['rate'], unit)}, {used_text(quota['utilization'])} of the limit"
     if quota["throttled_connections"]:
         until = clock_text(quota["throttled_until_ms"])
@@ -98,13 +138,6 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
         yield f"  over the limit: a request now is throttled for at least {quota['throttle_time_ms']:,} ms"
     else:
         yield "  not throttled"
-    if quota["levels"] and all(level["limit"] is None for level in quota["levels"]):
-        yield "    no quota is defined at any of the eight levels"
-        return
-    for level in quota["levels"]:
-        own = "" if level["limit"] is None else f"{amount_text(level['limit'], unit)}, "
-        mark = "*" if level["applies"] else " "
-        yield f"  {mark} {_entity_text(level['entity'])}: {own}{level['reason']}"
 
 
 def _entity_text(entity: Mapping[str, str | None]) -> str:

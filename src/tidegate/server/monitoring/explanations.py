@@ -1,10 +1,11 @@
 """The explanation of a client's quotas as JSON: which entity applies on each quota type, and why the others do not."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.quota import DEFAULT, QuotaEntity, name_of_tag
 from tidegate.quota.admin.entity import EntityPart
+from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.measure.sensors import is_unlimited
 from tidegate.server.monitoring.entities import (
@@ -17,12 +18,14 @@ from tidegate.server.monitoring.entities import (
     shown_name,
     use_of,
 )
-from tidegate.server.node import Node
 
-__all__ = ["explanation_document"]
+if TYPE_CHECKING:
+    from tidegate.server.node import Node
+
+__all__ = ["definition_fields", "explanation_document"]
 
 
-async def explanation_document(node: Node, user: str, client_id: str, pace: Pace) -> list[bytes]:
+async def explanation_document(node: "Node", user: str, client_id: str, pace: Pace) -> list[bytes]:
     """Return the explanation for a client. Raises `CallbackError` where a quota callback fails."""
     throttled = await find_throttled(node, pace)
     quotas = []
@@ -42,13 +45,12 @@ async def explanation_document(node: Node, user: str, client_id: str, pace: Pace
 
 
 def _quota(
-    node: Node, manager: Manager, user: str, client_id: str, throttled: Throttled | None
+    node: "Node", manager: Manager, user: str, client_id: str, throttled: Throttled | None
 ) -> dict[str, Any]:
-    explanation = manager.explain(user, client_id)
     now_ms = node.clock.now_ms()
     sensor = manager.existing_sensor(user, client_id)
-    bound = explanation.bound
-    limit = None if bound is None or is_unlimited(bound) else finite(bound)
+    fields = definition_fields(manager.explain(user, client_id))
+    limit = fields["limit"]
     unused = {
         "rate": 0.0,
         "utilization": None if limit is None else 0.0,
@@ -58,10 +60,16 @@ def _quota(
         "reason": None,
     }
     use = unused if sensor is None else use_of(node, manager.quota_type, sensor, throttled, now_ms)
+    return {**fields, **use, "limit": limit}
+
+
+def definition_fields(explanation: Explanation) -> dict[str, Any]:
+    """Return what an explanation says without traffic: the limit, the entity that it is of, and the eight levels."""
+    bound = explanation.bound
     return {
-        "quota_type": manager.quota_type.value,
-        "quota_key": manager.quota_type.key,
-        "unit": UNITS[manager.quota_type],
+        "quota_type": explanation.quota_type.value,
+        "quota_key": explanation.quota_type.key,
+        "unit": UNITS[explanation.quota_type],
         "entity": None if explanation.entity is None else _entity(explanation.entity),
         "by_callback": not explanation.defined,
         "shared_by": {
@@ -69,8 +77,7 @@ def _quota(
             for key, value in explanation.tags.items()
             if value
         },
-        **use,
-        "limit": limit,
+        "limit": None if bound is None or is_unlimited(bound) else finite(bound),
         "levels": [
             {
                 "entity": _entity(entity),
