@@ -128,6 +128,37 @@ def test_connections_that_are_answered_stay() -> None:
     serve(scenario, respond=slow)
 
 
+def test_no_response_is_made_for_a_client_that_has_gone() -> None:
+    """It is cancelled at once; bytes behind a request are no reason."""
+    ended: list[str] = []
+    go_on = asyncio.Event()
+
+    async def slow(request: HttpRequest) -> HttpResponse:
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            ended.append(request.path)
+            raise
+        return await respond(request)
+
+    async def scenario(server: HttpServer) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /gone HTTP/1.1\r\n\r\n")
+        stays = asyncio.create_task(ask(server.port, b"GET /stays HTTP/1.1\r\n\r\nmore"))
+        while len(server._answering) < 2:
+            await asyncio.sleep(0.005)
+        writer.close()
+        while len(server._answering) > 1:
+            await asyncio.sleep(0.005)
+        assert ended == ["/gone"]
+        go_on.set()
+        got = await stays
+        assert got is not None
+        assert got.body == b"/stays"
+
+    serve(scenario, respond=slow)
+
+
 def test_a_taken_port_is_named() -> None:
     """With a hint."""
 

@@ -2,7 +2,8 @@
 
 One request for each connection. A connection has `REQUEST_S` to send it and `RESPONSE_S` to read the response. At most
 `MAX_CONNECTIONS` wait for their request: a new one takes the place of the oldest. As many are answered at a time; past
-that, a request gets status 503. The listen queue is as short, so that a flood is accepted a few connections at a time.
+that, a request gets status 503. No response is made for a client that has gone. The listen queue is short, too, so that
+a flood is accepted a few connections at a time.
 """
 
 import asyncio
@@ -132,12 +133,26 @@ class HttpServer:
                 )
             self._answering.add(writer)
             with_body = request.method == "GET"
-            response = await self._respond(request)
+            response = await self._unless_gone(reader, self._respond(request))
         except HttpError as error:
             response = HttpResponse.of_error(error)
         except asyncio.IncompleteReadError:
             return  # the client has gone
         await self._send(writer, response, with_body=with_body)
+
+    @staticmethod
+    async def _unless_gone(reader: asyncio.StreamReader, work: Awaitable[HttpResponse]) -> HttpResponse:
+        """Return the response, or cancel it and raise `ConnectionError` when the client closes the connection."""
+        response, more = asyncio.ensure_future(work), asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait((response, more), return_when=asyncio.FIRST_COMPLETED)
+            if not response.done() and not more.result():
+                raise ConnectionAbortedError("the client has gone")
+            return await response
+        finally:
+            response.cancel()
+            if not more.cancel():
+                more.exception()  # it is known, whatever it is
 
     async def _receive(self, reader: asyncio.StreamReader) -> HttpRequest:
         try:
