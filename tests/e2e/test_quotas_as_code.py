@@ -107,7 +107,8 @@ def test_quotas_are_explained_from_their_definitions(beside_kafka, tmp_path) -> 
     """`tidegate explain --bootstrap-server` prints the same of a real Kafka and of `tidegate serve`."""
     (tmp_path / "quotas.yaml").write_text(
         FILE
-        + '  - user: {default: true}\n    producer_byte_rate: 1MiB\n  - user: {name: "a&b"}\n    request_percentage: 1\n'
+        + "  - user: {default: true}\n    producer_byte_rate: 1MiB\n"
+        + '  - user: {name: "a&b"}\n    request_percentage: 1\n'
     )
     printed = []
     for name in ("tidegate", "kafka"):
