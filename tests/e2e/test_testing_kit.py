@@ -184,11 +184,15 @@ def test_a_broker_that_ends_by_itself_fails_the_test():
         crash()
 
 
-def test_it_does_not_outlive_killed_tests():
+def test_it_does_not_outlive_killed_tests(tmp_path):
     """`kill -9` of the tests ends the broker, too."""
     program = "from tidegate.testing import broker\nwith broker() as kafka:\n  print(kafka.pid, flush=True)\n  input()"
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # the broker's directory stays
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as tests:
         pid = int(tests.stdout.readline())
         assert Path(f"/proc/{pid}").exists()
