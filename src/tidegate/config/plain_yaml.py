@@ -13,6 +13,7 @@ repeated keys, several documents and deep nesting are refused, each with its lin
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -28,6 +29,7 @@ __all__ = [
     "ScalarNode",
     "TableNode",
     "other_meaning",
+    "read_config_text",
     "read_plain_yaml",
 ]
 
@@ -89,6 +91,26 @@ class TableNode:
 
 
 Node = ScalarNode | ListNode | TableNode
+
+
+def read_config_text(path: str | Path) -> str:
+    """Return the text of a configuration file. Raises `ConfigFileError`, which names it."""
+    name = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            # One byte more than allowed shows that a file is too large, without reading all of it.
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigFileError(
+            f"cannot read the file: {error.strerror or error}", name=name, line=None
+        ) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigFileError(f"file must be at most {MAX_FILE_BYTES} bytes", name=name, line=None)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigFileError("file is not UTF-8", name=name, line=line) from error
 
 
 def read_plain_yaml(text: str, *, name: str) -> Node:

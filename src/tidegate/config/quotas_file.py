@@ -25,10 +25,10 @@ from typing import Any
 
 from tidegate.config.fields import Fields, is_disputed_number, is_number, not_finite, shown
 from tidegate.config.plain_yaml import (
-    MAX_FILE_BYTES,
     ConfigFileError,
     Node,
     TableNode,
+    read_config_text,
     read_plain_yaml,
 )
 from tidegate.config.values import (
@@ -142,21 +142,7 @@ def load_quotas_file(path: str | Path) -> QuotasFile:
     """Read the file at `path`. Raises `ConfigFileError`, which names the file, the line and the mistake."""
     name = str(path)
     with _hinted():
-        try:
-            with Path(path).open("rb") as file:
-                # One byte more than allowed shows that a file is too large, without reading all of it.
-                content = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise ConfigFileError(
-                f"cannot read the file: {error.strerror or error}", name=name, line=None
-            ) from error
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigFileError(f"file must be at most {MAX_FILE_BYTES} bytes", name=name, line=None)
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise ConfigFileError("file is not UTF-8", name=name, line=line) from error
+        text = read_config_text(path)
         return parse_quotas_file(text, name=name)
 
 

@@ -11,15 +11,15 @@ the headroom of a proposal covers most of the rest; `ENOUGH_REQUESTS` makes it 1
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
-from tidegate.pipeline.read.columns import numbers_of
-from tidegate.pipeline.read.missing import Missing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.pipeline.read.chunks import Chunk
+    from tidegate.pipeline.read.missing import Missing
 
 __all__ = [
     "ENOUGH_REQUESTS",
@@ -71,7 +71,7 @@ class Evidence:
     windows: int
     internal: frozenset[Name]
     is_imported: bool
-    missing: Sequence[Missing]
+    missing: "Sequence[Missing]"
     callback: str | None = None
 
 
@@ -80,8 +80,10 @@ def is_internal(client_id: str) -> bool:
     return _INTERNAL.fullmatch(client_id) is not None
 
 
-def internal_names(by: str, users: pa.Array, client_ids: pa.Array) -> frozenset[Name]:
+def internal_names(by: str, users: "pa.Array", client_ids: "pa.Array") -> frozenset[Name]:
     """Return the entities of the level `by` whose clients are all brokers. users, client_ids: of each client."""
+    import pyarrow.compute as pc
+
     internal: set[Name] = set()
     others: set[Name] = set()
     verdicts = {client_id: is_internal(client_id) for client_id in pc.unique(client_ids).to_pylist()}
@@ -93,8 +95,15 @@ def internal_names(by: str, users: pa.Array, client_ids: pa.Array) -> frozenset[
     return frozenset(internal - others)
 
 
-def chunk_windows(chunk: Chunk) -> list[int]:
+def chunk_windows(chunk: "Chunk") -> list[int]:
     """Return the numbers of the windows in which a chunk has requests. Raises `UsageFilesError`."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from tidegate.pipeline.read.chunks import read_chunk
+    from tidegate.pipeline.read.columns import numbers_of
+
     table = read_chunk(chunk, ("kind", "ts_ms"))
     table = table.filter(pc.equal(table["kind"].cast(pa.string()), "request"))
     found: list[int] = np.unique(numbers_of(table, "ts_ms") // WINDOW_MS).tolist()

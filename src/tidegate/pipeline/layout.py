@@ -28,9 +28,6 @@ PRODUCE, FETCH, REQUEST, MUTATION = range(4)
 SENSOR, CAP_MS, CAP_BYTES = range(3)
 ACCOUNT_COLUMNS = 3
 
-FETCH_ANSWER_BYTES = 49
-"""The least that an answer to a Fetch is charged beside its records, which alone are capped (B§6.3)."""
-
 # Columns of `State.rate_use` and `State.bucket_use`: it is ready while this equals `settings[SWEEP]` (-1: never); time
 # of the last record; sweeps that had been when it was last made ready; why its state is not known (`EXACT`: it is).
 # What follows is of rates that are not known, see `certainty`.

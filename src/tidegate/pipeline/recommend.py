@@ -13,7 +13,7 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.config.quotas_file import (
     MAX_TEXT_CHARS,
@@ -26,15 +26,18 @@ from tidegate.config.values import checked_entity
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Evidence, Name, TooLittleDataError
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
-from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of, smallest_limit
-from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.levels import ENTITIES_BY, QUOTA_TYPES, smallest_limit
 from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
 from tidegate.pipeline.report.text import count_text, things_text
 from tidegate.pipeline.rounding import chosen_up, given_text, needed_text, rounded_down
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.read.chunks import Chunk
+    from tidegate.pipeline.replay.limits import Replays
+    from tidegate.pipeline.replay.plan import Plan
 
 __all__ = [
     "LEAST",
@@ -134,13 +137,15 @@ class _Limit:
 
 
 def recommend(
-    replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row], evidence: Evidence
+    replays: "Replays", by: str, wanted: Wanted, backlogs: Sequence[Row], evidence: Evidence
 ) -> Recommendation:
     """Return quotas for entities of the level `by`, with a forecast of the record under them as read from their file.
 
     replays: of plans like `levels_of(by)` and `forecast_levels(by)`. backlogs: rows of `BACKLOGS`.
     Raises `NothingToRecommendError`, `TooLittleDataError`, and what `propose` raises.
     """
+    from tidegate.pipeline.replay.limits import find_limits, levels_of
+
     if evidence.is_imported and QuotaType.REQUEST.key in wanted.budgets:
         raise ConfigError(
             "request_percentage cannot have a budget: an imported record does not contain the time of network threads",
@@ -174,8 +179,10 @@ def recommend(
     )
 
 
-def forecast_levels(by: str) -> Plan:
+def forecast_levels(by: str) -> "Plan":
     """Return a plan of the level of a proposal in closed loop, as `levels_of` returns one in open loop."""
+    from tidegate.pipeline.replay.limits import levels_of
+
     return replace(levels_of(by), name="proposal", measures=False, is_closed=True)
 
 
@@ -213,9 +220,11 @@ def _check_evidence(evidence: Evidence, requests: Mapping[str, int], wanted: Wan
 
 
 def _forecast(
-    replays: Replays, quotas: QuotasFile, proposal: Proposal, left_out: Collection[Name]
+    replays: "Replays", quotas: QuotasFile, proposal: Proposal, left_out: Collection[Name]
 ) -> list[Row]:
     """Return what the quotas would lead to. Raises `ConfigError` where they would throttle the protected."""
+    from tidegate.pipeline.replay.plan import Plan
+
     plan = Plan(name="proposal", records=tuple(quotas.records()), is_closed=True)
     found = replays.outcomes([plan]).to_pylist()
     outcomes = [row for row in found if row["bound"] is not None and name_of(row) not in left_out]
@@ -245,8 +254,10 @@ def level_of(users: Iterable[str], wanted: Wanted) -> str:
     return "client-id"
 
 
-def chunk_users(chunk: Chunk) -> list[str]:
+def chunk_users(chunk: "Chunk") -> list[str]:
     """Return some users of a chunk, several if there are several. Raises `UsageFilesError`."""
+    from tidegate.pipeline.read.chunks import read_chunk
+
     found = read_chunk(chunk, ("user",))["user"].unique()[:_FEW_NAMES].to_pylist()
     return [user for user in found if user]
 

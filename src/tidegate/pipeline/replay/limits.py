@@ -9,7 +9,6 @@ all windows but one (B§3.7); a limit that does so counts as one that throttles.
 Limits of each quota type are found as if there were no other type. Times stay as recorded (open loop).
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,12 @@ from tidegate.config.quotas_file import load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import FETCH, FETCH_ANSWER_BYTES, MUTATION, PRODUCE, REQUEST
+from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST
+from tidegate.pipeline.levels import ENTITIES_BY, smallest_limit
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, Rung, between
-from tidegate.quota.admin.definitions import EntityParts, QuotaRecord
+from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
-from tidegate.quota.measure.throttle import saturate_to_int32
 
 __all__ = [
     "ENTITIES_BY",
@@ -39,13 +38,6 @@ __all__ = [
     "levels_of_file",
     "smallest_limit",
 ]
-
-ENTITIES_BY: Mapping[str, EntityParts] = {
-    "both": (("client-id", None), ("user", None)),
-    "user": (("user", None),),
-    "client-id": (("client-id", None),),
-}
-"""Levels of entities by what they are told apart by."""
 
 MAX_LADDERS = 200_000
 """Sensors whose limits are searched for at once: some 500 bytes each, on the driver and on executors."""
@@ -243,18 +235,6 @@ def _narrowed(bracket: _Bracket, refused: int) -> _Bracket:
         return _Bracket(bracket.high, bracket.high * _RUNGS)
     low = between(*bracket, refused / _RUNGS) if refused else bracket.low
     return _Bracket(low, between(*bracket, (refused + 1) / _RUNGS))
-
-
-def smallest_limit(rows: Sequence[Mapping[str, Any]], windows: Windows) -> float:
-    """Return the smallest limit, per second, that neither throttles nor cuts, on any node."""
-    limit: float = max(row["peak"] for row in rows)
-    largest: float = max(row["largest_amount"] for row in rows) - FETCH_ANSWER_BYTES
-    seconds = windows.rate.max_value(1.0)
-    if _sensor(rows[0])[0] == FETCH and seconds > 0:
-        limit = max(limit, largest / seconds)
-        while saturate_to_int32(windows.rate.max_value(limit)) < largest:  # by a bit of the double
-            limit = math.nextafter(limit, math.inf)
-    return limit
 
 
 def _all_at_once(rows: Sequence[Row], windows: Windows) -> float:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidegate.config.quotas_file import QuotaEntry, QuotaGroup, QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline.levels import QUOTA_TYPES
 from tidegate.pipeline.read.answers import Answer
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
@@ -41,9 +42,6 @@ __all__ = [
 
 IN_FORCE = "in force"
 """Name of the plan that follows the recorded `quota` rows."""
-
-QUOTA_TYPES = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION)
-"""The order in which the kernel counts them."""
 
 INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
 """Places in `QUOTA_TYPES` by the key of a quota."""

@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.text import (
     count_text,
@@ -16,6 +14,10 @@ from tidegate.pipeline.report.text import (
     time_text,
 )
 from tidegate.quota.admin.definitions import EntityParts
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.read.missing import Missing
+    from tidegate.pipeline.replay.unmatched import Unmatched
 
 __all__ = [
     "callback_note",
@@ -49,7 +51,7 @@ _APPROXIMATE = {
 _SUMMED = ("requests", "approximate_requests", "different_decisions", "capped_fetches", *_APPROXIMATE)
 
 
-def missing_notes(missing: Sequence[Missing], *, with_cold_starts: bool) -> list[str]:
+def missing_notes(missing: "Sequence[Missing]", *, with_cold_starts: bool) -> list[str]:
     """Return what is missing, a line for each of the first places.
 
     with_cold_starts: include the unknown usage before the record, which matters wherever rates are measured.
@@ -61,7 +63,7 @@ def missing_notes(missing: Sequence[Missing], *, with_cold_starts: bool) -> list
     return notes
 
 
-def _missing_note(place: Missing) -> str:
+def _missing_note(place: "Missing") -> str:
     events = "events" if place.lost_events is None else things_text(place.lost_events, "event")
     return _MISSING[place.reason].format(node=place.node_id, time=time_text(place.ts_ms), events=events)
 
@@ -119,7 +121,7 @@ def range_text(row: Row, name: str) -> str:
     return duration_range_text(row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
 
 
-def unmatched_notes(unmatched: Sequence[Unmatched]) -> list[str]:
+def unmatched_notes(unmatched: "Sequence[Unmatched]") -> list[str]:
     """Return a sentence for each of the first entities of plans that match no client."""
     by_entity: dict[EntityParts, list[Unmatched]] = {}
     for entry in unmatched:
@@ -130,7 +132,7 @@ def unmatched_notes(unmatched: Sequence[Unmatched]) -> list[str]:
     return notes
 
 
-def _unmatched_note(entries: Sequence[Unmatched]) -> str:
+def _unmatched_note(entries: "Sequence[Unmatched]") -> str:
     """Return the sentence on one entity of one or several plans."""
     entry, plans = entries[0], ", ".join(name_text(entry.plan) for entry in entries)
     begin = f"{plans}: {parts_text(entry.entity)} matches no client in the record"

@@ -12,11 +12,9 @@ from decimal import Decimal
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile, dump_quotas_file
 from tidegate.errors import ConfigError
-from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
+from tidegate.pipeline.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
-from tidegate.pipeline.replay.limits import ENTITIES_BY
-from tidegate.pipeline.replay.plan import QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.notes import callback_note, range_text
@@ -238,6 +236,8 @@ def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs
 
 
 def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
+    from tidegate.pipeline.backlogs import STEP_MS  # loads arrays, which a proposal from metrics does without
+
     seconds = (row["last_ms"] + STEP_MS - row["first_ms"]) / 1000
     grown = row["fetched_bytes"] + row["last_lag_bytes"] - row["first_lag_bytes"]
     coming = max(0.0, grown / seconds)

@@ -9,6 +9,7 @@ from tidegate.api_keys import FETCH
 from tidegate.callbacks.own_rules import OwnRules
 from tidegate.config.windows import Windows
 from tidegate.pipeline import layout
+from tidegate.pipeline.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
@@ -250,7 +251,7 @@ def test_the_least_answer_to_a_fetch_is_no_larger():
     }  # fmt: skip
     topic = {"topic": "t", "partitions": [partition]}
     answer = encode_response(FETCH, 4, 0, {"throttle_time_ms": 0, "responses": [topic]})
-    assert 4 + answer.body_size == layout.FETCH_ANSWER_BYTES
+    assert 4 + answer.body_size == FETCH_ANSWER_BYTES
 
 
 def test_a_request_throttle_takes_fetch_bytes_back_without_a_fetch_quota():

@@ -16,7 +16,6 @@ from tidegate.pipeline.layout import (
     EXACT,
     EXEMPT,
     FETCH,
-    FETCH_ANSWER_BYTES,
     FETCH_CHARGE,
     KIND_BITS,
     MISSING_ROWS,
@@ -29,6 +28,7 @@ from tidegate.pipeline.layout import (
     Int64s,
     Rows,
 )
+from tidegate.pipeline.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.read.answers import Answer, Answers
 from tidegate.pipeline.replay.kernel.open_loop import wanted_kernel
 from tidegate.pipeline.replay.names import ClientNames, columns_of

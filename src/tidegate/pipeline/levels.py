@@ -1,0 +1,37 @@
+"""Quota types, levels of entities, and the limit that measured peaks need: facts that need no arrays."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegate.config.windows import Windows
+from tidegate.quota.admin.definitions import EntityParts
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.measure.throttle import saturate_to_int32
+
+__all__ = ["ENTITIES_BY", "FETCH_ANSWER_BYTES", "QUOTA_TYPES", "smallest_limit"]
+
+QUOTA_TYPES = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION)
+"""Quota types in the order of the kernel's numbers."""
+
+ENTITIES_BY: Mapping[str, EntityParts] = {
+    "both": (("client-id", None), ("user", None)),
+    "user": (("user", None),),
+    "client-id": (("client-id", None),),
+}
+"""Levels of entities by what they are told apart by."""
+
+FETCH_ANSWER_BYTES = 49
+"""The least that an answer to a Fetch is charged beside its records, which alone are capped (B§6.3)."""
+
+
+def smallest_limit(rows: Sequence[Mapping[str, Any]], windows: Windows) -> float:
+    """Return the smallest limit, per second, that neither throttles nor cuts, on any node."""
+    limit: float = max(row["peak"] for row in rows)
+    largest: float = max(row["largest_amount"] for row in rows) - FETCH_ANSWER_BYTES
+    seconds = windows.rate.max_value(1.0)
+    if rows[0]["quota_type"] == QuotaType.FETCH.value and seconds > 0:
+        limit = max(limit, largest / seconds)
+        while saturate_to_int32(windows.rate.max_value(limit)) < largest:  # by a bit of the double
+            limit = math.nextafter(limit, math.inf)
+    return limit

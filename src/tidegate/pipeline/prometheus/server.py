@@ -1,0 +1,175 @@
+"""A Prometheus server, asked over its HTTP API. Credentials come from files and are in no message."""
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
+
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.pipeline.prometheus.answers import (
+    MAX_ANSWER_BYTES,
+    AnswerError,
+    Series,
+    read_answer,
+    said,
+    series_of,
+)
+
+__all__ = ["Credential", "MetricsServer", "MetricsServerError", "basic_auth", "bearer_token", "checked_url"]
+
+TIMEOUT_S = 120.0
+"""How long an answer may take: the time that Prometheus itself gives a query by default."""
+
+_MAX_SECRET_BYTES = 16 * 1024
+_UNAUTHORIZED = (401, 403)
+_NOT_FOUND = 404
+_REFUSED_QUERY = (400, 422)  # with the reason as JSON
+_REDIRECTS = range(300, 400)
+
+
+class MetricsServerError(TidegateError):
+    """Raise when a Prometheus server cannot be reached, or does not answer a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The value of the header Authorization; its text is not shown."""
+
+    header: str = field(repr=False)
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses redirects: a credential is for the server that was named."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Return None: the answer is then an error."""
+
+
+class MetricsServer:
+    """The HTTP API of a server. url: its base, as `checked_url` returns it."""
+
+    def __init__(self, url: str, credential: Credential | None = None) -> None:
+        self.url = url
+        self._credential = credential
+        self._opener: OpenerDirector = build_opener(
+            _NoRedirects, HTTPSHandler(context=ssl.create_default_context())
+        )
+
+    def names(self, *, from_s: int, to_s: int) -> list[str]:
+        """Return the names of all metrics in a time. Raises `MetricsServerError`, `AnswerError`."""
+        data = self._ask("label/__name__/values", {"start": from_s, "end": to_s})
+        if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+            raise AnswerError(f"{self.url} is not an answer of Prometheus")
+        return data
+
+    def query_range(self, query: str, *, from_s: int, to_s: int, step_s: int) -> list[Series]:
+        """Return the values of a query at each step. Raises `MetricsServerError`, `AnswerError`."""
+        asked = {"query": query, "start": from_s, "end": to_s, "step": step_s}
+        return series_of(self._ask("query_range", asked), source=self.url)
+
+    def query(self, query: str, *, at_s: int) -> list[Series]:
+        """Return the values of a query at one time. Raises `MetricsServerError`, `AnswerError`."""
+        return series_of(self._ask("query", {"query": query, "time": at_s}), source=self.url)
+
+    def _ask(self, path: str, asked: Mapping[str, object]) -> Any:
+        request = Request(f"{self.url}/api/v1/{path}?{urlencode(asked)}")
+        if self._credential is not None:
+            request.add_unredirected_header("Authorization", self._credential.header)
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                content: bytes = answer.read(MAX_ANSWER_BYTES + 1)
+        except HTTPError as error:
+            with error:
+                self._refuse(error)
+        except (OSError, http.client.HTTPException) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            shown = getattr(reason, "strerror", None) or said(reason)
+            hint = "check the URL, and that Prometheus is running"
+            if isinstance(reason, ssl.SSLError):
+                hint = "SSL_CERT_FILE=ca.pem names the certificates of your own authority"
+            elif isinstance(reason, TimeoutError):
+                hint = "give a shorter time with --from, or fewer series with --match"
+            raise MetricsServerError(f"cannot reach {self.url}: {shown}", hint=hint) from error
+        return read_answer(content, source=self.url)
+
+    def _refuse(self, error: HTTPError) -> NoReturn:
+        """Raise the error for an answer with a status that is not 200."""
+        status = f"{error.code} {error.reason}".strip()
+        if error.code in _UNAUTHORIZED:
+            hint = "give --bearer-token-file or --basic-auth-file, with the right to query"
+        elif error.code in _REDIRECTS:
+            hint = f"redirects are not followed; the server names {said(error.headers.get('Location'))!r}"
+        elif error.code == _NOT_FOUND:
+            hint = "give the URL below which /api/v1/query_range is, such as http://localhost:9090"
+        elif error.code in _REFUSED_QUERY:
+            reason = _reason(error)
+            raise MetricsServerError(
+                f"{self.url} refuses the query: {reason}",
+                hint="check --match; where the query is too large, give a shorter time with --from",
+            ) from error
+        else:
+            hint = "look into the server's log; where the query is too large, give a shorter time with --from"
+        raise MetricsServerError(f"{self.url} answers {status!r}", hint=hint) from error
+
+
+def _reason(error: HTTPError) -> str:
+    try:
+        answer = json.loads(error.read(MAX_ANSWER_BYTES))
+        return said(answer["error"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, http.client.HTTPException):
+        return f"status {error.code}"
+
+
+def checked_url(text: str) -> str:
+    """Return the base URL of a server without its last slash. Raises `ConfigError`, which repeats no secret."""
+    try:
+        parts = urlsplit(text)
+        is_secret = parts.username is not None or parts.password is not None
+        is_base = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise ConfigError("the URL of Prometheus cannot be read") from error
+    if is_secret:
+        raise ConfigError(
+            "the URL of Prometheus must not contain a user or password",
+            hint="write USER:PASSWORD into a file and give --basic-auth-file",
+        )
+    if not is_base or parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ConfigError(
+            "the URL of Prometheus must be http://HOST:PORT or https://HOST:PORT, with a path where it has one",
+            hint="leave out /api/v1/... and what follows '?'",
+        )
+    return text.rstrip("/")
+
+
+def bearer_token(path: Path) -> Credential:
+    """Return the token that a file contains. Raises `ConfigError`."""
+    return Credential(f"Bearer {_secret(path)}")
+
+
+def basic_auth(path: Path) -> Credential:
+    """Return the user and password that a file contains, as USER:PASSWORD. Raises `ConfigError`."""
+    secret = _secret(path)
+    if ":" not in secret:
+        raise ConfigError(f"{str(path)!r} must contain one line, USER:PASSWORD")
+    return Credential(f"Basic {base64.b64encode(secret.encode()).decode()}")
+
+
+def _secret(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_SECRET_BYTES + 1)
+        text = content.decode().strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable() or len(content) > _MAX_SECRET_BYTES:
+        raise ConfigError(f"{str(path)!r} must contain one line of printable text")
+    return text
