@@ -3,13 +3,20 @@
 import argparse
 import io
 import itertools
+import json
 import math
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidegate.cli.arguments import print_error
-from tidegate.cli.job_options import directory_argument, json_option, opened, running_jobs, where_options
+from tidegate.cli.job_options import json_option, location_type, opened, running_jobs, where_options
+from tidegate.cli.metrics_options import add_metrics_options, check_source, measured_from
 from tidegate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidegate.config.quotas_file import QuotasFile
+    from tidegate.pipeline.recommend import Wanted
 
 __all__ = ["add_parser", "run"]
 
@@ -31,6 +38,8 @@ examples:
                              --budget controller_mutation_rate=20
   tidegate recommend ./usage --no-default     overrides only
   tidegate recommend ./usage --last 7d --json   for programs: docs/results.md
+  tidegate recommend --prometheus http://localhost:9090 --match 'job="kafka"'
+  tidegate recommend --prometheus answer.json --by client-id
   tidegate recommend ./usage --as kafka-configs > set-quotas.sh
   BOOTSTRAP=localhost:9092 sh set-quotas.sh
 
@@ -54,7 +63,12 @@ use brokers unevenly, clients that were throttled when recorded, so that their
 need is not known, and consumers that could not catch up: their lag is more than
 ten seconds of their quota.
 It contains user names and client ids, which are personal data.
-Needs the extra 'pipeline' (README, Install)
+
+--prometheus reads Kafka's own metrics of clients (byte-rate, request-time,
+mutation-rate, throttle-time), as the JMX exporter and Strimzi write them, where
+a request log cannot be switched on: docs/metrics-as-a-source.md. There is no
+forecast then, and bursts between two scrapes are not seen.
+A usage record needs the extra 'pipeline' (README, Install); metrics do not.
 
 exit codes:
   0    done
@@ -73,7 +87,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    directory_argument(parser)
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        type=location_type,
+        help="usage directory of a broker: a path or URI",
+    )
+    add_metrics_options(parser)
     parser.add_argument(
         "--by",
         choices=("both", "user", "client-id"),
@@ -123,24 +144,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
+    check_source(args)
+    if args.json and args.form != "quotas.yaml":
+        raise ConfigError("--json excludes --as", hint="give either --json or --as")
+    if args.prometheus:
+        return _run_from_metrics(args)
     from tidegate.pipeline.evidence import TooLittleDataError
-    from tidegate.pipeline.recommend import Wanted, forecast_levels
+    from tidegate.pipeline.recommend import forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.console import print_document
     from tidegate.pipeline.report.documents import recommend_document
     from tidegate.pipeline.report.notes import missing_notes
-    from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text, recommend_notes
+    from tidegate.pipeline.report.recommend_report import recommend_notes
     from tidegate.pipeline.report.text import sentences
 
-    if args.json and args.form != "quotas.yaml":
-        raise ConfigError("--json excludes --as", hint="give either --json or --as")
-    wanted = Wanted(
-        headroom=args.headroom,
-        budgets=_once_each(args.budget),
-        protect=args.protect,
-        force=args.force,
-        with_default=args.with_default,
-    )
+    wanted = _wanted(args)
     plans = [levels_of("both"), forecast_levels("both")]
     try:
         with opened(args) as files, running_jobs(args, files, plans=plans) as jobs:
@@ -154,13 +172,55 @@ def run(args: argparse.Namespace) -> int:
         )
         print_document(document, found.evidence.missing)
         return 0
-    text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = recommend_notes(found, wanted, events=files.rows)
     notes += sentences(missing_notes(found.evidence.missing, with_cold_starts=True))
+    _print(args, found.quotas, notes)
+    return 0
+
+
+def _run_from_metrics(args: argparse.Namespace) -> int:
+    """Propose quotas from metrics, and print them."""
+    from tidegate.pipeline.evidence import TooLittleDataError
+    from tidegate.pipeline.prometheus.proposal import (
+        metrics_document,
+        metrics_notes,
+        recommend_from_metrics,
+    )
+
+    wanted = _wanted(args)
+    try:
+        found = recommend_from_metrics(measured_from(args), args.by, wanted)
+    except TooLittleDataError as error:
+        print_error(str(error), error.hint)
+        return _EXIT_TOO_LITTLE
+    if args.json:
+        print(json.dumps(metrics_document(found, wanted), allow_nan=False))
+    else:
+        _print(args, found.quotas, metrics_notes(found, wanted))
+    return 0
+
+
+def _wanted(args: argparse.Namespace) -> "Wanted":
+    """Return the options of a proposal. Raises `ConfigError`."""
+    from tidegate.pipeline.recommend import Wanted
+
+    return Wanted(
+        headroom=args.headroom,
+        budgets=_once_each(args.budget),
+        protect=args.protect,
+        force=args.force,
+        with_default=args.with_default,
+    )
+
+
+def _print(args: argparse.Namespace, quotas: "QuotasFile", notes: Sequence[str]) -> None:
+    """Print quotas in the format that the options name."""
+    from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
+
+    text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
-    print(text(found.quotas, notes), end="")
-    return 0
+    print(text(quotas, notes), end="")
 
 
 def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:

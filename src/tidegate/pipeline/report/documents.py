@@ -23,6 +23,7 @@ from tidegate.pipeline.report.compared import (
 )
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
+from tidegate.pipeline.report.recommend_report import proposal_fields
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
@@ -90,18 +91,7 @@ def recommend_document(
     """Return the proposal of `tidegate recommend`. notes: the comments of its quotas file."""
     return {
         **_begin("recommend", events, None),
-        "by": found.by,
-        "headroom": wanted.headroom,
-        "budgets": dict(wanted.budgets),
-        "protected": [{"entity_type": kind, "name": name} for kind, name in wanted.protect],
-        "quotas": [
-            {
-                "entity": dict(entry.entity),
-                "values": dict(entry.values),
-                "reason": entry.reason,
-            }
-            for entry in found.quotas.entries
-        ],
+        **proposal_fields(found.by, found.quotas, wanted),
         "forecast": [
             {
                 "quota_type": row["quota_type"],

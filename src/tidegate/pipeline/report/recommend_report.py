@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from typing import Any
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile, dump_quotas_file
 from tidegate.errors import ConfigError
@@ -26,6 +27,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 __all__ = [
     "hidden_notes",
     "kafka_configs_text",
+    "proposal_fields",
     "quotas_text",
     "recommend_notes",
     "skew_notes",
@@ -45,6 +47,20 @@ _TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 def quotas_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
     """Return the text of a `quotas.yaml` with notes on top."""
     return "\n".join(_comments(notes)) + "\n" + dump_quotas_file(quotas)
+
+
+def proposal_fields(by: str, quotas: QuotasFile, wanted: Wanted) -> dict[str, Any]:
+    """Return the fields of a JSON document that every proposal has."""
+    return {
+        "by": by,
+        "headroom": wanted.headroom,
+        "budgets": dict(wanted.budgets),
+        "protected": [{"entity_type": kind, "name": name} for kind, name in wanted.protect],
+        "quotas": [
+            {"entity": dict(entry.entity), "values": dict(entry.values), "reason": entry.reason}
+            for entry in quotas.entries
+        ],
+    }
 
 
 def kafka_configs_text(quotas: QuotasFile, notes: Sequence[str]) -> str:

@@ -1,0 +1,265 @@
+"""What metrics say of each client: the largest value, throttles, and how many windows have use."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.evidence import ENOUGH_WINDOWS, WINDOW_MS
+from tidegate.pipeline.prometheus.answers import Series, read_answer_file
+from tidegate.pipeline.prometheus.server import MetricsServer
+from tidegate.pipeline.prometheus.spellings import KNOWN_NAMES, Client, Spelling, Spellings, is_mangled
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = ["Measured", "NoMetricsError", "measured_from_files", "measured_from_server"]
+
+_WINDOW_S = WINDOW_MS // 1000
+_PIECE_S = 24 * 3600  # of a query for the largest value: a server's memory is bounded, too
+_MOST_STEPS = 10_000  # of a query; a server answers at most 11,000
+_RAW_S = 3600  # of one series, to find how far apart scrapes are
+_THROTTLE = "throttle-time"
+_CLUSTER_LABELS = ("job", "cluster", "kafka_cluster", "strimzi_io_cluster", "namespace")
+_MOST_NAMED = 5  # names in an error
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_NO_QUOTA_HINT = (
+    "Kafka measures clients only while a quota of the type is set: set a very large default, and export "
+    "type=Produce, Fetch, Request and ControllerMutation of kafka.server (docs/metrics-as-a-source.md)"
+)
+
+
+class NoMetricsError(ConfigError):
+    """Raise when a source has no metrics of clients."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """Facts out of metrics. Rates are per second and broker, request time in percent of a thread, throttles in ms.
+
+    peaks: the largest value by client and node. throttled: the largest mean throttle time by client.
+    windows: the numbers of windows of ten seconds in which any client used a quota type. from_s, to_s: first and last
+    time. interval_s: distance of points, None if unknown; is_raw: points are scrapes. clusters: labels that suggest
+    several clusters. skipped: series that are not of a client.
+    """
+
+    from_s: int
+    to_s: int
+    peaks: dict[tuple[Client, str], float] = field(default_factory=dict)
+    throttled: dict[Client, float] = field(default_factory=dict)
+    windows: dict[QuotaType, set[int]] = field(default_factory=dict)
+    interval_s: float | None = None
+    is_raw: bool = False
+    clusters: list[str] = field(default_factory=list)
+    skipped: int = 0
+
+    def add(self, spellings: Spellings, spelling: Spelling, series: Series) -> Client | None:
+        """Add the largest value of a series, and return its client; None if it is of no client."""
+        client = spellings.client(spelling, series.labels)
+        if client is None:
+            self.skipped += 1
+            return None
+        largest = max((value for _, value in series.points), default=None)
+        if largest is None:
+            return client
+        if spelling.measure == _THROTTLE:
+            if largest > 0:
+                self.throttled[client] = max(largest, self.throttled.get(client, 0.0))
+        else:
+            node = series.labels.get(spellings.label("node", series.labels) or "", "")
+            key = client, node
+            self.peaks[key] = max(largest, self.peaks.get(key, 0.0))
+        return client
+
+    def add_windows(self, quota_type: QuotaType, points: Iterable[tuple[float, float]]) -> None:
+        """Add the windows of points with use."""
+        found = self.windows.setdefault(quota_type, set())
+        found.update(int(time_s) // _WINDOW_S for time_s, value in points if value > 0)
+
+
+# --- a server ---------------------------------------------------------------------------------------------------------
+
+
+def measured_from_server(
+    server: MetricsServer, spellings: Spellings, *, from_s: int, to_s: int, match: str = ""
+) -> Measured:
+    """Return what a server knows of a time. match: label matchers, such as `job="kafka"`.
+
+    The server computes the largest values, so that an answer has one point a day for each series.
+    Raises `NoMetricsError`, and what `MetricsServer` raises.
+    """
+    names = server.names(from_s=from_s, to_s=to_s)
+    spelled = [spelling for name in names if (spelling := spellings.spelling(name)) is not None]
+    if not any(spelling.measure != _THROTTLE for spelling in spelled):
+        raise _no_metrics(names, spellings, server.url)
+    measured = Measured(from_s=from_s, to_s=to_s, is_raw=True)
+    pieces = -(-(to_s - from_s) // _PIECE_S)
+    step_s = -(-(to_s - from_s) // pieces)
+    labels: list[Mapping[str, str]] = []
+    busiest: tuple[float, str] = (0.0, "")
+    for spelling in spelled:
+        selector = f"{spelling.name}{{{match}}}"
+        largest = f"max_over_time({selector}[{step_s}s])"
+        found = server.query_range(
+            largest, from_s=from_s + step_s, to_s=from_s + pieces * step_s, step_s=step_s
+        )
+        for series in found:
+            client = measured.add(spellings, spelling, series)
+            if client is not None and series.points:
+                labels.append(series.labels)
+                if spelling.measure != _THROTTLE:
+                    busiest = max(busiest, (max(v for _, v in series.points), _selector(spelling, series)))
+        if spelling.measure != _THROTTLE:
+            _ask_windows(server, spellings, spelling, match, found, measured)
+    measured.clusters = _clusters(labels)
+    used = [number for numbers in measured.windows.values() for number in numbers]
+    if used:
+        at_s = min(to_s, (max(used) + 1) * _WINDOW_S)
+        raw = server.query(f"{busiest[1]}[{_RAW_S}s]", at_s=at_s)
+        measured.interval_s = _interval(raw)
+    return measured
+
+
+def _ask_windows(
+    server: MetricsServer,
+    spellings: Spellings,
+    spelling: Spelling,
+    match: str,
+    found: Iterable[Series],
+    measured: Measured,
+) -> None:
+    """Add the windows in which any client of each quota type of a metric had use."""
+    matchers: dict[QuotaType, str] = {}
+    for series in found:
+        client = spellings.client(spelling, series.labels)
+        label = spellings.label("quota", series.labels)
+        if client is not None:
+            of_type = f'{label}=~"(?i:{client[0].value})(, .*)?"' if spelling.quota_type is None else ""
+            matchers[client[0]] = ",".join(filter(None, (match.strip().rstrip(","), of_type)))
+    for quota_type, matcher in matchers.items():
+        used = _used(server, f"{spelling.name}{{{matcher}}}", measured.from_s, measured.to_s)
+        measured.add_windows(quota_type, used)
+
+
+def _used(server: MetricsServer, selector: str, from_s: int, to_s: int) -> list[tuple[float, float]]:
+    """Return the largest value of all series in each step, with a value above 0: times and values.
+
+    A long time has steps of more than ten seconds. Where few of them have use, that part is asked for again.
+    """
+    step_s = max(_WINDOW_S, -(-(to_s - from_s) // _MOST_STEPS))
+    steps = max(1, (to_s - from_s) // step_s)
+    found = server.query_range(
+        f"max(max_over_time({selector}[{step_s}s]))",
+        from_s=to_s - (steps - 1) * step_s,
+        to_s=to_s,
+        step_s=step_s,
+    )
+    used = [point for series in found for point in series.points if point[1] > 0]
+    if not used or len(used) >= ENOUGH_WINDOWS or step_s == _WINDOW_S:
+        return used
+    first_s, last_s = int(used[0][0]) - step_s, int(used[-1][0])
+    if 2 * (last_s - first_s) > to_s - from_s:
+        return used
+    return _used(server, selector, first_s, last_s)
+
+
+def _selector(spelling: Spelling, series: Series) -> str:
+    """Return the selector of one series."""
+    escaped = {
+        name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        for name, value in series.labels.items()
+        if _LABEL.fullmatch(name) and name != "__name__"
+    }
+    matchers = ",".join(f'{name}="{value}"' for name, value in escaped.items())
+    return f"{spelling.name}{{{matchers}}}"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def measured_from_files(
+    paths: Iterable[Path], spellings: Spellings, *, from_s: int | None = None, to_s: int | None = None
+) -> Measured:
+    """Return what saved answers say, of the points from `from_s` on and before `to_s`.
+
+    Raises `NoMetricsError`, `AnswerError`.
+    """
+    measured = Measured(from_s=0, to_s=0)
+    times: set[float] = set()
+    names: set[str] = set()
+    labels: list[Mapping[str, str]] = []
+    densest: list[Series] = []
+    source = ""
+    for path in paths:
+        source = repr(str(path))
+        for whole in read_answer_file(path):
+            name = whole.labels.get("__name__", "")
+            names.add(name)
+            spelling = spellings.spelling(name)
+            points = [
+                (time_s, value)
+                for time_s, value in whole.points
+                if (from_s is None or time_s >= from_s) and (to_s is None or time_s < to_s)
+            ]
+            if spelling is None or not points:
+                continue
+            series = Series(whole.labels, points, len(points))
+            client = measured.add(spellings, spelling, series)
+            if client is None:
+                continue
+            labels.append(series.labels)
+            times.update((points[0][0], points[-1][0]))
+            if spelling.measure != _THROTTLE:
+                measured.add_windows(client[0], points)
+                densest = max(densest, [series], key=lambda some: len(some[0].points) if some else 0)
+    if not measured.peaks:
+        raise _no_metrics(names, spellings, source)
+    measured.from_s, measured.to_s = int(min(times)), int(max(times))
+    measured.interval_s = _interval(densest)
+    measured.clusters = _clusters(labels)
+    return measured
+
+
+def _interval(series: Iterable[Series]) -> float | None:
+    """Return the distance of points in s: the median."""
+    distances = [later - earlier for one in series for (earlier, _), (later, _) in pairwise(one.points)]
+    return median(distances) if distances else None
+
+
+def _clusters(labels: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the labels that tell clusters apart, where they have several values."""
+    values: dict[str, set[str]] = {}
+    for one in labels:
+        for name in _CLUSTER_LABELS:
+            values.setdefault(name, set()).add(one.get(name, ""))
+    return [
+        f"{name}={value!r}"
+        for name, found in values.items()
+        if len(found) > 1
+        for value in sorted(found)[:_MOST_NAMED]
+    ]
+
+
+def _no_metrics(names: Iterable[str], spellings: Spellings, source: str) -> NoMetricsError:
+    """Return the error for a source without metrics of clients; it names what was looked for and what is near."""
+    looked_for = list(spellings.names) or list(KNOWN_NAMES)
+    shown = ", ".join(looked_for)
+    if mangled := [name for name in names if is_mangled(name)]:
+        return NoMetricsError(
+            f"{source} has metrics of clients only in names such as {min(mangled)!r}",
+            hint="move the exporter's quota rules before the rule 'kafka.server<type=(.+)><>([a-z-]+)'",
+        )
+    near = sorted(name for name in names if _is_near(name))[:_MOST_NAMED]
+    if "" in names:
+        hint = "save series with their names: query a selector, without functions such as max_over_time"
+    elif near:
+        hint = f"near: {', '.join(near)}; --metric-names FILE gives other names. {_NO_QUOTA_HINT}"
+    else:
+        hint = _NO_QUOTA_HINT
+    return NoMetricsError(f"{source} has no metrics of Kafka's clients: looked for {shown}", hint=hint)
+
+
+def _is_near(name: str) -> bool:
+    plain = name.lower().replace("-", "_")
+    return any(measure in plain for measure in ("byte_rate", "request_time", "mutation_rate", "_quota_"))
