@@ -28,8 +28,8 @@ def add_metrics_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL|FILE",
         action="append",
         default=[],
-        help="read Kafka's metrics of clients from this Prometheus server (of the last 7 days, without --from and --last), or "
-        "from a saved JSON answer of it, instead of DIR; files: repeatable",
+        help="read Kafka's metrics of clients from this Prometheus server (default: the last 7 days), or from a saved "
+        "JSON answer of it, instead of DIR; files: repeatable",
     )
     parser.add_argument(
         "--match", metavar="LABELS", help="only series with these labels, such as 'job=\"kafka\"'; for a URL"

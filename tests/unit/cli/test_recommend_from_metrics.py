@@ -6,6 +6,8 @@ Apache Kafka 4.3.1 (`tests/e2e/long_prometheus.py` records it again).
 
 import base64
 import json
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import pytest
 
 from tidegate.cli.main import main
 from tidegate.config.quotas_file import parse_quotas_file
+from tidegate.pipeline.prometheus.spellings import load_spellings
 
 ANSWER = Path(__file__).parents[2] / "vectors" / "prometheus" / "jmx-exporter.json"
 ODD = 'team:a "x", y=1*'
@@ -59,6 +62,20 @@ def test_a_recorded_answer_leads_to_quotas(capsys: pytest.CaptureFixture[str]) -
 
 def _jmx(client: str) -> str:
     return '"team:a \\"x\\", y=1\\*"' if client == ODD else client
+
+
+def test_a_document_has_the_same_quotas(capsys: pytest.CaptureFixture[str]) -> None:
+    """And what metrics say beside them; there is no forecast."""
+    assert main(["recommend", "--prometheus", str(ANSWER), "--force", "--json", "--no-default"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["forecast"] is None
+    assert found["metrics"]["interval_s"] == 1.0
+    [throttled] = found["metrics"]["throttled"]
+    assert throttled["entity_client_id"] == "slow"
+    assert throttled["largest_mean_throttle_ms"] == _largest("kafka_server_quota_throttle_time", "slow")
+    names = [entry["entity"]["client-id"] for entry in found["quotas"]]
+    assert "app" in names
+    assert None not in names
 
 
 def test_a_time_is_cut_out_of_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +271,12 @@ def test_a_server_that_is_not_there_is_named(server: _Server, capsys: pytest.Cap
         (["--prometheus", "http://h/api?query=up"], "must be http://HOST:PORT"),
         (["--prometheus", "http://h:1", "--from", "2020-01-01"], "at most 366 days"),
         (["--prometheus", "http://h:1", "--from", "2020-01-02", "--to", "2020-01-01"], "later than --from"),
+        (["--prometheus", "answer.json", "--last", "1h"], "--last is for a server, not for a saved answer"),
+        (
+            ["--prometheus", "http://h:1", "--last", "1h", "--to", "2020-01-01"],
+            "--last excludes --from and --to",
+        ),
+        (["--prometheus", "a.json", "--json", "--as", "kafka-configs"], "--json excludes --as"),
         (["--prometheus", "missing.json"], "cannot read 'missing.json': No such file"),
         (["--prometheus", "http://h:1", "--basic-auth-file", "missing"], "cannot read 'missing'"),
     ],
@@ -283,3 +306,24 @@ def test_a_token_file_must_have_one_line(tmp_path: Path, capsys: pytest.CaptureF
         )
         assert code == 2
         assert "must contain one line of printable text" in capsys.readouterr().err
+
+
+def test_the_page_shows_what_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The block of docs/metrics-as-a-source.md that reads a saved answer is run as written."""
+    page = (Path(__file__).parents[3] / "docs" / "metrics-as-a-source.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```bash\n([^`]+)\n```\n\n```text\n([^`]+)```", page)
+    [(command, shown)] = blocks
+    (tmp_path / "answer.json").write_bytes(ANSWER.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_names_of_the_page_are_read(tmp_path: Path) -> None:
+    """The page's file of names can be used as it is."""
+    page = (Path(__file__).parents[3] / "docs" / "metrics-as-a-source.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```yaml\n(.+?)```", page, re.DOTALL)
+    (tmp_path / "names.yaml").write_text(text)
+    assert len(load_spellings(tmp_path / "names.yaml").names) == 4

@@ -23,7 +23,7 @@ from tidegate.pipeline.prometheus.measured import Measured
 from tidegate.pipeline.prometheus.spellings import Client
 from tidegate.pipeline.recommend import NothingToRecommendError, Row, Wanted, propose
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
-from tidegate.pipeline.report.recommend_report import proposal_fields
+from tidegate.pipeline.report.recommend_report import DOCUMENT_FORMAT, proposal_fields
 from tidegate.pipeline.report.text import duration_text, things_text, time_text
 from tidegate.pipeline.rounding import given_text
 from tidegate.quota.managers.quota_type import QuotaType
@@ -179,7 +179,7 @@ def metrics_document(found: MetricsProposal, wanted: Wanted) -> dict[str, Any]:
     """Return the proposal as a JSON document, with the keys of one from a usage record where they exist."""
     measured = found.measured
     return {
-        "format": 1,
+        "format": DOCUMENT_FORMAT,
         "command": "recommend",
         "events": None,
         "tables": None,

@@ -23,7 +23,7 @@ from tidegate.pipeline.report.compared import (
 )
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
-from tidegate.pipeline.report.recommend_report import proposal_fields
+from tidegate.pipeline.report.recommend_report import DOCUMENT_FORMAT, proposal_fields
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "watch_document",
 ]
 
-_FORMAT = 1
 _BYTES = ("bytes", "limit_bytes_per_second")
 _UNITS = {
     QuotaType.PRODUCE.value: _BYTES,
@@ -179,7 +178,7 @@ def watch_document(
         }
         for name, (clients, entities) in parts.items()
     }
-    begin = {"format": _FORMAT, "command": "watch", **facts}
+    begin = {"format": DOCUMENT_FORMAT, "command": "watch", **facts}
     return {**begin, "plans": _plans(plans), "unmatched": _unmatched(unmatched), **documents}
 
 
@@ -248,7 +247,7 @@ def missing_document(missing: Sequence[Missing]) -> dict[str, Any]:
 def _begin(command: str, events: int | None, out: Location | None) -> dict[str, Any]:
     """Return the first fields of every document."""
     return {
-        "format": _FORMAT,
+        "format": DOCUMENT_FORMAT,
         "command": command,
         "events": events,
         "tables": None if out is None else str(out),

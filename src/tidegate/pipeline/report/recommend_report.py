@@ -25,6 +25,7 @@ from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
+    "DOCUMENT_FORMAT",
     "hidden_notes",
     "kafka_configs_text",
     "proposal_fields",
@@ -33,6 +34,9 @@ __all__ = [
     "skew_notes",
     "starved_notes",
 ]
+
+DOCUMENT_FORMAT = 1
+"""Format version of JSON documents (docs/results.md)."""
 
 _WIDTH = 80  # columns
 _LONGEST_REASON = 1000  # characters
