@@ -59,7 +59,10 @@ def read_answer_file(path: Path) -> list[Series]:
         with path.open("rb") as file:
             content = file.read(MAX_ANSWER_BYTES + 1)
     except OSError as error:
-        raise AnswerError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        raise AnswerError(
+            f"cannot read {str(path)!r}: {error.strerror or error}",
+            hint="give the path of a saved answer, or the URL of a server",
+        ) from error
     return series_of(read_answer(content, source=repr(str(path))), source=repr(str(path)))
 
 
@@ -75,7 +78,10 @@ def read_answer(content: bytes, *, source: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise AnswerError(f"{source} is not JSON of Prometheus", hint=_HINT) from error
     if isinstance(answer, dict) and answer.get("status") == "error":
-        raise AnswerError(f"{source} answers: {said(answer.get('error'))}")
+        raise AnswerError(
+            f"{source} answers: {said(answer.get('error'))}",
+            hint="correct the query, and save its answer again",
+        )
     if not isinstance(answer, dict) or answer.get("status") != "success" or "data" not in answer:
         raise AnswerError(f"{source} is not an answer of Prometheus", hint=_HINT)
     return answer["data"]

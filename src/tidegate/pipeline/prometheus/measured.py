@@ -1,4 +1,4 @@
-"""What metrics say of each client: the largest value, throttles, and how many windows have use."""
+"""Facts out of metrics about each client: its largest value, its throttles, and windows of use."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -27,6 +27,8 @@ __all__ = ["Credential", "MetricsServer", "MetricsServerError", "basic_auth", "b
 TIMEOUT_S = 120.0
 """How long an answer may take: the time that Prometheus itself gives a query by default."""
 
+_URL_HINT = "write http://HOST:PORT, without /api/v1/... and what follows '?'"
+_SECRET_HINT = "the file must be readable, with nothing but the secret in it"
 _MAX_SECRET_BYTES = 16 * 1024
 _UNAUTHORIZED = (401, 403)
 _NOT_FOUND = 404
@@ -66,7 +68,10 @@ class MetricsServer:
         """Return the names of all metrics in a time. Raises `MetricsServerError`, `AnswerError`."""
         data = self._ask("label/__name__/values", {"start": from_s, "end": to_s})
         if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
-            raise AnswerError(f"{self.url} is not an answer of Prometheus")
+            raise AnswerError(
+                f"{self.url} is not an answer of Prometheus",
+                hint="check that the URL is that of a Prometheus server",
+            )
         return data
 
     def query_range(self, query: str, *, from_s: int, to_s: int, step_s: int) -> list[Series]:
@@ -134,7 +139,7 @@ def checked_url(text: str) -> str:
         is_secret = parts.username is not None or parts.password is not None
         is_base = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError as error:
-        raise ConfigError("the URL of Prometheus cannot be read") from error
+        raise ConfigError("the URL of Prometheus cannot be read", hint=_URL_HINT) from error
     if is_secret:
         raise ConfigError(
             "the URL of Prometheus must not contain a user or password",
@@ -143,7 +148,7 @@ def checked_url(text: str) -> str:
     if not is_base or parts.query or parts.fragment or not text.isprintable() or " " in text:
         raise ConfigError(
             "the URL of Prometheus must be http://HOST:PORT or https://HOST:PORT, with a path where it has one",
-            hint="leave out /api/v1/... and what follows '?'",
+            hint=_URL_HINT,
         )
     return text.rstrip("/")
 
@@ -157,7 +162,7 @@ def basic_auth(path: Path) -> Credential:
     """Return the user and password that a file contains, as USER:PASSWORD. Raises `ConfigError`."""
     secret = _secret(path)
     if ":" not in secret:
-        raise ConfigError(f"{str(path)!r} must contain one line, USER:PASSWORD")
+        raise ConfigError(f"{str(path)!r} must contain one line, USER:PASSWORD", hint=_SECRET_HINT)
     return Credential(f"Basic {base64.b64encode(secret.encode()).decode()}")
 
 
@@ -167,9 +172,11 @@ def _secret(path: Path) -> str:
             content = file.read(_MAX_SECRET_BYTES + 1)
         text = content.decode().strip()
     except OSError as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        raise ConfigError(
+            f"cannot read {str(path)!r}: {error.strerror or error}", hint=_SECRET_HINT
+        ) from error
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or len(content) > _MAX_SECRET_BYTES:
-        raise ConfigError(f"{str(path)!r} must contain one line of printable text")
+        raise ConfigError(f"{str(path)!r} must contain one line of printable text", hint=_SECRET_HINT)
     return text
