@@ -21,8 +21,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 from tests.e2e.broker import Broker
-from tests.e2e.plain_client import PlainClient
-from tests.e2e.prometheus_server import prometheus
+from tests.e2e.plain_client import PlainClient, fetch_request, receive_frame
+from tests.e2e.prometheus_server import ROOT, prometheus
 
 from tidegate.config.quotas_file import parse_quotas_file
 
@@ -245,3 +245,42 @@ def test_metrics_of_serve_need_what_its_usage_record_needs(
         needs = _needs(url)
     broker.stop()
     _same(needs, _limits(broker.data_dir / "usage"))
+
+
+DASHBOARD, RULES = (ROOT / "monitoring" / name for name in ("grafana-dashboard.json", "alert-rules.yml"))
+
+
+def test_the_dashboard_and_the_alerts_find_what_they_ask_for(
+    new_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """Each panel has values, each rule is healthy, and the alert of a throttled client is pending."""
+    port = free_port()
+    broker = new_broker(tidegate_metrics_listener=f"127.0.0.1:{port}")
+    _set_large_defaults(broker.port)
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
+    with prometheus(tmp_path / "prometheus", f"127.0.0.1:{port}", job="tidegate", rules=RULES) as url:
+        _traffic(broker.address)
+        _throttle_fetch_and_request(broker)
+        time.sleep(2.5)  # two more scrapes
+        for title, expr in asked:
+            found = _asked(url, "query", query=expr.replace("$job", ".*").replace("$instance", ".*"))[
+                "result"
+            ]
+            assert found, (title, expr)
+        (group,) = _asked(url, "rules")["groups"]
+        states = {rule["name"]: (rule["health"], rule["state"]) for rule in group["rules"]}
+    assert {health for health, _ in states.values()} == {"ok"}
+    assert states["ClientThrottled"] == ("ok", "pending")
+    assert states["TidegateDown"] == ("ok", "inactive")
+
+
+def _throttle_fetch_and_request(broker: Broker) -> None:
+    """Let a client be throttled by its fetch quota, and another by its request quota."""
+    with PlainClient(broker.port, "administrator") as admin:
+        admin.alter_quotas({"user": None, "client-id": "greedy"}, {"consumer_byte_rate": 1000.0})
+        admin.alter_quotas({"user": None, "client-id": "busy"}, {"request_percentage": 0.001})
+    with PlainClient(broker.port, "greedy") as greedy, PlainClient(broker.port, "busy") as busy:
+        for client in (greedy, busy):
+            client.send(fetch_request("orders", max_bytes=100_000))
+            receive_frame(client.socket)

@@ -15,16 +15,19 @@ START_TIMEOUT_S = 60.0
 FETCH_TIMEOUT_S = 240.0
 
 _CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
 scrape_configs:
-  - job_name: kafka
+  - job_name: {job}
     static_configs: [{{targets: [{targets}]}}]
 """
 
 
 @contextlib.contextmanager
-def prometheus(directory: Path, *targets: str) -> Iterator[str]:
-    """Yield the URL of a server that scrapes `targets`, each HOST:PORT."""
+def prometheus(
+    directory: Path, *targets: str, job: str = "kafka", rules: Path | None = None
+) -> Iterator[str]:
+    """Yield the URL of a server that scrapes `targets`, each HOST:PORT. rules: a file of alert rules."""
     found = subprocess.run(
         [ROOT / "scripts" / "prometheus.sh"],
         capture_output=True,
@@ -35,7 +38,8 @@ def prometheus(directory: Path, *targets: str) -> Iterator[str]:
     assert found.returncode == 0, found.stderr
     directory.mkdir(parents=True, exist_ok=True)
     config, url = directory / "prometheus.yml", f"http://127.0.0.1:{free_port()}"
-    config.write_text(_CONFIG.format(targets=", ".join(f'"{target}"' for target in targets)))
+    quoted = ", ".join(f'"{target}"' for target in targets)
+    config.write_text(_CONFIG.format(targets=quoted, job=job, rules="" if rules is None else f'"{rules}"'))
     command = [
         found.stdout.strip(),
         f"--config.file={config}",
