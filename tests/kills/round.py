@@ -48,7 +48,10 @@ TIMEOUT_S = 60.0
 _PROBE_BYTES = 20_000
 _PORTS = range(21_000, 32_000)  # below those that connections get
 _NOT_KNOWN_YET = (KafkaError._UNKNOWN_PARTITION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-_EXPECTED = r"cutting \d+ incomplete bytes |quota callback \S+ \w+ took |observed throttle, not applied: "
+_EXPECTED = (
+    r"cutting \d+ incomplete bytes |quota callback \S+ \w+ took |observed throttle, not applied: "
+    r"|\w+_byte_rate .* is low: "
+)
 _HARMLESS = re.compile(
     rf" INFO |^tidegate .* listening on | WARNING (\d+ similar lines in .*, the latest: )?({_EXPECTED})"
 )

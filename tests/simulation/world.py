@@ -67,6 +67,7 @@ _DISK_EACH, _DISK_MS = 20, 1000  # how often the disk has done its work, in step
 _BATCH_ROWS = 4096
 _EXPECTED_WARNINGS = (
     "observed throttle, not applied: ",
+    "is low: one batch of message.max.bytes",
     "too many active clients",
     "because its table is full",
     "wall clock jumped",
