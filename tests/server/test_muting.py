@@ -139,6 +139,24 @@ def with_muted() -> Callable[[Callable[[Muted], Awaitable[None]]], None]:
     return run
 
 
+def test_a_throttle_counts_from_when_its_answer_began_to_leave(with_muted) -> None:
+    """A client waits from when it has the answer: it is not early where the broker was interrupted after that."""
+
+    async def scenario(muted: Muted) -> None:
+        since_ns = time.monotonic_ns()
+        time.sleep(0.02)  # the interruption
+        late, over = muted.channel(), muted.channel()
+        muted.muting.start(late, 30_000, QuotaType.PRODUCE, since_ns=since_ns)
+        assert late.throttle_ends_ns == since_ns + 30_000_000_000
+        muted.muting.start(over, 5, QuotaType.PRODUCE, since_ns=since_ns)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert over in muted.released
+        assert late not in muted.released
+
+    with_muted(scenario)
+
+
 @pytest.mark.parametrize("later", list(QuotaType))
 def test_a_channel_throttled_again_makes_no_other_late(with_muted, later: QuotaType) -> None:
     """One that is muted for long while it is being unmuted leaves the earlier ends of others as they are."""

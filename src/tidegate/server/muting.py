@@ -42,12 +42,23 @@ class Muting:
         self._timer_at_ns = 0
 
     def start(
-        self, channel: Channel, throttle_ms: int, quota_type: QuotaType, client_id: str | None = None
+        self,
+        channel: Channel,
+        throttle_ms: int,
+        quota_type: QuotaType,
+        client_id: str | None = None,
+        *,
+        since_ns: int | None = None,
     ) -> None:
-        """Mute `channel` for `throttle_ms` from now, because of a request of `client_id`."""
+        """Mute `channel`, because of a request of `client_id`, until `throttle_ms` after `since_ns`, or after now.
+
+        since_ns: when the answer began to leave. A client may have it long before `send` returns here, and waits from
+        then on. Follows: Kafka `RequestHandlerHelper.throttle`, which is called before the response is sent.
+        """
         now_ns = self._monotonic_ns()
         queue = self.queues[quota_type]
-        throttled = queue.throttle(throttle_ms, now_ns=now_ns, on_end=lambda: self._end(channel))
+        since_ns = now_ns if since_ns is None else since_ns
+        throttled = queue.throttle(throttle_ms, now_ns=since_ns, on_end=lambda: self._end(channel))
         channel.mute(throttled.end_ns)
         channel.connection.throttled_ms += throttle_ms
         self._throttled[channel] = Throttle(quota_type, throttled, client_id)

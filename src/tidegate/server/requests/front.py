@@ -396,7 +396,9 @@ class Front:
                 client_id: str | None = exchange.header.client_id
                 if len(exchange.header.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
                     client_id = None
-                self.muting.start(channel, exchange.throttle_ms, exchange.muted_by, client_id)
+                self.muting.start(
+                    channel, exchange.throttle_ms, exchange.muted_by, client_id, since_ns=since_ns
+                )
             now_ns = self._monotonic_ns()
             if response is not None:
                 channel.sent_ns += now_ns - since_ns + share_ns
