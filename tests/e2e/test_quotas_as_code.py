@@ -236,6 +236,11 @@ def test_a_refused_file_changes_nothing(broker: Broker, tmp_path) -> None:
         "error: cannot connect to 127.0.0.1:1: Connection refused",
         "hint: check that a broker listens there",
     ]
+    misspelt = quotas("plan", "quotas.yaml", "--bootstrap-sever", broker.address, where=tmp_path)
+    assert (misspelt.returncode, misspelt.stderr.splitlines()) == (
+        2,
+        ["error: unrecognized argument '--bootstrap-sever'", "hint: did you mean '--bootstrap-server'?"],
+    )
     no_cluster = quotas("export", where=tmp_path)
     assert (no_cluster.returncode, no_cluster.stderr.splitlines()[0]) == (2, "error: no cluster is named")
 

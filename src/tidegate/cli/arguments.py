@@ -33,8 +33,9 @@ class ArgumentParser(argparse.ArgumentParser):
         """Return what `args` say. Ends the process with code 2 where they cannot be used."""
         found, others = self.parse_known_args(args, namespace)
         if others:
-            command = getattr(found, "command", None)
-            parser = self if command is None else self._commands.choices[command]
+            parser = self
+            while parser._commands is not None and getattr(found, parser._commands.dest) is not None:
+                parser = parser._commands.choices[getattr(found, parser._commands.dest)]
             parser.refuse(others[0])
         return found
 
