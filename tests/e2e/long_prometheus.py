@@ -23,6 +23,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResp
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import PlainClient, fetch_request, receive_frame
 from tests.e2e.prometheus_server import ROOT, prometheus
+from tests.request_log.brokers import LOG4J2
 
 from tidegate.config.quotas_file import parse_quotas_file
 
@@ -43,19 +44,6 @@ rules:
   type: GAUGE
   labels: {resource: "$1", user: "$2"}
 """
-_LOG4J = """\
-Configuration:
-  Appenders:
-    Console: {{name: STDOUT, PatternLayout: {{pattern: "[%d] %p %m (%c)%n"}}}}
-    File:
-      name: requests
-      fileName: "{log}"
-      PatternLayout: {{pattern: "[%d{{yyyy-MM-dd HH:mm:ss,SSSSSS}}] %p %m (%c)%n"}}
-  Loggers:
-    Root: {{level: WARN, AppenderRef: {{ref: STDOUT}}}}
-    Logger:
-      - {{name: kafka.request.logger, level: debug, additivity: false, AppenderRef: {{ref: requests}}}}
-"""
 
 
 @dataclass
@@ -71,7 +59,7 @@ class ExportingKafka(KafkaBench):
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         command, environment = super()._command()
-        (self.directory / "log4j2.yaml").write_text(_LOG4J.format(log=self.request_log))
+        (self.directory / "log4j2.yaml").write_text(LOG4J2.format(log=self.request_log))
         rules = self.directory / "exporter.yml"
         rules.write_text(EXPORTER)
         libs = Path(command[command.index("-cp") + 1]).parent
@@ -90,7 +78,8 @@ def kafka(tmp_path: Path) -> Iterator[ExportingKafka]:
     options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     broker = ExportingKafka("kafka", tmp_path / "kafka", java_options=options)
     try:
-        yield broker.start()  # type: ignore[misc]
+        broker.start()
+        yield broker
     finally:
         broker.stop()
 

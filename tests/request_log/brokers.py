@@ -61,7 +61,7 @@ log4j.appender.requests.layout.ConversionPattern=[%d] %p %m (%c)%n
 log4j.logger.kafka.request.logger=DEBUG, requests
 log4j.additivity.kafka.request.logger=false
 """
-_LOG4J2 = """\
+LOG4J2 = """\
 Configuration:
   Appenders:
     Console:
@@ -159,7 +159,7 @@ class LoggingKafka:
             "server.properties": node + _SETTINGS,
             "zookeeper.properties": _ZOOKEEPER_SERVER,
             "log4j.properties": _LOG4J,
-            "log4j2.yaml": _LOG4J2,
+            "log4j2.yaml": LOG4J2,
         }
         for name, text in texts.items():
             (self.directory / name).write_text(text.format(**facts))
