@@ -1,4 +1,4 @@
-"""What metrics cost: counting a request, reading all metrics of a node with many clients, and serving them over HTTP.
+"""Cost of metrics: counting a request, reading all metrics of a node with many clients, and serving them over HTTP.
 
 Processor time. In slices, and of a response, the longest that one step held the event loop.
 

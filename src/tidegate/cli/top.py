@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refresh(client: MetricsClient, args: argparse.Namespace) -> None:
-    """Draw the table again and again; an error after the first answer is shown, and the command tries again."""
+    """Redraw the table at intervals. Show an error after the first answer in place of its first line, and try again."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text

@@ -20,7 +20,7 @@ MOVED = frozenset(
 )
 """Errors after which a client looks for the leader again. Nothing was stored."""
 _LOOKUPS = 20
-"""How often a leader is looked for, `retry.backoff.ms` apart: 2 s. A new topic is known to all brokers by then."""
+"""Attempts to find a leader, `retry.backoff.ms` apart: 2 s. All brokers know a new topic by then."""
 
 
 class TopicPartition(NamedTuple):

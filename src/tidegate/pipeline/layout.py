@@ -19,7 +19,7 @@ PIPELINES, SENDS_ON, READS_AHEAD, LOOKS_IN_STEPS = 128, 256, 512, 1024
 OBSERVED = 2048
 """Of a request: nothing was done of what was decided. Of permits: they were not refused, though the API would."""
 BEFORE_RANGE = 4096
-"""Of a row before the range that is replayed: it is decided, for the state that it leaves, and not counted."""
+"""Flag of a row before the replayed range: the row is decided, because of the state that it leaves, but not counted."""
 
 # Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)

@@ -33,7 +33,7 @@ _AT_ONCE = 10  # lines between two yields, about half a millisecond
 _log = logging.getLogger(AUDIT_LOGGER)
 
 _NAMED = ("topic", "ACL")
-"""What is itself named; all others belong to what is named: a quota to an entity, a setting to a node or topic."""
+"""Kinds that have names of their own. Others belong to a named thing: a quota to an entity, a setting to a topic."""
 
 Action = Literal["create", "alter", "extend", "delete"]
 _PAST: Final = {"create": "created", "alter": "altered", "extend": "extended", "delete": "deleted"}

@@ -4,7 +4,7 @@
     >>> [(record.offset, record.key, record.value) for record in decode_batch(batch, read_header(batch))]
     [(0, None, b'one'), (1, b'k', b'two')]
 
-At most `MAX_UNPACKED_BYTES` of a batch are decompressed: whoever wrote it chooses what it expands to.
+At most `MAX_UNPACKED_BYTES` of a batch are decompressed: the producer chooses what a batch expands to.
 Follows: Kafka `DefaultRecord`, `DefaultRecordBatch` (KIP-98).
 """
 

@@ -26,7 +26,7 @@ _STEP_COLUMNS = (
 )
 
 PlanLimits = Mapping[tuple[str, str | None, str | None], Sequence[tuple[str, float]]]
-"""Of quota type, user and client id of an entity: the name of each plan and its limit per second."""
+"""Limits per second by plan name, for each entity by its quota type, user and client id."""
 
 
 def usage_section(history: History, plan_limits: PlanLimits) -> Section | None:

@@ -25,7 +25,7 @@ from tidegate.pipeline.prometheus.answers import (
 __all__ = ["Credential", "MetricsServer", "MetricsServerError", "basic_auth", "bearer_token", "checked_url"]
 
 TIMEOUT_S = 120.0
-"""How long an answer may take: the time that Prometheus itself gives a query by default."""
+"""Longest time of a read, in s: the default time limit of a query in Prometheus."""
 
 _URL_HINT = "write http://HOST:PORT, without /api/v1/... and what follows '?'"
 _SECRET_HINT = "the file must be readable, with nothing but the secret in it"

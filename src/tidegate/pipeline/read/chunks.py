@@ -57,7 +57,7 @@ class Chunk:
     size_bytes: int = 0
     """What it takes uncompressed."""
     rows: int = 0
-    """How many rows it has between `from_ms` and `to_ms`."""
+    """Return the number of rows between `from_ms` and `to_ms`."""
     from_ms: int | None = None
     """Rows before this time are left out; None: no limit."""
     to_ms: int | None = None

@@ -1,7 +1,7 @@
 """The ACLs of a cluster: loading, creating and deleting. All its nodes ask one `Authorizer`.
 
-A change is stored, then holds, then is written to the audit log, then answered: a piece at a time, so that nobody waits
-for a request that changes many. Each ACL has its own result, as in Kafka; between two pieces others may change ACLs.
+A change is stored, applied, written to the audit log, and answered, in this order and a piece at a time: a request that
+changes many ACLs delays no other. Each ACL has its own result, as in Kafka; between two pieces others may change ACLs.
 """
 
 import logging

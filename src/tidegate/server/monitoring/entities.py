@@ -47,7 +47,7 @@ MAX_ENTITIES = 500
 OTHERS = "<others>"
 """Stands for user and client id of the entities that are not listed. No user has it: names in tags are sanitised."""
 MAX_NAME_CHARS = 200
-"""Of a user or client id, which may have 32,767 bytes."""
+"""Most characters of a user or client id that are shown; Kafka allows 32,767 bytes."""
 UNITS = {
     QuotaType.PRODUCE: "bytes per second",
     QuotaType.FETCH: "bytes per second",
