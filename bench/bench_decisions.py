@@ -13,7 +13,7 @@ from bench_replay_floor import Way, measure
 from tidegate.pipeline.jobs.local import local_replay
 from tidegate.pipeline.jobs.replay import replay_job
 from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.session import RunningSpark, running_spark
+from tidegate.pipeline.spark.session import RunningSpark, running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
 
 PLANS = [bench_plan()]

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from tidegate.pipeline.jobs.replay import replay_job
 from tidegate.pipeline.read.ingest import UsageFiles, open_usage
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.spark.session import running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.usage.arrow import arrow_schema

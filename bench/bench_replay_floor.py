@@ -20,7 +20,7 @@ from tidegate.pipeline.jobs.spread import replay_blocks
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.packing import unpack
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.session import RunningSpark, running_spark
+from tidegate.pipeline.spark.session import RunningSpark, running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
 
 ONE = [bench_plan()]

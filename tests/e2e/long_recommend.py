@@ -11,7 +11,7 @@ from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuot
 from tests.e2e.plain_client import PlainClient
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
-from tidegate.pipeline.report.recommend_report import kafka_configs_text
+from tidegate.pipeline.proposals.notes import kafka_configs_text
 
 pytestmark = pytest.mark.java
 

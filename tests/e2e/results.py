@@ -19,7 +19,7 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.cli.main import main
-from tidegate.pipeline.output import MARKER
+from tidegate.pipeline.results.output import MARKER
 from tidegate.pipeline.rollup.parts import compile_usage_kernel
 from tidegate.pipeline.warm_up import OPEN, compile_replay_kernel
 
@@ -31,7 +31,7 @@ _WAIT_S = 120
 _FOR_EVER = """\
 import json, sys
 from tidegate.cli.main import main
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.spark.session import running_spark
 from contextlib import nullcontext
 master = sys.argv[2]
 with running_spark(app_name="tests", master=master, rows=0) if master else nullcontext():

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.in_slices import run_at_once
-from tidegate.pipeline.levels import FETCH_ANSWER_BYTES
+from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.quota import UNLIMITED, ClientQuotaCallback, QuotaType
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.sanitizer import sanitize

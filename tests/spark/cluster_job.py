@@ -10,7 +10,7 @@ from pathlib import Path
 from tidegate.pipeline.jobs.replay import replay_job
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.spark.session import running_spark
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.spark.session import running_spark
 
 
 @pytest.fixture(scope="session")

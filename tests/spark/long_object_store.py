@@ -12,10 +12,10 @@ from tests.spark.object_store import object_store
 from tidegate.pipeline.jobs.local import local_replay, local_usage
 from tidegate.pipeline.jobs.replay import replay_job
 from tidegate.pipeline.jobs.usage import usage_job
-from tidegate.pipeline.output import saved_table
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.results.output import saved_table
+from tidegate.pipeline.spark.session import running_spark
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.spark.session import running_spark
 
 
 def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):

@@ -13,16 +13,16 @@ from tests.replaying.node import RecordingNode
 from tests.replaying.plans import random_groups, random_smooth
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.findings import MOST_STEPS, wanted_entities
-from tidegate.pipeline.history import definitions_over_time
 from tidegate.pipeline.jobs.spread import replay_blocks, slices_of
 from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
+from tidegate.pipeline.page.findings import MOST_STEPS, wanted_entities
+from tidegate.pipeline.proposals.recommend import Wanted
 from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.timeline import timelines
-from tidegate.pipeline.recommend import Wanted
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.pipeline.rollup.history import definitions_over_time
 from tidegate.quota import QuotaRecord
 from tidegate.quota.admin.groups import Groups
 from tidegate.usage.arrow import arrow_schema

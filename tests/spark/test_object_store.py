@@ -17,9 +17,9 @@ from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError, UsageFilesError
 from tidegate.pipeline.jobs.local import local_replay, local_usage
-from tidegate.pipeline.output import MARKER, Results, opened_results, saved_table
 from tidegate.pipeline.read.ingest import is_imported, open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.results.output import MARKER, Results, opened_results, saved_table
 from tidegate.usage.files import HOUR_MS
 
 pytestmark = [

@@ -142,7 +142,7 @@ def opened(args: argparse.Namespace, *, with_before: bool = True) -> "AbstractCo
 @contextmanager
 def opened_for_tables(args: argparse.Namespace, *, with_before: bool = True) -> "Iterator[UsageFiles]":
     """Open the usage files as `opened` does; check that tables can be written to `--out`. Raises `TidegateError`."""
-    from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.results.output import check_output
 
     with opened(args, with_before=with_before) as files:
         if args.out is not None:
@@ -167,7 +167,7 @@ def running_jobs(
     """
     from tidegate.pipeline.jobs.spread import surveys_in_the_making
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
-    from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
 
     is_local, reason = where_and_why(master=args.master, rows=files.rows)

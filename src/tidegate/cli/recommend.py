@@ -16,7 +16,7 @@ from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.config.quotas_file import QuotasFile
-    from tidegate.pipeline.recommend import Wanted
+    from tidegate.pipeline.proposals.recommend import Wanted
 
 __all__ = ["add_parser", "run"]
 
@@ -149,13 +149,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--json excludes --as", hint="give either --json or --as")
     if args.prometheus:
         return _run_from_metrics(args)
-    from tidegate.pipeline.evidence import TooLittleDataError
-    from tidegate.pipeline.recommend import forecast_levels
+    from tidegate.pipeline.proposals.evidence import TooLittleDataError
+    from tidegate.pipeline.proposals.notes import recommend_notes
+    from tidegate.pipeline.proposals.recommend import forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.console import print_document
     from tidegate.pipeline.report.documents import recommend_document
     from tidegate.pipeline.report.notes import missing_notes
-    from tidegate.pipeline.report.recommend_report import recommend_notes
     from tidegate.pipeline.report.text import sentences
 
     wanted = _wanted(args)
@@ -180,12 +180,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_from_metrics(args: argparse.Namespace) -> int:
     """Propose quotas from metrics, and print them."""
-    from tidegate.pipeline.evidence import TooLittleDataError
     from tidegate.pipeline.prometheus.proposal import (
         metrics_document,
         metrics_notes,
         recommend_from_metrics,
     )
+    from tidegate.pipeline.proposals.evidence import TooLittleDataError
 
     wanted = _wanted(args)
     try:
@@ -202,7 +202,7 @@ def _run_from_metrics(args: argparse.Namespace) -> int:
 
 def _wanted(args: argparse.Namespace) -> "Wanted":
     """Return the options of a proposal. Raises `ConfigError`."""
-    from tidegate.pipeline.recommend import Wanted
+    from tidegate.pipeline.proposals.recommend import Wanted
 
     return Wanted(
         headroom=args.headroom,
@@ -215,7 +215,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
 
 def _print(args: argparse.Namespace, quotas: "QuotasFile", notes: Sequence[str]) -> None:
     """Print quotas in the format that the options name."""
-    from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
+    from tidegate.pipeline.proposals.notes import kafka_configs_text, quotas_text
 
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's

@@ -17,7 +17,7 @@ from tidegate.cli.job_options import (
 )
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.findings import Findings
+    from tidegate.pipeline.page.findings import Findings
 
 __all__ = ["add_parser", "run"]
 
@@ -83,7 +83,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
-    from tidegate.pipeline.findings import find_out
+    from tidegate.pipeline.page.findings import find_out
     from tidegate.pipeline.page.html import check_page, write_page
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans

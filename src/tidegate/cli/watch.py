@@ -198,7 +198,7 @@ def _run_here(
 def _run_on_spark(
     args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint", shows: "_Shows"
 ) -> int:
-    from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
     from tidegate.pipeline.watch.on_spark import watch_on_spark
 

@@ -9,7 +9,7 @@
 Traceback (most recent call last):
 tidegate.errors.ConfigError: a URI must not contain credentials, got 's3://...@bucket/usage'
 
-A `Uri` holds no secret, so it may be shown, logged and kept in results. `tidegate.pipeline.filesystems` lists
+A `Uri` holds no secret, so it may be shown, logged and kept in results. `tidegate.pipeline.read.filesystems` lists
 the filesystems.
 """
 

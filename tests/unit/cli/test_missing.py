@@ -11,7 +11,7 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.cli.main import main
-from tidegate.pipeline.output import MARKER
+from tidegate.pipeline.results.output import MARKER
 from tidegate.usage.arrow import arrow_schema
 
 REPLAY = ["replay", "--in-force"]

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from tidegate.cli.demo.traffic import CLIENTS, CONTROL, RATE_LIMITS, Traffic, run_traffic
 from tidegate.errors import ConfigError
-from tidegate.pipeline.java import require_java
 from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
@@ -23,7 +22,8 @@ from tidegate.pipeline.report.tables import Column, Table
 from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text, throttled_text
 from tidegate.pipeline.report.usage_report import usage_lines
 from tidegate.pipeline.schemas import CLIENT
-from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.spark.java import require_java
+from tidegate.pipeline.spark.session import running_spark
 from tidegate.pipeline.warm_up import kernel_in_the_making
 
 __all__ = [

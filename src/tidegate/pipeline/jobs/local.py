@@ -21,15 +21,6 @@ from rich.console import Console
 from rich.progress import track
 
 from tidegate.config.locations import Location
-from tidegate.pipeline.backlogs import backlogs_table, chunk_backlogs
-from tidegate.pipeline.evidence import chunk_windows, windows_in
-from tidegate.pipeline.history import (
-    Buckets,
-    WantedEntities,
-    chunk_entity_seconds,
-    entity_buckets,
-    quota_events,
-)
 from tidegate.pipeline.jobs.summaries import (
     LimitsSummary,
     ObedienceSummary,
@@ -39,21 +30,9 @@ from tidegate.pipeline.jobs.summaries import (
     replay_made_of,
     usage_tables,
 )
-from tidegate.pipeline.manifest import made_of
 from tidegate.pipeline.memory import give_back
-from tidegate.pipeline.obedience import (
-    chunk_obedience,
-    obedience_by_client_table,
-    obedience_by_software_table,
-)
-from tidegate.pipeline.output import STATE_TABLE, Results, opened_results
-from tidegate.pipeline.read.chunks import Bundle, bundled
-from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
-from tidegate.pipeline.read.steps import ControlEvents, events_together
-from tidegate.pipeline.read.survey import survey_chunk
-from tidegate.pipeline.read.timeline import callback_in
-from tidegate.pipeline.recommend import (
+from tidegate.pipeline.proposals.evidence import chunk_windows, windows_in
+from tidegate.pipeline.proposals.recommend import (
     Recommendation,
     Wanted,
     chunk_users,
@@ -61,6 +40,12 @@ from tidegate.pipeline.recommend import (
     level_of,
     recommend,
 )
+from tidegate.pipeline.read.chunks import Bundle, bundled
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
+from tidegate.pipeline.read.steps import ControlEvents, events_together
+from tidegate.pipeline.read.survey import survey_chunk
+from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
@@ -73,7 +58,24 @@ from tidegate.pipeline.replay.partition import (
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out, states_left
 from tidegate.pipeline.replay.unmatched import unmatched_entries
+from tidegate.pipeline.report.manifest import made_of
+from tidegate.pipeline.results.output import STATE_TABLE, Results, opened_results
+from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.rollup.backlogs import backlogs_table, chunk_backlogs
+from tidegate.pipeline.rollup.history import (
+    Buckets,
+    WantedEntities,
+    chunk_entity_seconds,
+    entity_buckets,
+    quota_events,
+)
+from tidegate.pipeline.rollup.obedience import (
+    chunk_obedience,
+    obedience_by_client_table,
+    obedience_by_software_table,
+)
 from tidegate.pipeline.rollup.parts import usage_parts
+from tidegate.pipeline.rollup.sums import by_entity_table, compact, entities_together, grouped, together
 from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
@@ -92,8 +94,6 @@ from tidegate.pipeline.schemas import (
     usage_parts_schema,
     usage_schema,
 )
-from tidegate.pipeline.sums import by_entity_table, compact, entities_together, grouped, together
-from tidegate.pipeline.table_rows import TableRows
 from tidegate.pipeline.warm_up import kernel_at_hand
 
 __all__ = [

@@ -13,10 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.locations import Location
-from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
-from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.evidence import chunk_windows, windows_in
 from tidegate.pipeline.jobs.spread import (
     EarlySurveys,
     Placed,
@@ -26,11 +23,8 @@ from tidegate.pipeline.jobs.spread import (
     spread_chunks,
 )
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, evidence_of, replay_made_of
-from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
-from tidegate.pipeline.progress import progress_of
-from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.read.timeline import callback_in
-from tidegate.pipeline.recommend import (
+from tidegate.pipeline.proposals.evidence import chunk_windows, windows_in
+from tidegate.pipeline.proposals.recommend import (
     Recommendation,
     Wanted,
     chunk_users,
@@ -38,6 +32,8 @@ from tidegate.pipeline.recommend import (
     level_of,
     recommend,
 )
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
@@ -45,6 +41,11 @@ from tidegate.pipeline.replay.partition import replay_peaks, replay_tallies, rep
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.task import Layout, states_left
 from tidegate.pipeline.replay.unmatched import unmatched_entries
+from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_table
+from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.rollup.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
+from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS as BACKLOG_KEYS
+from tidegate.pipeline.rollup.sums import by_entity_table
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     BACKLOGS,
@@ -56,9 +57,8 @@ from tidegate.pipeline.schemas import (
     REPLAY_STATE,
     REPLAY_WITH_DECISIONS,
 )
-from tidegate.pipeline.session import RunningSpark
-from tidegate.pipeline.sums import by_entity_table
-from tidegate.pipeline.table_rows import TableRows
+from tidegate.pipeline.spark.progress import progress_of
+from tidegate.pipeline.spark.session import RunningSpark
 
 __all__ = ["SparkReplays", "limits_job", "recommend_job", "replay_job", "saved_states"]
 

@@ -26,7 +26,7 @@ from tidegate.pipeline.replay.partition import Grouped, ReplayTask, chunk_rows, 
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out
 from tidegate.pipeline.schemas import BLOCKS, CHUNKS, NUMBERED_BUNDLES, WORK
-from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 
 __all__ = [

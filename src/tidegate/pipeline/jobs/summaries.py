@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.pipeline.evidence import Evidence, internal_names
-from tidegate.pipeline.manifest import made_of
+from tidegate.pipeline.proposals.evidence import Evidence, internal_names
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.report.manifest import made_of
 from tidegate.pipeline.schemas import CLIENT
 
 __all__ = [

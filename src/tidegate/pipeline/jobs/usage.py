@@ -12,7 +12,21 @@ from pyspark.sql.types import StructType
 
 from tidegate.config.locations import Location
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.history import (
+from tidegate.pipeline.jobs.spread import (
+    SLICES_PER_CORE,
+    coverage_on_spark,
+    done_on_spark,
+    grouped,
+    spread_chunks,
+)
+from tidegate.pipeline.jobs.summaries import ObedienceSummary, UsageSummary, usage_tables
+from tidegate.pipeline.read.chunks import chunk_row
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.missing import NodeChunk
+from tidegate.pipeline.read.steps import ControlEvents, events_together
+from tidegate.pipeline.report.manifest import made_of
+from tidegate.pipeline.results.output import opened_results
+from tidegate.pipeline.rollup.history import (
     BUCKET_SUMS,
     SECOND_KEYS,
     SECOND_SUMS,
@@ -22,28 +36,13 @@ from tidegate.pipeline.history import (
     quota_events,
     step_ms,
 )
-from tidegate.pipeline.jobs.spread import (
-    SLICES_PER_CORE,
-    coverage_on_spark,
-    done_on_spark,
-    grouped,
-    spread_chunks,
-)
-from tidegate.pipeline.jobs.summaries import ObedienceSummary, UsageSummary, usage_tables
-from tidegate.pipeline.manifest import made_of
-from tidegate.pipeline.obedience import (
+from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     CLIENT_SUMS,
     SOFTWARE_KEYS,
     SOFTWARE_SUMS,
     obedience_of_chunks,
 )
-from tidegate.pipeline.output import opened_results
-from tidegate.pipeline.progress import progress_of
-from tidegate.pipeline.read.chunks import chunk_row
-from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.read.missing import NodeChunk
-from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.rollup.parts import usage_parts_of_nodes
 from tidegate.pipeline.rollup.tables import minute_keys, put_together_batches
 from tidegate.pipeline.schemas import (
@@ -56,7 +55,8 @@ from tidegate.pipeline.schemas import (
     usage_parts_schema,
     usage_schema,
 )
-from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.spark.progress import progress_of
+from tidegate.pipeline.spark.session import RunningSpark
 
 __all__ = ["history_job", "obedience_job", "quota_events_job", "usage_job"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidegate.pipeline.history import Buckets
 from tidegate.pipeline.jobs.local import (
     local_history,
     local_limits,
@@ -21,10 +20,11 @@ from tidegate.pipeline.jobs.replay import limits_job, recommend_job, replay_job
 from tidegate.pipeline.jobs.spread import EarlySurveys
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ObedienceSummary, ReplaySummary, UsageSummary
 from tidegate.pipeline.jobs.usage import history_job, obedience_job, quota_events_job, usage_job
+from tidegate.pipeline.proposals.recommend import Recommendation
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.steps import ControlEvents
-from tidegate.pipeline.recommend import Recommendation
-from tidegate.pipeline.session import RunningSpark, is_submitted
+from tidegate.pipeline.rollup.history import Buckets
+from tidegate.pipeline.spark.session import RunningSpark, is_submitted
 
 __all__ = ["LOCAL_ROWS", "Jobs", "jobs_here", "jobs_on_spark", "where_and_why"]
 

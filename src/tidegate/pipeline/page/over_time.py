@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidegate.pipeline.history import EntityUse, History
 from tidegate.pipeline.page.charts import WAIT_CLASSES, Strip, UsedStep, limit_chart, strip_chart
 from tidegate.pipeline.page.html import Chart, Section
 from tidegate.pipeline.report.names import BYTE_QUOTAS, quota_text
 from tidegate.pipeline.report.replay_report import bound_text
 from tidegate.pipeline.report.tables import Column, Table
 from tidegate.pipeline.report.text import duration_text, time_text
+from tidegate.pipeline.rollup.history import EntityUse, History
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["PlanLimits", "per_second", "throttles_section", "usage_section"]

@@ -10,11 +10,12 @@ from itertools import chain
 from typing import Any
 
 from tidegate.config.quotas_file import QuotaEntry
-from tidegate.pipeline.findings import Findings
 from tidegate.pipeline.page.charts import Bar, bar_chart
+from tidegate.pipeline.page.findings import Findings
 from tidegate.pipeline.page.html import Chart, Section
 from tidegate.pipeline.page.over_time import per_second, throttles_section, usage_section
-from tidegate.pipeline.recommend import LEAST, Recommendation, Wanted, is_touched
+from tidegate.pipeline.proposals.notes import recommend_notes
+from tidegate.pipeline.proposals.recommend import LEAST, Recommendation, Wanted, is_touched
 from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES, Plan
 from tidegate.pipeline.report.compared import as_recorded, is_judged
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
@@ -32,8 +33,8 @@ from tidegate.pipeline.report.obedience_report import (
     was_told_to_wait,
     worst_first,
 )
-from tidegate.pipeline.report.recommend_report import recommend_notes
 from tidegate.pipeline.report.replay_report import MEASURES, limit_of_row
+from tidegate.pipeline.report.rounding import given_text
 from tidegate.pipeline.report.tables import Column, Row, Table
 from tidegate.pipeline.report.text import (
     NOTHING,
@@ -45,7 +46,6 @@ from tidegate.pipeline.report.text import (
     time_text,
 )
 from tidegate.pipeline.report.usage_report import USAGE
-from tidegate.pipeline.rounding import given_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["report_facts", "report_sections"]

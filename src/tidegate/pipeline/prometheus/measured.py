@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.evidence import ENOUGH_WINDOWS, WINDOW_MS
 from tidegate.pipeline.prometheus.answers import Series, read_answer_file
 from tidegate.pipeline.prometheus.server import MetricsServer
 from tidegate.pipeline.prometheus.spellings import KNOWN_NAMES, Client, Spelling, Spellings, is_mangled
+from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["Measured", "NoMetricsError", "measured_from_files", "measured_from_server"]

@@ -1,4 +1,4 @@
-"""Quotas out of metrics, with the rules of `tidegate.pipeline.recommend`, and the notes on them.
+"""Quotas out of metrics, with the rules of `tidegate.pipeline.proposals.recommend`, and the notes on them.
 
 Kafka compares `byte-rate` and `request-time` with a quota, so the largest value is what a client needs. A mutation
 quota is a token bucket, and `mutation-rate` a mean over up to a minute: the bucket of the limit that is proposed holds
@@ -17,15 +17,15 @@ from typing import Any
 
 from tidegate.config.quotas_file import QuotasFile, dump_quotas_file, parse_quotas_file
 from tidegate.config.windows import Windows
-from tidegate.pipeline.evidence import ENOUGH_WINDOWS, WINDOW_MS, TooLittleDataError, is_internal
-from tidegate.pipeline.levels import QUOTA_TYPES
 from tidegate.pipeline.prometheus.measured import Measured
 from tidegate.pipeline.prometheus.spellings import Client
-from tidegate.pipeline.recommend import NothingToRecommendError, Row, Wanted, propose
+from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS, TooLittleDataError, is_internal
+from tidegate.pipeline.proposals.notes import DOCUMENT_FORMAT, proposal_fields
+from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Row, Wanted, propose
+from tidegate.pipeline.replay.levels import QUOTA_TYPES
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
-from tidegate.pipeline.report.recommend_report import DOCUMENT_FORMAT, proposal_fields
+from tidegate.pipeline.report.rounding import given_text
 from tidegate.pipeline.report.text import duration_text, things_text, time_text
-from tidegate.pipeline.rounding import given_text
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.window import REGISTRY_WINDOW
 

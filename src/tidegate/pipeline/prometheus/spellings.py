@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tidegate.config.fields import Fields
 from tidegate.config.plain_yaml import Node, TableNode, read_config_text, read_plain_yaml
-from tidegate.pipeline.levels import QUOTA_TYPES
+from tidegate.pipeline.replay.levels import QUOTA_TYPES
 from tidegate.quota.admin.sanitizer import SanitizeError, desanitize
 from tidegate.quota.managers.quota_type import QuotaType
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
-from tidegate.pipeline.filesystems import opened_parquet, reason_of
+from tidegate.pipeline.read.filesystems import opened_parquet, reason_of
 from tidegate.usage.arrow import file_refusal, whole_table
 
 __all__ = [

@@ -21,8 +21,8 @@ from pyarrow import fs
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
-from tidegate.pipeline.filesystems import opened_parquet, place_of
 from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between
+from tidegate.pipeline.read.filesystems import opened_parquet, place_of
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed

@@ -21,7 +21,7 @@ from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST
-from tidegate.pipeline.levels import ENTITIES_BY, smallest_limit
+from tidegate.pipeline.replay.levels import ENTITIES_BY, smallest_limit
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, Rung, between
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags

@@ -16,7 +16,6 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidegate.pipeline.by_date import DatedParts
 from tidegate.pipeline.layout import (
     BEFORE_RANGE,
     BYTE_MS,
@@ -44,6 +43,7 @@ from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
 from tidegate.pipeline.replay.state.lookup import SharedWanted
+from tidegate.pipeline.results.by_date import DatedParts
 from tidegate.pipeline.schemas import (
     BLOCKS,
     LIMITS_BY_NODE,

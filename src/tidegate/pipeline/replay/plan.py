@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from tidegate.config.quotas_file import QuotaEntry, QuotaGroup, QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
-from tidegate.pipeline.levels import QUOTA_TYPES
 from tidegate.pipeline.read.answers import Answer
+from tidegate.pipeline.replay.levels import QUOTA_TYPES
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.admin.groups import GROUP_TAG, Groups

@@ -18,9 +18,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
+from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.rollup.sums import compact_column, key_numbers
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
-from tidegate.pipeline.sums import compact_column, key_numbers
-from tidegate.pipeline.table_rows import TableRows
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [

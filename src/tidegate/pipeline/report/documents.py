@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tidegate.config.locations import Location
-from tidegate.pipeline.manifest import MOST_LISTED
+from tidegate.pipeline.proposals.notes import DOCUMENT_FORMAT, proposal_fields
+from tidegate.pipeline.proposals.recommend import Recommendation, Wanted, is_touched
 from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.recommend import Recommendation, Wanted, is_touched
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import (
@@ -22,8 +22,8 @@ from tidegate.pipeline.report.compared import (
     is_judged,
 )
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
+from tidegate.pipeline.report.manifest import MOST_LISTED
 from tidegate.pipeline.report.obedience_report import obedience_json
-from tidegate.pipeline.report.recommend_report import DOCUMENT_FORMAT, proposal_fields
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [

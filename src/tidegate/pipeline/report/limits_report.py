@@ -6,9 +6,9 @@ from typing import Any
 
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
 from tidegate.pipeline.report.notes import callback_note
+from tidegate.pipeline.report.rounding import limit_text
 from tidegate.pipeline.report.tables import Column, Row, Table
 from tidegate.pipeline.report.text import count_text, things_text
-from tidegate.pipeline.rounding import limit_text
 
 __all__ = ["ESTIMATED", "default_limits", "largest_limits", "limits_notes", "limits_table", "was_throttled"]
 

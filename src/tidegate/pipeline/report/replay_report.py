@@ -21,6 +21,7 @@ from tidegate.pipeline.report.compared import (
 )
 from tidegate.pipeline.report.names import BYTE_QUOTAS, QUOTA_NAMES, entity_parts_of, fitted_entity, name_text
 from tidegate.pipeline.report.notes import range_text
+from tidegate.pipeline.report.rounding import exact_text, limit_text
 from tidegate.pipeline.report.tables import Cells, Column, side_by_side
 from tidegate.pipeline.report.text import (
     NOTHING,
@@ -32,7 +33,6 @@ from tidegate.pipeline.report.text import (
     things_text,
     time_text,
 )
-from tidegate.pipeline.rounding import exact_text, limit_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["MEASURES", "bound_text", "limit_of_row", "replay_lines"]

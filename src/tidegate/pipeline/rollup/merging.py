@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.rollup.kernel import MEASURES
 from tidegate.pipeline.rollup.percentiles import BUCKETS
+from tidegate.pipeline.rollup.sums import compact, decoded, key_numbers, name_numbers, pieces, together
 from tidegate.pipeline.schemas import USAGE_PEAKS, USAGE_SUMS
-from tidegate.pipeline.sums import compact, decoded, key_numbers, name_numbers, pieces, together
 
 __all__ = ["COUNTS", "TIMES", "Parts", "list_columns", "merged", "plain_counts"]
 

@@ -25,8 +25,8 @@ from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.kernel import MEASURES, SENSORS, Marks, Sensors, UsageRows, usage_kernel
 from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
 from tidegate.pipeline.rollup.percentiles import BUCKETS
+from tidegate.pipeline.rollup.sums import decoded
 from tidegate.pipeline.schemas import CLIENT, EVENTS, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
-from tidegate.pipeline.sums import decoded
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 

@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 
 from tidegate.pipeline.rollup.merging import merged, plain_counts
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
+from tidegate.pipeline.rollup.sums import compact
 from tidegate.pipeline.schemas import USAGE_MEASURES, usage_parts_schema
-from tidegate.pipeline.sums import compact
 
 __all__ = ["minute_keys", "put_together", "put_together_batches"]
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, Piece
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState, dumped, loaded
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances, read_table, table_bytes

@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.pipeline.replay.outcome import TOGETHER
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
+from tidegate.pipeline.rollup.sums import by_entity_table, grouped
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
-from tidegate.pipeline.sums import by_entity_table, grouped
 from tidegate.pipeline.watch.arrivals import LateFile
 from tidegate.pipeline.watch.node import MAX_MISSING, Advance, read_table, table_bytes
 from tidegate.quota.measure.throttle import UNLIMITED

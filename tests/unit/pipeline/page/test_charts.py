@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from tidegate.pipeline.findings import MOST_STEPS
 from tidegate.pipeline.page.charts import Bar, Strip, UsedStep, bar_chart, limit_chart, strip_chart
+from tidegate.pipeline.page.findings import MOST_STEPS
 
 _MAX_POINTS = 2000
 

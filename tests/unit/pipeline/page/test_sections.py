@@ -8,8 +8,8 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.findings import find_out
 from tidegate.pipeline.jobs.where import jobs_here
+from tidegate.pipeline.page.findings import find_out
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.read.ingest import open_usage

@@ -9,7 +9,7 @@ from tidegate.api_keys import FETCH
 from tidegate.callbacks.own_rules import OwnRules
 from tidegate.config.windows import Windows
 from tidegate.pipeline import layout
-from tidegate.pipeline.levels import FETCH_ANSWER_BYTES
+from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow

@@ -6,7 +6,6 @@ import math
 import pytest
 from tests.unit.pipeline.report.rows import HOSTILE, outcome
 
-from tidegate.pipeline.manifest import MOST_LISTED
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
@@ -18,6 +17,7 @@ from tidegate.pipeline.report.documents import (
     replay_document,
     usage_document,
 )
+from tidegate.pipeline.report.manifest import MOST_LISTED
 
 
 def _document(rows, *, top=100, unmatched=()):

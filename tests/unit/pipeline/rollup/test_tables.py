@@ -21,10 +21,10 @@ from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
+from tidegate.pipeline.rollup.sums import compact, together
 from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import CLIENT as CLIENT_KEYS
 from tidegate.pipeline.schemas import USAGE_MEASURES, usage_by_minute_schema, usage_schema
-from tidegate.pipeline.sums import compact, together
 from tidegate.quota import QuotaRecord
 from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.usage.arrow import arrow_schema

@@ -28,9 +28,9 @@ from tidegate.pipeline.layout import (
     Int64s,
     Rows,
 )
-from tidegate.pipeline.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.read.answers import Answer, Answers
 from tidegate.pipeline.replay.kernel.open_loop import wanted_kernel
+from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.plan import (
     INDEX_BY_KEY,

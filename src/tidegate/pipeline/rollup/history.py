@@ -21,7 +21,7 @@ from tidegate.pipeline.read.survey import control_of
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
-from tidegate.pipeline.sums import grouped
+from tidegate.pipeline.rollup.sums import grouped
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 

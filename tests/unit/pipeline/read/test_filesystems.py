@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.config.locations import location
 from tidegate.pipeline.errors import FilesystemError
-from tidegate.pipeline.filesystems import hint_of, place_of
+from tidegate.pipeline.read.filesystems import hint_of, place_of
 
 _NO_HADOOP = "needs Hadoop's libhdfs and Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, or use webhdfs://"
 _NO_FSSPEC = "needs fsspec, and a library that fsspec names; install it, also for executors"

@@ -6,7 +6,13 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.evidence import WINDOW_MS, chunk_windows, internal_names, is_internal, windows_in
+from tidegate.pipeline.proposals.evidence import (
+    WINDOW_MS,
+    chunk_windows,
+    internal_names,
+    is_internal,
+    windows_in,
+)
 from tidegate.pipeline.read.ingest import open_usage
 
 

@@ -26,9 +26,9 @@ from rich.console import Console
 
 import tidegate
 from tidegate.child_python import SAFE_PATH_VARIABLE, environment_variable, safe_path
-from tidegate.pipeline.class_archive import ClassArchive
 from tidegate.pipeline.errors import JobError, start_error
-from tidegate.pipeline.java import require_java
+from tidegate.pipeline.spark.class_archive import ClassArchive
+from tidegate.pipeline.spark.java import require_java
 
 __all__ = [
     "ARROW_BATCH_BYTES",

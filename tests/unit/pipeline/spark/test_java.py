@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.pipeline.errors import MissingJavaError
-from tidegate.pipeline.java import java_major, require_java
+from tidegate.pipeline.spark.java import java_major, require_java
 
 
 def _java(tmp_path, answer):

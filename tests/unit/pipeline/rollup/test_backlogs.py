@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from tests.replaying.files import write_events
 
-from tidegate.pipeline.backlogs import backlogs_table, chunk_backlogs
 from tidegate.pipeline.read.ingest import list_chunks
+from tidegate.pipeline.rollup.backlogs import backlogs_table, chunk_backlogs
 from tidegate.pipeline.schemas import BACKLOGS
 from tidegate.usage.files import list_files
 

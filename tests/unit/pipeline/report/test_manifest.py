@@ -11,11 +11,11 @@ from tests.replaying.node import RecordingNode
 from tidegate import __version__
 from tidegate.cli.main import main
 from tidegate.config.locations import location
-from tidegate.pipeline.manifest import MOST_LISTED, made_of
-from tidegate.pipeline.output import MARKER
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.carried import End
+from tidegate.pipeline.report.manifest import MOST_LISTED, made_of
+from tidegate.pipeline.results.output import MARKER
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from tidegate.config.locations import Location, Uri, location
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.filesystems import place_of
+from tidegate.pipeline.read.filesystems import place_of
 
 __all__ = ["DAY_MS", "MOST_FILES", "DatedParts", "DatedWriter", "name_of_task", "opened_below"]
 

@@ -5,16 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.pipeline.evidence import TooLittleDataError
-from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
 from tidegate.pipeline.jobs.summaries import UsageSummary
 from tidegate.pipeline.jobs.where import Jobs
+from tidegate.pipeline.proposals.evidence import TooLittleDataError
+from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Recommendation, Wanted
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.timeline import callback_in, timelines
-from tidegate.pipeline.recommend import NothingToRecommendError, Recommendation, Wanted
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.rollup.history import (
+    Entity,
+    History,
+    WantedEntities,
+    definitions_over_time,
+    history_of,
+)
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "find_out", "wanted_entities"]

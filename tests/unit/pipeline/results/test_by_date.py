@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.pipeline.by_date import DAY_MS, DatedWriter
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.results.by_date import DAY_MS, DatedWriter
 
 SCHEMA = pa.schema([("seq", pa.int64()), ("ts_ms", pa.int64()), ("user", pa.string())])
 

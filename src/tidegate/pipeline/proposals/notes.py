@@ -13,14 +13,14 @@ from typing import Any
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile, dump_quotas_file
 from tidegate.errors import ConfigError
-from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
-from tidegate.pipeline.levels import ENTITIES_BY, QUOTA_TYPES
-from tidegate.pipeline.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
+from tidegate.pipeline.proposals.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
+from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
+from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.notes import callback_note, range_text
+from tidegate.pipeline.report.rounding import given_text
 from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text, things_text
-from tidegate.pipeline.rounding import given_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -256,7 +256,9 @@ def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs
 
 
 def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
-    from tidegate.pipeline.backlogs import STEP_MS  # loads arrays, which a proposal from metrics does without
+    from tidegate.pipeline.rollup.backlogs import (
+        STEP_MS,  # loads arrays, which a proposal from metrics does without
+    )
 
     seconds = (row["last_ms"] + STEP_MS - row["first_ms"]) / 1000
     grown = row["fetched_bytes"] + row["last_lag_bytes"] - row["first_lag_bytes"]

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.by_date import DAY_MS, DatedParts
 from tidegate.pipeline.errors import OutputError
-from tidegate.pipeline.output import MARKER, check_output, opened_results, saved_table
+from tidegate.pipeline.results.by_date import DAY_MS, DatedParts
+from tidegate.pipeline.results.output import MARKER, check_output, opened_results, saved_table
 
 DATED = pa.schema([("ts_ms", pa.int64())])
 
@@ -213,7 +213,9 @@ def _killed_at_every_line(directory, then):
     found = {}
 
     def trace(frame, event, _):
-        if not frame.f_code.co_filename.endswith(("pipeline/output.py", "shutil.py", "usage/directory.py")):
+        if not frame.f_code.co_filename.endswith(
+            ("pipeline/results/output.py", "shutil.py", "usage/directory.py")
+        ):
             return None
         if event == "line" and not copying:
             copying.append(True)

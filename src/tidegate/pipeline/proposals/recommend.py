@@ -25,12 +25,18 @@ from tidegate.config.quotas_file import (
 from tidegate.config.values import checked_entity
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
-from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Evidence, Name, TooLittleDataError
-from tidegate.pipeline.levels import ENTITIES_BY, QUOTA_TYPES, smallest_limit
+from tidegate.pipeline.proposals.evidence import (
+    ENOUGH_REQUESTS,
+    ENOUGH_WINDOWS,
+    Evidence,
+    Name,
+    TooLittleDataError,
+)
+from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES, smallest_limit
 from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
+from tidegate.pipeline.report.rounding import chosen_up, given_text, needed_text, rounded_down
 from tidegate.pipeline.report.text import count_text, things_text
-from tidegate.pipeline.rounding import chosen_up, given_text, needed_text, rounded_down
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, chunk_of_row, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES, numbers_of
+from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.schemas import EARLY_BUCKETS
-from tidegate.pipeline.sums import grouped
 
 __all__ = ["CLIENT_KEYS", "CLIENT_SUMS", "SOFTWARE_KEYS", "SOFTWARE_SUMS", "chunk_obedience",
            "obedience_by_client_table", "obedience_by_software_table", "obedience_of_chunks"]  # fmt: skip

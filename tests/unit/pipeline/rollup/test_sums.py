@@ -6,8 +6,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.replay.outcome import ENTITY_KEYS
+from tidegate.pipeline.rollup.sums import by_entity_table, compact, entities_together
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT, REPLAY_BY_ENTITY
-from tidegate.pipeline.sums import by_entity_table, compact, entities_together
 
 _SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT)
 

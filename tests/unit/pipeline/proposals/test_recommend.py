@@ -6,8 +6,8 @@ import pytest
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
-from tidegate.pipeline.backlogs import STEP_MS
-from tidegate.pipeline.recommend import (
+from tidegate.pipeline.proposals.notes import hidden_notes, skew_notes, starved_notes
+from tidegate.pipeline.proposals.recommend import (
     LEAST,
     BudgetError,
     NothingToRecommendError,
@@ -15,8 +15,8 @@ from tidegate.pipeline.recommend import (
     level_of,
     propose,
 )
-from tidegate.pipeline.report.recommend_report import hidden_notes, skew_notes, starved_notes
-from tidegate.pipeline.rounding import chosen_up
+from tidegate.pipeline.report.rounding import chosen_up
+from tidegate.pipeline.rollup.backlogs import STEP_MS
 from tidegate.quota import QuotaType
 
 _MB = 1_000_000.0

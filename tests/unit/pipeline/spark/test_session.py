@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.pipeline.session import spark_settings
+from tidegate.pipeline.spark.session import spark_settings
 
 
 def _settings(monkeypatch, *, master=None, rows=10**9, **environ):

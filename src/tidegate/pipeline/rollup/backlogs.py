@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.columns import numbers_of
-from tidegate.pipeline.sums import grouped
+from tidegate.pipeline.rollup.sums import grouped
 
 __all__ = [
     "BY_CONNECTION",

@@ -41,9 +41,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.pipeline.by_date import DatedParts, DatedWriter, name_of_task, opened_below
 from tidegate.pipeline.errors import OutputError
-from tidegate.pipeline.filesystems import opened_parquet, place_of
+from tidegate.pipeline.read.filesystems import opened_parquet, place_of
+from tidegate.pipeline.results.by_date import DatedParts, DatedWriter, name_of_task, opened_below
 from tidegate.usage.directory import lock_file, make_private_directory, sync_directory
 
 __all__ = [
