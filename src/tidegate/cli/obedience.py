@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
-    from tidegate.pipeline.report.documents import json_text, obedience_document
+    from tidegate.pipeline.report.documents import obedience_document
+    from tidegate.pipeline.report.json_text import json_text
     from tidegate.pipeline.report.obedience_report import (
         obedience_notes,
         obedience_table,

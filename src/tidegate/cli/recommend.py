@@ -150,11 +150,10 @@ def run(args: argparse.Namespace) -> int:
     if args.prometheus:
         return _run_from_metrics(args)
     from tidegate.pipeline.proposals.evidence import TooLittleDataError
-    from tidegate.pipeline.proposals.notes import recommend_notes
+    from tidegate.pipeline.proposals.notes import recommend_document, recommend_notes
     from tidegate.pipeline.proposals.recommend import forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.console import print_document
-    from tidegate.pipeline.report.documents import recommend_document
     from tidegate.pipeline.report.notes import missing_notes
     from tidegate.pipeline.report.text import sentences
 

@@ -320,7 +320,8 @@ class _Shows:
             print(line, flush=True)
 
     def _print_document(self, totals: "Totals") -> None:
-        from tidegate.pipeline.report.documents import json_text, watch_document
+        from tidegate.pipeline.report.documents import watch_document
+        from tidegate.pipeline.report.json_text import json_text
 
         parts = {"window": totals.in_window(), "in_all": totals.in_all()}
         document = watch_document(

@@ -20,9 +20,10 @@ from tidegate.config.windows import Windows
 from tidegate.pipeline.prometheus.measured import Measured
 from tidegate.pipeline.prometheus.spellings import Client
 from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS, TooLittleDataError, is_internal
-from tidegate.pipeline.proposals.notes import DOCUMENT_FORMAT, proposal_fields
+from tidegate.pipeline.proposals.notes import proposal_fields
 from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Row, Wanted, propose
 from tidegate.pipeline.replay.levels import QUOTA_TYPES
+from tidegate.pipeline.report.json_text import document_start
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.rounding import given_text
 from tidegate.pipeline.report.text import duration_text, things_text, time_text
@@ -179,10 +180,7 @@ def metrics_document(found: MetricsProposal, wanted: Wanted) -> dict[str, Any]:
     """Return the proposal as a JSON document, with the keys of one from a usage record where they exist."""
     measured = found.measured
     return {
-        "format": DOCUMENT_FORMAT,
-        "command": "recommend",
-        "events": None,
-        "tables": None,
+        **document_start("recommend", None, None),
         **proposal_fields(found.by, found.quotas, wanted),
         "forecast": None,
         "metrics": {

@@ -16,6 +16,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.proposals.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
 from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
+from tidegate.pipeline.report.json_text import document_start
 from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
 from tidegate.pipeline.report.notes import callback_note, range_text
@@ -25,21 +26,29 @@ from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
-    "DOCUMENT_FORMAT",
     "hidden_notes",
     "kafka_configs_text",
     "proposal_fields",
     "quotas_text",
+    "recommend_document",
     "recommend_notes",
     "skew_notes",
     "starved_notes",
 ]
 
-DOCUMENT_FORMAT = 1
-"""Format version of JSON documents (docs/results.md)."""
-
 _WIDTH = 80  # columns
 _LONGEST_REASON = 1000  # characters
+_FORECAST = (
+    "quota_type",
+    "entity_user",
+    "entity_client_id",
+    "requests",
+    "throttled_requests",
+    "throttle_ms",
+    "longest_throttle_ms",
+    "rejected_mutations",
+    "capped_fetches",
+)
 _ENTITY_TYPES = {"user": "users", "client-id": "clients"}
 _FEW = 3  # lines on one type of quota
 _LINES = 10  # entities that a note lists
@@ -65,6 +74,26 @@ def proposal_fields(by: str, quotas: QuotasFile, wanted: Wanted) -> dict[str, An
             for entry in quotas.entries
         ],
     }
+
+
+def recommend_document(
+    found: Recommendation, wanted: Wanted, *, notes: Sequence[str], events: int
+) -> dict[str, Any]:
+    """Return the proposal of `tidegate recommend` as a JSON document. notes: the comments of its quotas file."""
+    return {
+        **document_start("recommend", events, None),
+        **proposal_fields(found.by, found.quotas, wanted),
+        "forecast": [
+            {name: row[name] for name in _FORECAST}
+            for row in sorted(found.outcomes, key=lambda row: (-row["throttle_ms"], _sort_key(row)))
+            if is_touched(row)
+        ],
+        "notes": list(notes),
+    }
+
+
+def _sort_key(row: Row) -> str:
+    return repr((row["quota_type"], row["entity_user"], row["entity_client_id"]))
 
 
 def kafka_configs_text(quotas: QuotasFile, notes: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from tidegate.config.locations import Location
 from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.report.documents import json_text, missing_document
+from tidegate.pipeline.report.documents import missing_document
+from tidegate.pipeline.report.json_text import json_text
 from tidegate.pipeline.report.notes import missing_notes
 from tidegate.pipeline.report.tables import Table, table_lines
 from tidegate.pipeline.report.text import things_text

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from tidegate.config.locations import Location
-from tidegate.pipeline.proposals.notes import DOCUMENT_FORMAT, proposal_fields
-from tidegate.pipeline.proposals.recommend import Recommendation, Wanted, is_touched
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
@@ -21,17 +19,16 @@ from tidegate.pipeline.report.compared import (
     delayed_amount,
     is_judged,
 )
+from tidegate.pipeline.report.json_text import DOCUMENT_FORMAT, document_start
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.manifest import MOST_LISTED
 from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
-    "json_text",
     "limits_document",
     "missing_document",
     "obedience_document",
-    "recommend_document",
     "replay_document",
     "usage_document",
     "watch_document",
@@ -46,29 +43,16 @@ _UNITS = {
 }
 """The names of `amount` and `bound` by quota type, with their units."""
 _LIMITED = ("quota_type", "entity_user", "entity_client_id")
-_FORECAST = (
-    "requests",
-    "throttled_requests",
-    "throttle_ms",
-    "longest_throttle_ms",
-    "rejected_mutations",
-    "capped_fetches",
-)
 _ENTITY = ("plan", *_LIMITED, "entity_tags")
 
 Row = Mapping[str, Any]
-
-
-def json_text(document: Mapping[str, Any]) -> str:
-    """Return the document in one line of ASCII, so that no name can write to the terminal."""
-    return json.dumps(document, allow_nan=False)
 
 
 def usage_document(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Location | None
 ) -> dict[str, Any]:
     """Return the results of `tidegate usage`. rows: columns `usage_schema(by)`, the first of `groups` in all."""
-    begin = _begin("usage", events, out)
+    begin = document_start("usage", events, out)
     return {**begin, "by": list(by), "groups_in_all": groups, "groups": list(rows)}
 
 
@@ -79,30 +63,9 @@ def obedience_document(
 
     rows and events are None if they are unknown.
     """
-    begin = _begin("obedience", events, out) | {"known": rows is not None}
+    begin = document_start("obedience", events, out) | {"known": rows is not None}
     found = rows or []
     return {**begin, "libraries_in_all": len(found), "libraries": obedience_json(found[:top])}
-
-
-def recommend_document(
-    found: Recommendation, wanted: Wanted, *, notes: Sequence[str], events: int
-) -> dict[str, Any]:
-    """Return the proposal of `tidegate recommend`. notes: the comments of its quotas file."""
-    return {
-        **_begin("recommend", events, None),
-        **proposal_fields(found.by, found.quotas, wanted),
-        "forecast": [
-            {
-                "quota_type": row["quota_type"],
-                "entity_user": row["entity_user"],
-                "entity_client_id": row["entity_client_id"],
-                **{name: row[name] for name in _FORECAST},
-            }
-            for row in sorted(found.outcomes, key=lambda row: (-row["throttle_ms"], repr(_limited(row))))
-            if is_touched(row)
-        ],
-        "notes": list(notes),
-    }
 
 
 def limits_document(
@@ -124,7 +87,7 @@ def limits_document(
     for node in nodes:
         on_nodes[_limited(node)].append(node)
     return {
-        **_begin("limits", events, out),
+        **document_start("limits", events, out),
         "tolerated": dict(tolerated),
         "entities_in_all": len(rows),
         "entities": [
@@ -154,7 +117,7 @@ def replay_document(
 ) -> dict[str, Any]:
     """Return the results of `tidegate replay`. found: as `compared`, of which the first `top` are taken."""
     return {
-        **_begin("replay", events, out),
+        **document_start("replay", events, out),
         "plans": _plans(plans),
         **_entities(plans, found, top=top),
         "unmatched": _unmatched(unmatched),
@@ -242,16 +205,6 @@ def missing_document(missing: Sequence[Missing]) -> dict[str, Any]:
     """Return the missing rows as a part of a document: the first places, and their number."""
     listed = [asdict(place) for place in missing[:MOST_LISTED]]
     return {"missing_in_all": len(missing), "missing": listed}
-
-
-def _begin(command: str, events: int | None, out: Location | None) -> dict[str, Any]:
-    """Return the first fields of every document."""
-    return {
-        "format": DOCUMENT_FORMAT,
-        "command": command,
-        "events": events,
-        "tables": None if out is None else str(out),
-    }
 
 
 def _value(value: Any) -> Any:

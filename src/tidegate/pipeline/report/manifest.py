@@ -1,4 +1,4 @@
-"""The sources of results, as their manifest lists them (`output`): of bounded size for any record.
+"""The sources of results, as their manifest lists them (`results.output`): of bounded size for any record.
 
 The manifest holds no secrets: a URI has no credentials (decision 0072). It names no client.
 """

@@ -15,7 +15,7 @@ complete run; tables and marker are links through that link:
 Only its owner can read `.tidegate`, because it contains names of clients. Object stores have no links: there the
 marker, written last and in one piece, names the directory of the run and every file in it (decision 0072).
 
-The marker is also the manifest: it names the files of each table and the sources of the results (`manifest`).
+The marker is also the manifest: it names the files of each table and the sources of the results (`report.manifest`).
 """
 
 import contextlib

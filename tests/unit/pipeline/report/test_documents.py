@@ -11,12 +11,12 @@ from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import compared
 from tidegate.pipeline.report.documents import (
-    json_text,
     limits_document,
     missing_document,
     replay_document,
     usage_document,
 )
+from tidegate.pipeline.report.json_text import json_text
 from tidegate.pipeline.report.manifest import MOST_LISTED
 
 
