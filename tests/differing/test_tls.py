@@ -16,7 +16,7 @@ from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
 from tests.e2e.broker import Broker
 from tests.e2e.tls_broker import Certificates
 from tests.server.connection.openssl import OpenSslClient
-from tests.server.listening.certificates import identity
+from tests.unit.tls.certificates import identity
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.wire import encode_request

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.broker import Broker
-from tests.server.listening.certificates import Identity, identity
+from tests.unit.tls.certificates import Identity, identity
 
 __all__ = ["LISTENERS", "Certificates", "TlsBroker", "user_of"]
 

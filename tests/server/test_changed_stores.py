@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
-from tests.server.listening.certificates import DER, Identity, identity
 from tests.server.test_dynamic_settings import alter as alter_resource
 from tests.server.whole_node import WholeNode, whole_node
+from tests.unit.tls.certificates import DER, Identity, identity
 
 from tidegate.server.settings.dynamic_settings import SET
 

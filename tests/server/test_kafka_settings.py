@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.server.listening.certificates import identity
+from tests.unit.tls.certificates import identity
 
 from tidegate.config.properties import parse_properties
 from tidegate.errors import ConfigError

@@ -191,7 +191,7 @@ def _login(texts: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _tls(texts: Mapping[str, str]) -> ssl.SSLContext:
-    from tidegate.server.listening.tls_config import client_context  # imports cryptography: 40 ms
+    from tidegate.tls.contexts import client_context  # imports cryptography: 40 ms
 
     return client_context(texts)
 

@@ -12,8 +12,8 @@ from tests.batches import build_batch
 from tests.server.authentication.login_client import LoginClient
 from tests.server.authentication.tls_login_client import TLS_SETTINGS, TlsLoginClient
 from tests.server.connection.tls_client import AUTHORITY, client_context
-from tests.server.listening.certificates import identity
 from tests.server.memory_network import MemoryCluster, MemoryNode, MemoryTransport
+from tests.unit.tls.certificates import identity
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, METADATA, PRODUCE
 from tidegate.wire import encode_request

@@ -17,7 +17,7 @@ from tests.server.connection.tls_client import (
     client_context,
     server_context,
 )
-from tests.server.listening.certificates import common_name, identity
+from tests.unit.tls.certificates import common_name, identity
 
 from tidegate.server.connection.tls_session import MAX_KEPT_BYTES, RECORDS_AT_A_TIME, TlsError
 from tidegate.server.connection.tls_transport import BURST_BYTES, MAX_UNSENT_BYTES, PIECE_BYTES

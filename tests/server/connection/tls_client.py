@@ -7,8 +7,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tests.server.listening.certificates import Identity, identity
 from tests.server.memory_network import ManualLoop, MemoryPoller, MemoryTransport
+from tests.unit.tls.certificates import Identity, identity
 
 from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.server.connection.tls_transport import TlsTransport

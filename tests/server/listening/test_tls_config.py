@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-from tests.server.listening.certificates import DER, Identity, identity
+from tests.unit.tls.certificates import DER, Identity, identity
 
 from tidegate.config.principal_rules import NoRuleError
 from tidegate.errors import ConfigError
 from tidegate.fair_share import ANONYMOUS
 from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES
 from tidegate.server.listening.tls_config import TlsConfig, tls_config
-from tidegate.server.listening.tls_settings import tls_settings
 from tidegate.server.settings.config import ServerConfig
+from tidegate.tls.settings import tls_settings
 
 AUTHORITY = identity("authority", authority=True)
 BROKER = identity("broker", AUTHORITY)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.server.listening.certificates import DER, identity
+from tests.unit.tls.certificates import DER, identity
 
 from tidegate.config.distinguished_names import NotDerError, distinguished_name, name_text
 

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
-from tidegate.server.listening.tls_settings import (
+from tidegate.server.settings.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
+from tidegate.storage.config import text_of
+from tidegate.storage.topics.config_synonyms import TOPIC_SYNONYMS
+from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, ConfigType
+from tidegate.tls.settings import (
     CIPHER_SUITES,
     PRINCIPAL_RULES,
     SECRET_TLS_SETTINGS,
     TLS_SETTINGS,
 )
-from tidegate.server.settings.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
-from tidegate.storage.config import text_of
-from tidegate.storage.topics.config_synonyms import TOPIC_SYNONYMS
-from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, ConfigType
 
 __all__ = [
     "CLIENT_METRICS_ROWS",

@@ -18,7 +18,7 @@ from typing import Any
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ListenerLimits, parse_listener_limit
 from tidegate.server.listening.sasl_config import SaslConfig, sasl_config
-from tidegate.server.listening.tls_settings import CLIENT_AUTH, REQUIRED, client_auth, listed
+from tidegate.tls.settings import CLIENT_AUTH, REQUIRED, client_auth, listed
 
 __all__ = [
     "ALLOW_ANONYMOUS",

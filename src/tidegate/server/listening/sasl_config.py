@@ -21,7 +21,7 @@ from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.scram import SCRAM_MECHANISMS
-from tidegate.server.listening.tls_settings import listed, listener_prefix
+from tidegate.tls.settings import listed, listener_prefix
 
 __all__ = ["ENABLED_MECHANISMS", "JAAS", "MAX_REAUTH", "PLAIN", "SaslConfig", "sasl_config", "sasl_settings"]
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tidegate.errors import ConfigError
 from tidegate.scheduling import Scheduler
-from tidegate.server.listening.tls_settings import (
+from tidegate.server.requests.handler import Wait
+from tidegate.server.settings.config import ServerConfig
+from tidegate.tls.settings import (
     ALLOW_DN_CHANGES,
     ALLOW_SAN_CHANGES,
     STORE_SETTINGS,
     TlsSettings,
 )
-from tidegate.server.requests.handler import Wait
-from tidegate.server.settings.config import ServerConfig
 
 if TYPE_CHECKING:
     from tidegate.server.listening.tls_config import TlsConfig

@@ -37,12 +37,6 @@ from tidegate.server.listening.listener_config import (
     listener_configs,
 )
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, JAAS, MAX_REAUTH, sasl_settings
-from tidegate.server.listening.tls_settings import (
-    ALLOW_DN_CHANGES,
-    ALLOW_SAN_CHANGES,
-    TLS_SETTINGS,
-    tls_settings,
-)
 from tidegate.server.process_memory import process_memory_bytes
 from tidegate.server.settings.metrics_settings import (
     METRICS_LISTENER,
@@ -51,6 +45,12 @@ from tidegate.server.settings.metrics_settings import (
     metrics_config,
 )
 from tidegate.server.settings.unused_settings import check_needed, is_unused
+from tidegate.tls.settings import (
+    ALLOW_DN_CHANGES,
+    ALLOW_SAN_CHANGES,
+    TLS_SETTINGS,
+    tls_settings,
+)
 
 __all__ = [
     "ALLOW_IF_NO_ACL",

@@ -18,7 +18,6 @@ from tidegate.server.administration.stores import SettingStore
 from tidegate.server.audit import HIDDEN, Audit
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
-from tidegate.server.listening.tls_settings import STORE_SETTINGS, listed
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import OneAtATime
 from tidegate.server.settings.config import (
@@ -35,6 +34,7 @@ from tidegate.server.settings.setting_texts import (
     warn_of_ignored,
     warn_of_refusing,
 )
+from tidegate.tls.settings import STORE_SETTINGS, listed
 
 __all__ = [
     "ALL_NODES",

@@ -13,7 +13,6 @@ from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
 from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.listening.sasl_config import JAAS
-from tidegate.server.listening.tls_settings import SECRET_TLS_SETTINGS
 from tidegate.server.settings.config import (
     BEHIND_OTHERS,
     CALLBACK_CLASS,
@@ -23,6 +22,7 @@ from tidegate.server.settings.config import (
     guess,
 )
 from tidegate.server.settings.unused_settings import is_unused, without_listener
+from tidegate.tls.settings import SECRET_TLS_SETTINGS
 
 __all__ = [
     "is_beyond_kafka",

@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from tidegate.errors import ConfigError
-from tidegate.server.listening.key_stores import KeyStore, checked
+from tidegate.tls.key_stores import KeyStore, checked
 
 __all__ = ["pkcs12_key_store", "pkcs12_trusted"]
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from tidegate.errors import ConfigError
-from tidegate.server.listening.key_stores import KeyStore, checked
+from tidegate.tls.key_stores import KeyStore, checked
 
 __all__ = ["pem_key_store", "pem_trusted"]
 

@@ -1,7 +1,7 @@
-"""The settings of TLS: names, defaults, whose setting wins. What they stand for is made by `tls_config`.
+"""Settings of TLS: names, defaults, and the values of one listener or client.
 
-A listener's own setting wins. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in Kafka: the login
-says who somebody is. Follows: Kafka `SslConfigs`, `BrokerSecurityConfigs`, `SaslChannelBuilder`.
+A listener's own setting overrides the broker's. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in
+Kafka: the login identifies the client. Follows: Kafka `SslConfigs`, `BrokerSecurityConfigs`, `SaslChannelBuilder`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -95,7 +95,7 @@ SECRET_TLS_SETTINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The settings of one listener, its own before those of the node."""
+    """The settings of one listener, its own before those of the node. A client has no listener: ''."""
 
     listener: str
     values: Mapping[str, Any]

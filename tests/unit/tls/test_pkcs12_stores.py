@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
-from tests.server.listening.certificates import identity
 from tests.server.listening.test_tls_config import client_context, shake_hands
+from tests.unit.tls.certificates import identity
 
 from tidegate.errors import ConfigError
 from tidegate.server.listening.tls_config import TlsConfig, tls_config
