@@ -1,5 +1,6 @@
 """The broker of `tidegate.testing` in a test, with unmodified clients."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -69,10 +70,25 @@ def test_quotas_change_while_it_runs():
         assert sorted(again.quotas(), key=str) == found
 
 
+def test_calls_work_while_an_event_loop_runs():
+    """A test that is a coroutine starts a broker, changes quotas and reads them, as any other test."""
+
+    async def test():
+        with broker(quotas=[LOADER], sasl={"alice": PASSWORD}, nodes=2) as kafka:
+            kafka.set_quota({"client-id": "loader"}, producer_byte_rate="2KiB")
+            assert kafka.quotas() == [{"client-id": "loader", "producer_byte_rate": 2048.0}]
+            assert kafka.requests() == []  # the kit's own are left out
+
+    asyncio.run(test())
+
+
 def test_a_refusal_of_the_broker_is_told():
     """With an authorizer and no super user, the kit has no permission; the error says what to set."""
     authorizer = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
-    with pytest.raises(BrokerError, match="error 31") as caught, broker(quotas=[LOADER], settings=authorizer):
+    with (
+        pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED") as caught,
+        broker(quotas=[LOADER], settings=authorizer),
+    ):
         raise AssertionError("the quota was set")
     assert "super.users" in caught.value.hint
     with broker(quotas=[LOADER], settings={**authorizer, "super.users": "User:ANONYMOUS"}) as kafka:
