@@ -19,6 +19,7 @@ from tests.unit.usage.recording import (
     spool_directory,
 )  # fmt: skip
 
+from tidegate.api_keys import FETCH
 from tidegate.quota import UNLIMITED, QuotaRecord, sanitize
 from tidegate.server.requests.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
 from tidegate.testing import ManualClock
@@ -66,6 +67,8 @@ REQUEST_COLUMNS = (
     ("early_ms", st.one_of(st.none(), INT32)),
     ("lag", LAG),
     ("lag_bytes", LAG),
+    ("topic", st.none() | TEXT),
+    ("other_topics", st.integers(0, 2**31 - 1)),
 )
 SHARED_COLUMNS = REQUEST_COLUMNS[:3]
 
@@ -83,9 +86,12 @@ def client_event(kind, *columns, flags):
 
 
 def as_charged(fields):
-    """Return a request that is charged to the produce quota for all its bytes, or for none."""
+    """Return a request that is charged to the produce quota for all its bytes, or for none, and has topics or not."""
     is_charged = fields["produce_bytes"] is not None
-    return fields | {"produce_bytes": fields["request_bytes"] if is_charged else None}
+    charged = {"produce_bytes": fields["request_bytes"] if is_charged else None}
+    if fields["topic"] is None:  # then no topic has records, or the request is not a Produce or Fetch
+        charged["other_topics"] = 0 if fields["api_key"] <= FETCH else None
+    return fields | charged
 
 
 EVENTS = st.one_of(
@@ -177,7 +183,8 @@ def _decided(fields: dict, flags: int) -> Decided:
     return Decided(
         now_ms=fields["ts_ms"], api_key=fields["api_key"], api_version=fields["api_version"],
         connection_id=fields["connection_id"], early_ms=fields["early_ms"], response_bytes=fields["response_bytes"],
-        row_flags=row_flags, frame_bytes=fields["request_bytes"],
+        row_flags=row_flags, frame_bytes=fields["request_bytes"], topic=fields["topic"],
+        other_topics=fields["other_topics"] or 0,
         handler_ns=fields["handler_ns"], throttle_ms=1, **throttles, **numbers,
     )  # fmt: skip
 

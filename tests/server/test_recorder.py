@@ -31,6 +31,8 @@ from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, empty_event
 from tidegate.usage.events import read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
+    NAMES_BYTES_MAX,
+    NAMES_MAX,
     OPEN_SUFFIX,
     PRODUCED,
     segment_paths,
@@ -98,6 +100,7 @@ def test_request_row(tmp_path):
             Decided(
                 **_DECIDED, produce_ms=11, fetch_ms=12, request_ms=13, mutation_ms=14, throttle_ms=0, early_ms=15,
                 row_flags=OBSERVED_ONLY | EXEMPT | PRODUCED | FETCHED | THROTTLED, fetch_bytes=400, lag=5, lag_bytes=0,
+                topic="orders", other_topics=3,
             ),
         ),
     )  # fmt: skip
@@ -106,15 +109,17 @@ def test_request_row(tmp_path):
     }  # fmt: skip
     decided = _DECIDED_COLUMNS | throttles | {"early_ms": 15, "observed_only": True, "exempt": True}
     decided |= {"produce_bytes": 100, "fetch_bytes": 400, "lag": 5, "lag_bytes": 0}
+    decided |= {"topic": "orders", "other_topics": 3}
     assert event == expected("request", **CLIENT, **decided)
 
 
 @pytest.mark.parametrize("row_flags", [0, PRODUCED, EXEMPT, EXEMPT | PRODUCED])
 def test_unthrottled_request_row(tmp_path, row_flags):
     """Nor is anything lost of one without a throttle, which has a shorter way."""
-    decided = Decided(**_DECIDED, row_flags=row_flags)
+    decided = Decided(**_DECIDED, row_flags=row_flags, topic="orders", other_topics=1)
     (event,) = events_of(tmp_path, lambda r: record_requests(r, client(), decided))
     charged = {"produce_bytes": 100 if row_flags & PRODUCED else None, "exempt": bool(row_flags & EXEMPT)}
+    charged |= {"topic": "orders", "other_topics": 1}
     assert event == expected("request", **CLIENT, **_DECIDED_COLUMNS, **charged)
 
 
@@ -147,6 +152,37 @@ def test_rows_of_one_connection(tmp_path):
         )
         for request in requests
     ]  # fmt: skip
+
+
+def test_topics_of_requests(tmp_path):
+    """A Produce or Fetch without records has no topic and no others; other requests have null for both."""
+    topics = [(0, "orders", 0), (1, "clicks", 2), (0, "orders", 1), (0, None, 0), (1, None, 0), (3, None, 0)]
+    requests = [Decided(api_key=key, topic=topic, other_topics=others) for key, topic, others in topics]
+    events = events_of(tmp_path, lambda r: record_requests(r, client(), *requests))
+    assert [(event["api_key"], event["topic"], event["other_topics"]) for event in events] == [
+        *topics[:-1],
+        (3, None, None),
+    ]
+
+
+def test_a_hundred_thousand_topics_lose_no_event(tmp_path):
+    """Topics that fill the table of names begin the next segment, in which clients and topics are numbered anew."""
+    topics = [f"{number:06d}".rjust(249, "t") for number in range(100_000)]
+
+    def produce_to_all(recorder):
+        for first in range(0, len(topics), 500):
+            some = [Decided(topic=topic) for topic in topics[first : first + 500]]
+            record_requests(recorder, client(f"app-{first}"), *some)
+            recorder.commit()
+            assert len(recorder._topics) <= NAMES_MAX
+        assert recorder.lost_events == 0
+
+    events = events_of(tmp_path, produce_to_all)
+    assert [event["topic"] for event in events] == topics
+    assert [event["client_id"] for event in events[::500]] == [f"app-{n}" for n in range(0, len(topics), 500)]
+    sizes = [path.stat().st_size for path in spool_directory(tmp_path, 1).glob("*.names")]
+    assert len(sizes) == 4
+    assert max(sizes) <= NAMES_BYTES_MAX
 
 
 def test_request_row_with_nulls(tmp_path):

@@ -39,6 +39,7 @@ from tidegate.usage.segment import (
     PRODUCED,
     QUOTA_VALUE,
     ROW_FIELDS,
+    TOPIC_NAMES,
     TS_MS_MAX,
     Names,
     Segment,
@@ -80,7 +81,7 @@ _TYPES = {
 }
 _STRINGS = [column.name for column in COLUMNS if column.type == "string"]
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
-_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "8x": "V8"}
+_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "4x": "V4"}
 _ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
 
 _ROWS_AT_ONCE = 2048  # 256 KB: they fit into a core's own cache
@@ -133,7 +134,8 @@ def segment_table(segment: Segment) -> pa.Table:
     places = np.arange(len(rows), dtype=np.int64)
     fields = _fields(rows)
     lost = fields["marker"] == 0
-    lost |= (fields["marker"] == MARKER) & (fields["names"] >= len(segment.names))
+    numbers = np.maximum(fields["names"], fields["topic"])
+    lost |= (fields["marker"] == MARKER) & (numbers >= len(segment.names))
     has_lost = bool(lost.any())
     if not _are_good(segment, _fields(rows[~lost]) if has_lost else fields):
         # The plain reader knows where in the file the mistake is, and raises.
@@ -314,6 +316,7 @@ def _are_good(segment: Segment, fields: Fields) -> bool:
         return False
     good = (fields["ts_ms"] >= 0) & (fields["ts_ms"] <= TS_MS_MAX)
     good &= (fields["flags"] & ~np.uint8(FLAGS_MAX) == 0) & (sizes[fields["names"]] == expected[kinds])
+    good &= (fields["topic"] == 0) | (sizes[fields["topic"]] == TOPIC_NAMES)
     return bool(good.all())
 
 
@@ -345,6 +348,8 @@ def _column(segment: Segment, column: Column, fields: Fields, places: Rows, fill
         return numbers_array(segment.header.first_seq + places, pa.int64())
     if column.name == "node_id":
         return numbers_array(np.full(len(places), segment.header.node_id), pa.int32())
+    if column.name == "topic":
+        return _names_column(segment.names, column, fields["topic"], filled)
     if column.type == "string":
         return _names_column(segment.names, column, fields["names"], filled)
     if column.type == "bool":
@@ -374,6 +379,9 @@ def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled:
     places = {len(part): part.index(column.name) for part in NAME_COLUMNS.values() if column.name in part}
     values: dict[str, int] = {"": 0}
     indices = np.zeros(len(names), dtype=np.int32)
+    if column.name == "topic":
+        places[TOPIC_NAMES] = 0
+        indices[0] = -1  # no topic
     for number, record in enumerate(names[1:], 1):
         if len(record) in places:
             text = record[places[len(record)]]

@@ -224,11 +224,23 @@ COLUMNS: tuple[Column, ...] = tuple(
             _REQUEST,
             "estimated size of these records, in bytes; null if unknown or not a Fetch",
         ),
+        (
+            "topic",
+            "string, null",
+            _REQUEST,
+            "of a Produce or Fetch: topic with the most bytes of records ([Topics](#topics)); null if no topic has any",
+        ),
+        (
+            "other_topics",
+            "int32, null",
+            _REQUEST,
+            "number of other topics with records in this request; null if unknown or not a Produce or Fetch",
+        ),
     )
 )
 """Every column, in the order of the Parquet files."""
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """The version of the record that is written: one more for each change of columns (`docs/usage-record.md`).
 
 A Parquet file names it in its metadata, under `FORMAT_KEY`; files without it are of the versions 1 to 6.
@@ -245,14 +257,21 @@ ADDED_COLUMNS: Mapping[str, int] = {
     "snapshot": 5,
     "lag": 6,
     "lag_bytes": 6,
+    "topic": 7,
+    "other_topics": 7,
 }
 """The version that brought a column. Earlier files lack it, and are read as if each row had `empty_value`."""
 
 NAME_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    kind: tuple(c.name for c in COLUMNS if c.type == "string" and kind in c.kinds and c.name != "kind")
+    kind: tuple(
+        c.name for c in COLUMNS if c.type == "string" and kind in c.kinds and c.name not in ("kind", "topic")
+    )
     for kind in KINDS
 }
-"""The names in the row of each kind, which the spool keeps as one record. Records of a size hold the same columns."""
+"""The names in the row of each kind, which the spool keeps as one record. Records of a size hold the same columns.
+
+A topic has a record of its own: a client that uses a thousand topics has no thousand records of its names.
+"""
 
 _EMPTY: dict[str, Any] = {"string": "", "bool": False, "double": 0.0}
 
@@ -276,8 +295,8 @@ def empty_value(column: Column) -> Any:
 def format_refusal(version: bytes | str) -> str | None:
     """Return why rows of a format version cannot be read; None where they can.
 
-    >>> format_refusal(b"6"), format_refusal("7")
-    (None, 'usage format 7, written by a newer version of Tidegate; this one reads 1 to 6')
+    >>> format_refusal(b"7"), format_refusal("8")
+    (None, 'usage format 8, written by a newer version of Tidegate; this one reads 1 to 7')
     """
     text = version.decode("ascii", "replace") if isinstance(version, bytes) else version
     if text.isascii() and text.isdigit() and 1 <= int(text) <= FORMAT_VERSION:

@@ -20,6 +20,7 @@ from tidegate.usage.segment import (
     QUOTA_VALUE,
     ROW_BYTES,
     ROW_FIELDS,
+    TOPIC_NAMES,
     TS_MS_MAX,
     Segment,
     SpoolError,
@@ -47,7 +48,7 @@ _VALUES = {
     kind: tuple(
         (c.name, c.nullable)
         for c in COLUMNS
-        if kind in c.kinds and c.name in (*_FIELDS, *IN_PLACE_OF, "produce_bytes") and c.name != "kind"
+        if kind in c.kinds and c.name in (*_FIELDS, *IN_PLACE_OF, "produce_bytes") and c.type != "string"
     )
     for kind in KINDS
 }
@@ -55,6 +56,7 @@ _FLAGS = {kind: tuple(c.name for c in COLUMNS if kind in c.kinds and c.name in F
 
 
 _HAS_VALUE = COLUMN_BY_NAME["quota_value"].kinds
+_HAS_TOPIC = COLUMN_BY_NAME["topic"].kinds
 _REQUIRED = ("kind", "ts_ms", "seq", "node_id")
 _RANGES = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64)}
 _LARGEST = {"ts_ms": TS_MS_MAX, "seq": 2**63 - 1, "node_id": 2**31 - 1}  # none is below 0
@@ -168,7 +170,7 @@ def _gap(segment: Segment, place: int, lost_events: int, ts_ms: int) -> Event:
 def _row_event(segment: Segment, place: int) -> Event | None:
     """Return the event in one place; None when a crash lost it."""
     row = dict(zip(_FIELDS, _ROW.unpack_from(segment.rows, place * ROW_BYTES), strict=True))
-    if row["marker"] == 0 or (row["marker"] == MARKER and row["names"] >= len(segment.names)):
+    if row["marker"] == 0 or (row["marker"] == MARKER and _has_lost_names(segment, row)):
         return None
     kind = _check_row(segment, place, row)
     event = empty_event(kind)
@@ -182,6 +184,10 @@ def _row_event(segment: Segment, place: int) -> Event | None:
         event[name] = bool(row["flags"] & FLAGS[name])
     _fill_names(segment, place, row, event)
     return event
+
+
+def _has_lost_names(segment: Segment, row: Mapping[str, int]) -> bool:
+    return max(row["names"], row["topic"]) >= len(segment.names)
 
 
 def _check_row(segment: Segment, place: int, row: dict[str, Any]) -> str:
@@ -204,6 +210,11 @@ def _fill_names(segment: Segment, place: int, row: dict[str, Any], event: Event)
         raise _error(segment, place, "names", row["names"], f"the number of a record of {size} names")
     if size:
         event.update((name, _text(name, text)) for name, text in zip(columns, names, strict=True))
+    topic = segment.names[row["topic"]]
+    if row["topic"] and len(topic) != TOPIC_NAMES:
+        raise _error(segment, place, "topic", row["topic"], f"the number of a record of {TOPIC_NAMES} names")
+    if row["topic"] and event["kind"] in _HAS_TOPIC:
+        event["topic"] = topic[0]
     if event["kind"] in _HAS_VALUE:
         event["quota_value"] = row["quota_value"] if row["flags"] & QUOTA_VALUE else None
 

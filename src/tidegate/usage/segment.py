@@ -13,8 +13,9 @@ a row whose names are not there: readers make a `gap` of it. Anything else that 
 Segments of earlier versions are read, too (`older_segments`).
 
 A lag has the place of a column that rows of requests do not fill (`IN_PLACE_OF`), and one more than it is: there is
-nothing in rows that have none. `produce_bytes` has no place: it is `request_bytes` where `flags` has `PRODUCED`. The
-fields from `END_FIELDS[0]` on are the same in most rows of a connection, so they are packed once.
+nothing in rows that have none. So has the number of other topics. A topic is the number of its record of names.
+`produce_bytes` has no place: it is `request_bytes` where `flags` has `PRODUCED`. The fields from `END_FIELDS[0]` on are
+the same in most rows of a connection, so they are packed once.
 """
 
 import struct
@@ -45,6 +46,7 @@ __all__ = [
     "ROW_BYTES",
     "ROW_FIELDS",
     "SEGMENT_BYTES_MAX",
+    "TOPIC_NAMES",
     "TS_MS_MAX",
     "Header",
     "Names",
@@ -59,6 +61,7 @@ __all__ = [
     "row_tail",
     "segment_path",
     "segment_paths",
+    "topic_names",
     "used_bytes",
 ]
 
@@ -86,7 +89,7 @@ TS_MS_MAX = 253_402_300_799_999
 
 _CODES = {"int64": "q", "double": "d", "int32": "i", "int16": "h"}
 _IMPLIED = ("seq", "node_id", "produce_bytes")  # by the place of a row, the header, and `PRODUCED`
-IN_PLACE_OF = {"lag": "mutations", "lag_bytes": "lost_events"}
+IN_PLACE_OF = {"lag": "mutations", "lag_bytes": "lost_events", "other_topics": "wall_offset_ms"}
 """Columns with the place of another one, plus one: 0 is null. No kind of row fills both."""
 END_FIELDS = ("fetch_bytes", "connection_id")
 """The last of the widest fields."""
@@ -101,7 +104,7 @@ def _row_fields() -> tuple[tuple[str, str], ...]:
     def order(field: tuple[str, str]) -> tuple[int, int]:
         return -struct.calcsize(field[1]), places.get(field[0], 0)
 
-    return (("spare", "8x"), *sorted([*numbers, ("names", "I")], key=order), *_TAIL)
+    return (("spare", "4x"), ("topic", "I"), *sorted([*numbers, ("names", "I")], key=order), *_TAIL)
 
 
 ROW_FIELDS = _row_fields()
@@ -111,12 +114,15 @@ HEADER_BYTES = ROW_BYTES
 assert ROW_BYTES == 128, "rows must divide a disk sector of 512 bytes"
 
 _FAMILY = b"TGUSAGE"
-_MAGIC = _FAMILY + b"3"
+_MAGIC = _FAMILY + b"4"
+_MAGIC_WITHOUT_TOPICS = _FAMILY + b"3"  # the same layout with nothing where the topic is
 _HEADER = struct.Struct("<8siqq")  # magic, node_id, first_seq, opened_ms; followed by the CRC-32 of these
 _RECORD = struct.Struct("<II")  # length and CRC-32 of a names record
 _LENGTH = struct.Struct("<i")  # of one name; -1 is null
 _ZEROS = bytes(512 * ROW_BYTES)
-_NAMES_IN_RECORDS = sorted({len(names) for names in NAME_COLUMNS.values()} - {0})
+TOPIC_NAMES = 2
+"""Names in the record of a topic: it and null. No other record has as many, so the size says what a record is."""
+_NAMES_IN_RECORDS = sorted({len(names) for names in NAME_COLUMNS.values()} - {0} | {TOPIC_NAMES})
 _RECORD_BYTES_MAX = _NAMES_IN_RECORDS[-1] * (_LENGTH.size + NAME_BYTES_MAX)
 
 Names = tuple[str | None, ...]
@@ -203,6 +209,11 @@ def row_tail(kind: str) -> int:
     return MARKER << 16 | KINDS.index(kind) + 1 << 8
 
 
+def topic_names(topic: str) -> Names:
+    """Return the record of a topic."""
+    return topic, None
+
+
 def segment_path(directory: Path, first_seq: int, suffix: str) -> Path:
     """Return the path of a segment's file; names sort as the sequence does."""
     return directory / f"{first_seq:020d}{suffix}"
@@ -262,7 +273,7 @@ def load_segment(path: Path) -> Segment:
     )  # then its size says how many rows it had: what is missing is lost
     end = len(data) - len(data) % ROW_BYTES if is_closed else used_bytes(data)
     rows = data[HEADER_BYTES:end]
-    if magic != _MAGIC:
+    if magic in OLDER_LAYOUTS:
         rows = upgraded_rows(magic, rows, layout=ROW_FIELDS, produced=PRODUCED)
     try:
         names = _decode_names(path.with_suffix(NAMES_SUFFIX))
@@ -289,7 +300,7 @@ def _decode_header(path: Path, data: bytes) -> tuple[bytes, Header]:
         )
     fields = data[: _HEADER.size]
     magic, node_id, first_seq, opened_ms = _HEADER.unpack(fields)
-    if magic != _MAGIC and magic not in OLDER_LAYOUTS:
+    if magic not in (_MAGIC, _MAGIC_WITHOUT_TOPICS, *OLDER_LAYOUTS):
         is_newer = magic[: len(_FAMILY)] == _FAMILY and magic[len(_FAMILY) :].isalnum()
         expected = f"{min(OLDER_LAYOUTS)!r} to {_MAGIC!r}"
         expected += "; a newer version of Tidegate wrote this file" if is_newer else ""

@@ -67,6 +67,12 @@ class _Response:
 
 
 @dataclass
+class _Answer:
+    topic: str | None
+    other_topics: int
+
+
+@dataclass
 class Decided:
     """A decided request, as the front has it: of a small Produce, unless told otherwise."""
 
@@ -89,11 +95,15 @@ class Decided:
     row_flags: int = 0
     lag: int = NONE
     lag_bytes: int = NONE
+    topic: str | None = None
+    other_topics: int = 0
+    answer: _Answer = field(init=False)
     header: RequestHeader = field(init=False)
     channel: _Channel = field(init=False)
     response: _Response | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.answer = _Answer(self.topic, self.other_topics)
         self.header = RequestHeader(self.api_key, self.api_version, 5, self.client_id, 20)
         self.channel = _Channel(Connected(self.connection_id), self.early_ms)
         self.response = None if self.response_bytes is None else _Response(self.response_bytes)

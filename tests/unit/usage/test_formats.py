@@ -79,7 +79,10 @@ def test_a_record_of_many_versions_is_one_record(tmp_path):
     list(merge_files(files, tmp_path / "merged.parquet"))
     merged = [row for batch in read_batches(tmp_path / "merged.parquet") for row in batch.to_pylist()]
     assert merged == [event for folder in FOLDERS for event in events_of(folder)]
-    assert pq.read_metadata(tmp_path / "merged.parquet").metadata[FORMAT_KEY.encode()] == b"6"
+    assert (
+        pq.read_metadata(tmp_path / "merged.parquet").metadata[FORMAT_KEY.encode()]
+        == str(FORMAT_VERSION).encode()
+    )
 
 
 def test_every_version_is_summed_up_and_replayed(folder):
@@ -111,12 +114,12 @@ def test_the_newest_folder_is_of_this_version():
 
 def test_a_newer_parquet_file_is_refused_by_name(tmp_path):
     """The error names the file and both versions: in the jobs, the reader and the compaction."""
-    (path,) = list_files(RECORDS / "6" / "parquet")
+    (path,) = list_files(RECORDS / "7" / "parquet")
     newer = tmp_path / path.name
     table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.replace_schema_metadata({FORMAT_KEY: "7"}), newer)
+    pq.write_table(table.replace_schema_metadata({FORMAT_KEY: "8"}), newer)
     expected = (
-        r"node-1-.*\.parquet'?: usage format 7, written by a newer version of Tidegate; this one reads 1 to 6"
+        r"node-1-.*\.parquet'?: usage format 8, written by a newer version of Tidegate; this one reads 1 to 7"
     )
     with pytest.raises(UsageFilesError, match=expected) as caught:
         list_chunks(find_files(tmp_path))
@@ -127,9 +130,9 @@ def test_a_newer_parquet_file_is_refused_by_name(tmp_path):
 
 def test_a_newer_segment_is_refused_by_name_and_kept(tmp_path, caplog):
     """Its bytes stay as `.bad`, and the log says that a newer version has written it."""
-    shutil.copytree(RECORDS / "6" / "spool", tmp_path / "spool")
+    shutil.copytree(RECORDS / "7" / "spool", tmp_path / "spool")
     (path,) = segment_paths(tmp_path / "spool", CLOSED_SUFFIX)
-    data = path.read_bytes().replace(b"TGUSAGE3", b"TGUSAGE4")
+    data = path.read_bytes().replace(b"TGUSAGE4", b"TGUSAGE5")
     path.write_bytes(data)
     with pytest.raises(SpoolError, match="a newer version of Tidegate wrote this file"):
         load_segment(path)

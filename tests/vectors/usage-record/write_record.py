@@ -50,9 +50,9 @@ class Rows:
             return
         row = dict.fromkeys(FIELDS, 0)
         for column in columns.COLUMNS:
-            if column.name in row and kind in column.kinds and column.nullable:
+            if column.name in row and kind in column.kinds and column.nullable and column.name != "topic":
                 row[column.name] = -1
-        row.update({name: value for name, value in values.items() if name in row})
+        row.update({name: value for name, value in values.items() if name in row and name != "topic"})
         if kind == "request":
             if "produce_bytes" in values and "produce_bytes" not in row:
                 flags |= segment.PRODUCED
@@ -61,15 +61,20 @@ class Rows:
         row["ts_ms"] = START_MS + 10 * self._events
         row |= {"kind": columns.KINDS.index(kind) + 1, "flags": flags, "marker": segment.MARKER}
         row["names"] = self._number(kind, values)
+        if "topic" in row and "topic" in values:
+            row["topic"] = self._numbered(segment.topic_names(values["topic"]))
         self.packed.append(struct.pack(CODES, *(row[name] for name in FIELDS)))
 
     def _number(self, kind, values):
         texts = [
-            c.name for c in columns.COLUMNS if c.type == "string" and kind in c.kinds and c.name != "kind"
+            c.name
+            for c in columns.COLUMNS
+            if c.type == "string" and kind in c.kinds and c.name not in ("kind", "topic")
         ]
         record = tuple(values.get(name, TEXTS[name]) for name in texts)
-        if not record:
-            return 0
+        return self._numbered(record) if record else 0
+
+    def _numbered(self, record):
         if record not in self.names:
             self.names.append(record)
         return self.names.index(record) + 1
@@ -84,12 +89,14 @@ def rows():
     for n in range(12):
         sizes = {"request_bytes": 4000 + n, "response_bytes": 50, "produce_bytes": 4000 + n}
         times = {"handler_ns": 90_000 + n, "network_ns": 20_000, "produce_throttle_ms": 100 * n}
-        found.add("request", **produce, **sizes, **times)
+        topics = {"topic": f"orders-{n % 3}", "other_topics": n // 8}
+        found.add("request", **produce, **sizes, **times, **topics)
     fetch = {"connection_id": FIRST_SEQ + 8, "api_key": 1, "api_version": 12, "client_id": "reader"}
     for n in range(6):
         sizes = {"request_bytes": 80, "response_bytes": 5000 + n, "fetch_bytes": 5000 + n}
         times = {"handler_ns": 70_000 + n, "network_ns": 15_000, "early_ms": 3}
-        found.add("request", **fetch, **sizes, **times, lag=500 - n, lag_bytes=2_000_000)
+        topics = {"topic": "orders-0", "other_topics": 0} if n else {"other_topics": 0}
+        found.add("request", **fetch, **sizes, **times, lag=500 - n, lag_bytes=2_000_000, **topics)
     found.add("network", **produce, network_ns=33_000)
     create = {"connection_id": FIRST_SEQ + 9, "api_key": 19, "api_version": 6}
     found.add("mutation", columns.STRICT, **create, mutations=4, user="ANONYMOUS", client_id="")

@@ -12,6 +12,7 @@ from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.fetching.sessions import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.broker.topic_sizes import TopicSizes
 from tidegate.server.requests.handler import NO_LAG, Answer, Charge, FetchAnswer, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
@@ -51,7 +52,7 @@ class Fetch:
     wanted: the partitions in the order of the answer; one that is known stands once, and before those that are not.
     session: the session that it is in, and `epoch`, which that has while no other request of it comes.
     node_endpoints: the brokers that lead those that this one does not.
-    lag, lag_bytes: the sums over the partitions that were read.
+    lag, lag_bytes: the sums over the partitions that were read; topic_sizes: bytes of their records by topic.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class Fetch:
         "request",
         "session",
         "settle",
+        "topic_sizes",
         "wanted",
     )
 
@@ -78,6 +80,7 @@ class Fetch:
         self.committed = committed
         self.read_bytes = 0
         self.lag = self.lag_bytes = NO_LAG
+        self.topic_sizes = TopicSizes()
         self.node_endpoints: list[Message] = []
         self.wanted: list[FetchedPartition] = []
         self.session = session
@@ -97,6 +100,7 @@ class Fetch:
         # A fetch that had to wait is read twice: only the second reading counts.
         self.read_bytes = 0
         self.lag = self.lag_bytes = NO_LAG
+        self.topic_sizes = TopicSizes()
         topics: list[Message] = []
         name, partitions = None, list[Message]()
         for wanted in self.wanted:
@@ -111,6 +115,8 @@ class Fetch:
             if size:
                 at_least_one = False
                 self.read_bytes += size
+                assert wanted.name is not None, "a partition that was read has a topic"
+                self.topic_sizes.add(wanted.name, size)
             if size or left_bytes < 0:  # a negative limit is one for the first partition alone, as in Kafka
                 left_bytes = max(left_bytes - size, 0)
             if self.session is None or must_say or wanted.is_news():
@@ -136,11 +142,12 @@ class Fetch:
         Where another request of the session has come meanwhile, it is error 71, without topics.
         """
         settle = self.settle
+        topic, other_topics = self.topic_sizes.largest()
         if self._is_overtaken():
             # A later request has the session's state now: this answer is not noted as given (B§6.3.4, error 71).
             settle = None
             yield from release(topics)
-            topics = []
+            topics, topic, other_topics = [], None, 0
         message = self._message(topics)
         if self.node_endpoints:
             message["node_endpoints"] = self.node_endpoints
@@ -149,7 +156,7 @@ class Fetch:
         if charge is not Charge.FETCH:
             return answer
         assert answer.response is not None
-        return FetchAnswer(answer.response, self.empty, self.lag, self.lag_bytes, settle)
+        return FetchAnswer(answer.response, self.empty, self.lag, self.lag_bytes, settle, topic, other_topics)
 
     def read_and_answer(self) -> Work:
         """Return the answer with what there is now."""

@@ -78,7 +78,7 @@ class _Source:
         """Return the fetch that a request is, for the case that it has to wait."""
         fetch = Fetch(request, limit, committed=self.committed)
         wanted = FetchedPartition(self.name, self.index, offset, max_bytes, leader_epoch, _UNKNOWN)
-        wanted.log = self.log
+        wanted.log, wanted.name = self.log, self.topic
         fetch.wanted.append(wanted)
         return fetch
 
@@ -207,7 +207,8 @@ class KnownFetches:
             correlation_id, log.end_offset, log.last_stable_offset, log.start_offset, found
         )
         lag = log.end_offset - offset
-        return FetchAnswer(encoded, lambda: empty_answer(request), lag, log.lag_bytes(lag))
+        topic = None if found is None else source.topic
+        return FetchAnswer(encoded, lambda: empty_answer(request), lag, log.lag_bytes(lag), None, topic)
 
     def _answer_in_session(self, request: Request) -> Answer | Deferred | None:
         """Answer a request of a session with one partition that is like an earlier one, or wait.
@@ -278,6 +279,7 @@ class KnownFetches:
             lag,
             log.lag_bytes(lag),
             session.deliver,
+            None if records is None else source.topic,
         )
 
     def _source_of(self, request: Request, body: Message, wanted: FetchedPartition) -> _Source | None:

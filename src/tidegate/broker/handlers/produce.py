@@ -27,6 +27,7 @@ from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.broker.topic_names import INTERNAL_TOPICS, may_append_to_internal
+from tidegate.broker.topic_sizes import TopicSizes
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage.errors import AppendError
@@ -126,15 +127,14 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
         yield from release(wanted)
         if acks == 0:
             # There is no answer that could carry an error: the connection closes instead (B§6.2.5).
-            return Answer(None, Charge.PRODUCE, close=stored.failed)
+            return stored.noted(Answer(None, Charge.PRODUCE, close=stored.failed))
         message = stored.message()
         if stored.unsynced:
-            return _answer_synced(request, message, stored.unsynced, commits, late)
-        return (
-            yield from answer_partitions(
-                request, message, stored.responses, "partition_responses", Charge.PRODUCE
-            )
+            return _answer_synced(request, message, stored, commits, late)
+        answer = yield from answer_partitions(
+            request, message, stored.responses, "partition_responses", Charge.PRODUCE
         )
+        return stored.noted(answer)
 
     return handle
 
@@ -143,10 +143,20 @@ class _Stored:
     """The results of storing the batches of a completely parsed request.
 
     failed: a batch was refused. leaders: the brokers that lead the partitions which this broker does not.
-    unsynced: the appends that the answer waits for.
+    unsynced: the appends that the answer waits for. topic_sizes: bytes stored by topic.
     """
 
-    __slots__ = ("_acks", "_cluster", "_request", "_topics", "failed", "leaders", "responses", "unsynced")
+    __slots__ = (
+        "_acks",
+        "_cluster",
+        "_request",
+        "_topics",
+        "failed",
+        "leaders",
+        "responses",
+        "topic_sizes",
+        "unsynced",
+    )
 
     def __init__(self, request: Request, acks: int, topics: Topics, cluster: ClusterView) -> None:
         self._request = request
@@ -157,6 +167,7 @@ class _Stored:
         self.failed = False
         self.leaders: set[int] = set()
         self.unsynced: list[_Unsynced] = []
+        self.topic_sizes = TopicSizes()
 
     def store(self, name: str, parts: dict[int, _Batch]) -> Generator[None, None, None]:
         """Store what is wanted of a topic, a partition at a time."""
@@ -194,11 +205,18 @@ class _Stored:
         if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
             result["current_leader"] = self._cluster.current_leader(topic, index)
             self.leaders.add(self._cluster.leader(topic, index))
+        if batch[0] is not None and not result["error_code"]:
+            self.topic_sizes.add(topic.name, len(batch[0]))
         # The answer waits only where a sync was asked for that covers this append: the settings may require none yet.
         is_synced = not log.recovery_point < log.end_offset <= log.sync_asked_offset
         if self._acks == ACKS_ALL and not result["error_code"] and not is_synced:
             self.unsynced.append((log, log.end_offset, result))
         return result
+
+    def noted(self, answer: Answer) -> Answer:
+        """Return the answer, with the topics of what was stored noted for the usage record."""
+        answer.topic, answer.other_topics = self.topic_sizes.largest()
+        return answer
 
     def message(self) -> Message:
         """Return the answer."""
@@ -302,6 +320,7 @@ def _store(target: _Target, records: memoryview, request: Request, turn: TurnWri
     if target.acks != 0:
         encoded = target.answers.encode(header.correlation_id, base_offset, append_time_ms, log.start_offset)
     answer = Answer(encoded, _CHARGE)
+    answer.topic = target.topic
     if turn is not None:
         answer.if_turn_fails = lambda: _refuse(target, request, _NOT_WRITTEN) if log in turn.failed else None
     return answer
@@ -322,7 +341,7 @@ def _refuse(target: _Target, request: Request, error: AppendError) -> Answer:
 def _answer_synced(
     request: Request,
     message: Message,
-    unsynced: list[_Unsynced],
+    stored: _Stored,
     commits: GroupCommit,
     late: LateAnswers,
 ) -> Deferred:
@@ -330,7 +349,7 @@ def _answer_synced(
     deferred = Deferred()
 
     def answer() -> Work:
-        for log, end_offset, result in unsynced:
+        for log, end_offset, result in stored.unsynced:
             if log.recovery_point < end_offset:
                 gone = error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 result.update(
@@ -338,11 +357,12 @@ def _answer_synced(
                 )
             yield
         responses = message["responses"]
-        return (
-            yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
+        answered = yield from answer_partitions(
+            request, message, responses, "partition_responses", Charge.PRODUCE
         )
+        return stored.noted(answered)
 
-    commits.wait([log for log, _, _ in unsynced], lambda: late.complete(deferred, answer()))
+    commits.wait([log for log, _, _ in stored.unsynced], lambda: late.complete(deferred, answer()))
     return deferred
 
 

@@ -245,6 +245,8 @@ class Answer:
     close: close the connection instead of, or after, answering.
     if_turn_fails: set if work was put off to the end of the turn. Called if that work failed: returns the answer to
         send instead of this one, or None if this one is still right.
+    topic: name of the topic with the most bytes of records in a Produce or Fetch, for the usage record; None: no topic
+        has any. other_topics: number of other topics that have some.
     settle: called with the response before it is sent, once the front has decided to send it; not called if a
         throttled client gets the empty form.
     error: set by `Deferred.complete_by`: the error that building the answer raised; the front closes the connection.
@@ -256,6 +258,8 @@ class Answer:
     if_turn_fails: Callable[[], "Answer | None"] | None = None
     settle: Callable[[Encoded], None] | None = None
     error: Exception | None = None
+    topic: str | None = None
+    other_topics: int = 0
 
     def discard(self) -> None:
         """Release the buffers of a response that will not be sent."""
@@ -279,6 +283,8 @@ class FetchAnswer(Answer):
         lag: int = NO_LAG,
         lag_bytes: int = NO_LAG,
         settle: Callable[[Encoded], None] | None = None,
+        topic: str | None = None,
+        other_topics: int = 0,
     ) -> None:
         self.response = response
         self.charge = _FETCH
@@ -288,6 +294,8 @@ class FetchAnswer(Answer):
         self.lag = lag
         self.lag_bytes = lag_bytes
         self.settle = settle
+        self.topic = topic
+        self.other_topics = other_topics
 
 
 class Deferred:

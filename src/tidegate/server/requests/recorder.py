@@ -33,6 +33,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from tidegate.api_keys import FETCH
 from tidegate.clock import Clock
 from tidegate.log_format import TEXT
 from tidegate.quota import UNLIMITED, MutationQuota, QuotaManagers, QuotaRecord, QuotaType, sanitize
@@ -54,6 +55,7 @@ from tidegate.usage.segment import (
     row_end_struct,
     row_struct,
     row_tail,
+    topic_names,
 )
 from tidegate.usage.texts import BEGINS, ends, sensor_texts, tags_text
 from tidegate.usage.writer_process import WriterProcess, start_writer
@@ -94,6 +96,7 @@ _IN_ROWS = PRODUCED | EXEMPT | OBSERVED_ONLY | FORWARDED
 _PLAIN = (0, PRODUCED, FETCHED)  # flags of rows whose end is the same for the requests of a connection
 _NONE_YET = -1  # a plain row's flags
 _NOT_SAID = -1.0  # no limit is below 0
+_LAST_WITH_TOPICS = FETCH  # Produce and Fetch have the lowest api keys
 
 _log = logging.getLogger("tidegate.server")
 
@@ -145,6 +148,7 @@ class Recorder(Appender):
         super().__init__(directory, node_id=node_id, clock=clock, **limits)
         self._requests: list[Exchange] = []  # whose rows are not made yet
         self.request = self._requests.append
+        self._topics: dict[str, int] = {}  # numbers in the segment; no more than its table of names has
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
         self._swept: tuple[OpenSegment | None, int] = (
@@ -256,7 +260,7 @@ class Recorder(Appender):
 
         `early_ms` is taken from their channels.
         """
-        rows, at, end, segment = self._rows, self._at, self._end, self._segment
+        rows, at, end, segment, topics = self._rows, self._at, self._end, self._segment, self._topics
         for request in requests:
             channel = request.channel
             connection = channel.connection
@@ -273,39 +277,60 @@ class Recorder(Appender):
                 if not placed:
                     channel.early_ms = None
                     continue
+            topic, other_topics, answer = 0, 0, request.answer
+            if answer.topic is not None:
+                number = topics.get(answer.topic)
+                if number is None:
+                    self._at = at
+                    number = self._topic_number(answer.topic, client, now_ms)
+                    at, end, segment = self._at, self._end, self._segment
+                    if number is None:
+                        channel.early_ms = None
+                        continue
+                topic, other_topics = number, answer.other_topics + 1
+            elif header.api_key <= _LAST_WITH_TOPICS:
+                other_topics = 1
             response = request.response
             response_bytes = 0 if response is None else response.size
             row_flags = request.row_flags
             if row_flags != client.row_flags or header.api is not client.api or channel.early_ms is not None:
                 if row_flags not in _PLAIN or channel.early_ms is not None:
-                    self._write_request(at, request, client, response_bytes)
+                    self._write_request(at, request, client, response_bytes, topic, other_topics)
                     at += ROW_BYTES
                     continue
                 client.end_row(connection.id, header.api, row_flags)
             if row_flags == FETCHED:
                 _pack_plain_fetch(
-                    rows, at, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
-                    request.network_ns, request.lag + 1, request.lag_bytes + 1, request.fetch_bytes,
-                    client.row_end,
+                    rows, at, topic, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+                    request.network_ns, request.lag + 1, request.lag_bytes + 1, other_topics,
+                    request.fetch_bytes, client.row_end,
                 )  # fmt: skip
             else:
                 _pack_plain_request(
-                    rows, at, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
-                    request.network_ns, client.row_end,
+                    rows, at, topic, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+                    request.network_ns, other_topics, client.row_end,
                 )  # fmt: skip
             at += ROW_BYTES
         self._at = at
 
-    def _write_request(self, at: int, request: Exchange, client: Client, response_bytes: int) -> None:
-        """Write the row of a request that is not plain."""
+    def _write_request(
+        self,
+        at: int,
+        request: Exchange,
+        client: Client,
+        response_bytes: int,
+        topic: int,
+        other_topics: int,
+    ) -> None:
+        """Write the row of a request that is not plain. topic, other_topics: as the spool has them."""
         channel, header, row_flags = request.channel, request.header, request.row_flags
         early_ms, channel.early_ms = channel.early_ms, None
         lag, lag_bytes, fetch_bytes = 0, 0, NONE
         if row_flags & FETCHED:
             lag, lag_bytes, fetch_bytes = request.lag + 1, request.lag_bytes + 1, request.fetch_bytes
         _pack_request(
-            self._rows, at, request.now_ms, request.frame_bytes, response_bytes, request.handler_ns,
-            request.network_ns, lag, lag_bytes, fetch_bytes, channel.connection.id,
+            self._rows, at, topic, request.now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+            request.network_ns, lag, lag_bytes, other_topics, fetch_bytes, channel.connection.id,
             request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
             NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
             _REQUEST | (row_flags & _IN_ROWS),
@@ -470,6 +495,26 @@ class Recorder(Appender):
         client.segment = self._segment
         client.row_flags = _NONE_YET
         return True
+
+    def _topic_number(self, topic: str, client: Client, now_ms: int) -> int | None:
+        """Return the number of a topic in the segment of the next row, in which its client has one, too.
+
+        None: no room, counted as lost. A full table of names begins the next segment, without loss.
+        """
+        while (number := self._topics.get(topic)) is None or client.segment is not self._segment:
+            if number is not None:
+                if not self._place(client, now_ms):
+                    return None
+                continue
+            number = self._number(topic_names(topic), now_ms)
+            if number is None:
+                return None
+            self._topics[topic] = number
+        return number
+
+    def _open_segment(self, now_ms: int) -> None:
+        self._topics.clear()
+        super()._open_segment(now_ms)
 
     def _write_client_row(
         self,

@@ -131,12 +131,42 @@ def test_lag_of_what_cannot_be_read_is_not_known(filled: Node) -> None:
     )
 
 
-def test_lag_after_waiting_is_that_of_the_answer(filled: Node) -> None:
-    """A fetch that waited for records shows those that came."""
-    _, answers = waiting(filled, ("orders", 0, 3))
-    append(filled.log("orders", 0), batch())
-    filled.scheduler.turn()
-    assert lag_of(answers[0]) == (1, SIZE)
+def test_what_waiting_has_brought_is_noted(filled: Node) -> None:
+    """A fetch that waited for records shows the lag and the topic of those that came."""
+    for _ in range(2):  # the second time the request is known by its first bytes
+        _, answers = waiting(filled, ("orders", 0, filled.log("orders", 0).end_offset))
+        append(filled.log("orders", 0), batch())
+        filled.scheduler.turn()
+        assert lag_of(answers[0]) == (1, SIZE)
+        assert topics_of(answers[0]) == ("orders", 0)
+
+
+def topics_of(answer: Any) -> tuple[str | None, int]:
+    """Return the topic with the most bytes that an answer shows, and the number of others."""
+    assert isinstance(answer, FetchAnswer)
+    return answer.topic, answer.other_topics
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_topics_are_noted_for_the_usage_record(filled: Node, version: int) -> None:
+    """The topic with the most bytes of records, and how many others; without records, none."""
+    filled.create("clicks", 2)
+    append(filled.log("clicks", 0), batch())
+    append(filled.log("clicks", 1), batch())
+    append(filled.log("clicks", 1), batch())
+    by_name = filled.storage.topics.by_name
+    orders, clicks = (by_name[name].topic_id if version > 12 else name for name in ("orders", "clicks"))
+
+    def asked(*parts: tuple[str, int, int]) -> tuple[str | None, int]:
+        return topics_of(filled.ask(FETCH, version, message(*parts)))
+
+    for _ in range(2):  # the second time the request is known by its first bytes
+        assert asked((orders, 0, 1)) == ("orders", 0)
+        assert asked((orders, 0, 3)) == (None, 0)
+    # Partitions of a topic need not stand together.
+    assert asked((clicks, 0, 0), (orders, 0, 1), (clicks, 1, 0)) == ("clicks", 1)
+    assert asked((orders, 0, 0), (clicks, 1, 0), (clicks, 0, 1)) == ("orders", 1)
+    assert asked((orders, 0, 3), (clicks, 0, 0)) == ("clicks", 0)
 
 
 @pytest.mark.parametrize(

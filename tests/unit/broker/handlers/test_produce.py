@@ -434,6 +434,25 @@ def test_known_requests_follow_their_topic(node: Node) -> None:
     assert offsets == [0, 1, 2]
 
 
+@pytest.mark.parametrize("acks", [0, 1])
+def test_topics_are_noted_for_the_usage_record(node: Node, acks: int) -> None:
+    """The topic with the most stored bytes, and how many others; what is refused counts for nothing."""
+    for name in ("orders", "clicks"):
+        node.create(name, partitions=2)
+
+    def topics_of(*parts: tuple[str, list[tuple[int, bytes | None]]]) -> tuple[str | None, int]:
+        answer = node.ask(PRODUCE, 9, of_partitions(*parts, acks=acks))
+        assert isinstance(answer, Answer)
+        return answer.topic, answer.other_topics
+
+    one, two = [(0, batch())], [(0, batch()), (1, batch())]
+    for _ in range(2):  # the second time the request is known by its first bytes
+        assert topics_of(("orders", one)) == ("orders", 0)
+    assert topics_of(("orders", one), ("clicks", two)) == ("clicks", 1)
+    assert topics_of(("orders", one), ("absent", two), ("clicks", [(7, batch())])) == ("orders", 0)
+    assert topics_of(("absent", one)) == (None, 0)
+
+
 def test_known_requests_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """More partitions than are kept are served all the same."""
     monkeypatch.setattr(known_requests, "MAX_KEPT", 3)
@@ -459,6 +478,7 @@ def test_synced_answer_over_many_partitions_takes_several_turns(node: Node) -> N
         node.scheduler.one_turn()
         turns += 1
     assert turns > 3
+    assert (answers[0].topic, answers[0].other_topics) == ("orders", 0)
     (topic,) = decoded(PRODUCE, 9, answers[0])["responses"]
     assert [part["error_code"] for part in topic["partition_responses"]] == [0] * 300
 
