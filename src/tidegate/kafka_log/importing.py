@@ -98,6 +98,7 @@ class _Taken:
     bad_lines: int
     bad: list[tuple[int, str]]
     skipped: Counter[str]
+    topic_names: dict[str, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -331,6 +332,7 @@ class _Import:
         for exchange in taken.exchanges:
             exchange.line += before
         node.exchanges += taken.exchanges
+        self._manifest.topic_names |= taken.topic_names
         node.has_zookeeper |= taken.has_zookeeper
         at = taken.table.column_names.index("line")
         table = taken.table.set_column(at, "line", pc.add(taken.table["line"], before))
@@ -412,7 +414,11 @@ class _Import:
         if there is not None and begins_later:
             there = there.filter(~pc.field("kind").isin(["start", "gap"]))
         table, estimated, doubles = hour_table(
-            node_id, requests, events, None if there is None else there.cast(arrow_schema())
+            node_id,
+            requests,
+            events,
+            None if there is None else there.cast(arrow_schema()),
+            topic_names=self._manifest.topic_names,
         )
         self._summary.estimated_fetches += estimated
         self._summary.doubles += doubles
@@ -483,6 +489,7 @@ def _take(zone: str, block: bytes) -> _Taken:
         columns.bad_lines,
         columns.bad,
         columns.skipped,
+        columns.topic_names,
     )
 
 

@@ -36,10 +36,14 @@ class ImportedFile:
 
 @dataclass(slots=True, kw_only=True)
 class Manifest:
-    """The files imported so far, what is not exact in their rows, and the changes that are not finished."""
+    """The files imported so far, what is not exact in their rows, and the changes that are not finished.
+
+    topics: numbers of partitions by node and topic; topic_names: names of topics by id.
+    """
 
     files: list[ImportedFile] = field(default_factory=list)
     topics: dict[str, dict[str, int]] = field(default_factory=dict)
+    topic_names: dict[str, str] = field(default_factory=dict)
     estimated_fetches: int = 0
     unpriced: int = 0
     moves: list[tuple[str, str, list[str]]] = field(default_factory=list)

@@ -50,9 +50,14 @@ class HourRows(NamedTuple):
 
 
 def hour_table(
-    node_id: int, requests: pa.Table | None, events: Sequence[PlacedEvent], there: pa.Table | None
+    node_id: int,
+    requests: pa.Table | None,
+    events: Sequence[PlacedEvent],
+    there: pa.Table | None,
+    *,
+    topic_names: Mapping[str, str],
 ) -> HourRows:
-    """Return the rows of an hour.
+    """Return the rows of an hour. topic_names: names of topics by id; a topic that has no name there keeps its id.
 
     requests: of `RequestColumns`, with `line` numbered over all files; there: rows that an earlier import wrote.
     """
@@ -61,7 +66,7 @@ def hour_table(
     if requests is not None and len(requests):
         order = pc.sort_indices(requests, sort_keys=[("decided_us", "ascending"), ("line", "ascending")])
         requests = requests.take(order).unify_dictionaries().combine_chunks()
-        rows, estimated = _request_rows(node_id, requests)
+        rows, estimated = _request_rows(node_id, requests, topic_names)
         tables.append(rows)
         decided.append(_ints(requests, "decided_us"))
         # Three places for each line: events before its request, the request, events behind it.
@@ -110,7 +115,7 @@ def with_times(requests: pa.Table, moved_us: Mapping[int, int]) -> pa.Table:
     return requests.set_column(requests.column_names.index("decided_us"), "decided_us", pa.array(decided_us))
 
 
-def _request_rows(node_id: int, requests: pa.Table) -> tuple[pa.Table, int]:
+def _request_rows(node_id: int, requests: pa.Table, topic_names: Mapping[str, str]) -> tuple[pa.Table, int]:
     """Return one row a request, sorted as `requests`, and how many fetches have an estimated size."""
     rows = len(requests)
     api_key = _ints(requests, "api_key")
@@ -129,6 +134,8 @@ def _request_rows(node_id: int, requests: pa.Table) -> tuple[pa.Table, int]:
         "exempt": requests.column("exempt"),
         "lag": _nullable(_ints(requests, "lag")),
         "lag_bytes": _nullable(_lag_bytes(requests)),
+        "topic": _named(requests.column("topic").combine_chunks(), topic_names),
+        "other_topics": _nullable(_ints(requests, "other_topics")),
         **_software(requests),
     }
     arrays = []
@@ -199,6 +206,12 @@ def _lag_bytes(requests: pa.Table) -> Int64s:
         size = sizes[by_size][first + count // 2][at]
         lag_bytes = np.where(known[at] == connection, np.minimum(lag * size, _MOST_BYTES), NO_LAG)
     return np.where(lag > 0, lag_bytes, lag).astype(np.int64)
+
+
+def _named(topics: pa.DictionaryArray, topic_names: Mapping[str, str]) -> pa.DictionaryArray:
+    """Return topics by name."""
+    names = [topic_names.get(text, text) for text in topics.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(topics.indices, pa.array(names, pa.string()))
 
 
 def _software(requests: pa.Table) -> dict[str, pa.Array]:

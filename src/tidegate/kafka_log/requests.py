@@ -38,10 +38,19 @@ from tidegate.error_codes import UNSUPPORTED_VERSION
 from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest, OtherFormatError
 from tidegate.kafka_log.older_names import with_current_names
 from tidegate.kafka_log.sizes import request_size, response_size
+from tidegate.topic_sizes import TopicSizes
 from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
 
-__all__ = ["KEPT_APIS", "NO_BYTES", "NO_LAG", "UNKNOWN_BYTES", "LoggedExchange", "RequestColumns"]
+__all__ = [
+    "KEPT_APIS",
+    "NO_BYTES",
+    "NO_LAG",
+    "NO_TOPICS",
+    "UNKNOWN_BYTES",
+    "LoggedExchange",
+    "RequestColumns",
+]
 
 NO_BYTES = -1
 """Nothing is charged to this quota."""
@@ -50,6 +59,9 @@ UNKNOWN_BYTES = -2
 
 NO_LAG = -1
 """A line does not say where it reads, or where the end is."""
+
+NO_TOPICS = -1
+"""A line is not of a Produce or Fetch, or does not show what was fetched."""
 
 MAKING_A_LINE_US = 150
 """Between the end of sending and the time of the line (0.1 to 0.2 ms, measured)."""
@@ -72,6 +84,9 @@ _CONNECTION = re.compile(r".+:\d+-(.+):\d+-\d+(?:-\d+)?")
 """Addresses and ports of both ends, the processor's number (since 4.0), and a number that makes the id unique."""
 _UNKNOWN = "unknown"
 _SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""A topic's name as Kafka allows it, or its id. Other names belong to requests for topics that do not exist."""
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
 _READ = ("lag", "offsets", "partitions")
 _NUMBERS = {
@@ -88,6 +103,7 @@ _NUMBERS = {
     "throttle_ms": pa.int64(),
     "mutation_throttle_ms": pa.int64(),
     "record_bytes": pa.int64(),
+    "other_topics": pa.int64(),
     "exempt": pa.bool_(),
 }
 
@@ -124,7 +140,7 @@ class RequestColumns:
 
     bad: the number of each line that could not be read, and why; at most `BAD_KEPT` of them, `bad_lines` counts all.
     skipped: how many lines were left out, by reason. exchanges: requests and responses that state more than a row
-    has room for. has_zookeeper: the broker uses ZooKeeper.
+    has room for. has_zookeeper: the broker uses ZooKeeper. topic_names: names by id, of topics that answers describe.
     """
 
     BAD_KEPT = 1000
@@ -140,6 +156,8 @@ class RequestColumns:
         self._client_numbers: dict[tuple[str, ...], int] = {}
         self._connections: dict[str, tuple[int, str]] = {}
         self._topics: dict[str, int] = {}
+        self._topic_numbers: dict[str | None, int] = {None: 0}
+        self.topic_names: dict[str, str] = {}
         self.has_zookeeper = False
 
     def add_line(self, number: int, line: bytes) -> None:
@@ -185,11 +203,13 @@ class RequestColumns:
 
         lag: in records, of a Fetch, or `NO_LAG`; offsets: the sum of where it reads; partitions: a number for those it
         reads. By these two the next Fetch of the same partitions tells how many records this one brought.
+        topic: by name or id, of a Produce or Fetch, that with the most bytes of records; other_topics: the number of
+        others, or `NO_TOPICS`.
         """
-        values = list(zip(*self._rows, strict=True)) or [()] * (len(_NUMBERS) + 1)
+        values = list(zip(*self._rows, strict=True)) or [()] * (len(_NUMBERS) + 2)
         columns: dict[str, pa.Array] = {
             name: numbers_array(np.array(column, type_.to_pandas_dtype()), type_)
-            for (name, type_), column in zip(_NUMBERS.items(), values[:-1], strict=True)
+            for (name, type_), column in zip(_NUMBERS.items(), values[:-2], strict=True)
         }
         columns |= self._throttles(columns)
         where = np.array(self._read_from, np.int64).reshape(-1, 4)
@@ -202,6 +222,10 @@ class RequestColumns:
             encoded = texts_array([client[place] for client in self._client_numbers]).dictionary_encode()
             indices = encoded.indices.take(clients)
             columns[name] = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+        topics = pa.array(list(self._topic_numbers), pa.string())
+        numbers = np.array(values[-2], np.int32)
+        indices = numbers_array(numbers, pa.int32(), numbers == 0)
+        columns["topic"] = pa.DictionaryArray.from_arrays(indices, topics.fill_null(""))
         return pa.table(columns)
 
     def _throttles(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
@@ -239,15 +263,17 @@ class RequestColumns:
         request_bytes, response_bytes = _sizes(api_key, api_version, client_id, body, response)
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
         fetch_bytes, record_bytes, exempt, read_from = NO_BYTES, 0, False, None
+        topic, other_topics = None, NO_TOPICS
         if api_key == FETCH:
             if not isinstance(response, dict):
                 raise LineError("the Fetch has no response")
+            topic, other_topics = _fetched_topics(response)
             # A follower's fetch is exempt. A throttled fetch is answered empty, so the log has no size for it.
             # Otherwise the quota is charged 4 bytes and the body, without the header (B§6.3).
             if is_follower(body):
                 exempt = True
             elif logged.throttle_time_ms > 0 and not response["responses"]:
-                fetch_bytes = UNKNOWN_BYTES
+                fetch_bytes, other_topics = UNKNOWN_BYTES, NO_TOPICS
             else:
                 fetch_bytes = response_bytes - _fetch_header(api_version) + 4
                 record_bytes = _record_bytes(response)
@@ -255,6 +281,7 @@ class RequestColumns:
         elif api_key == PRODUCE:
             # With acks=0 there is no answer, and the request is exempt (B§6.2).
             exempt = response == ""
+            topic, other_topics = _produced_topics(body, response)
         else:
             api = API_BY_KEY.get(api_key)
             exempt = api is None or api.cluster_action
@@ -281,7 +308,7 @@ class RequestColumns:
         self._rows.append((
             decided_us, number, connection_id, api_key, api_version, request_bytes, response_bytes, produce_bytes,
             fetch_bytes, round(logged.local_time_ms * 1e6), logged.throttle_time_ms, mutation_ms, record_bytes,
-            exempt, client_number,
+            other_topics, exempt, self._topic_numbers.setdefault(topic, len(self._topic_numbers)), client_number,
         ))  # fmt: skip
         if read_from is not None:
             self._read_from.append((len(self._rows) - 1, *read_from))
@@ -289,8 +316,9 @@ class RequestColumns:
 
     def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
         """Store what an exchange states, of topics only what differs from what was last seen here."""
+        assert isinstance(logged.response, dict)
+        self.topic_names |= _names_by_id(logged.response)
         if logged.request_header.request_api_key in (METADATA, DESCRIBE_TOPIC_PARTITIONS):
-            assert isinstance(logged.response, dict)
             partitions = partitions_of(logged.response)
             if all(self._topics.get(name) == count for name, count in partitions.items()):
                 return
@@ -353,6 +381,50 @@ def partitions_of(response: dict[str, Any]) -> dict[str, int]:
                 if key:
                     found[key] = len(topic["partitions"])
     return found
+
+
+def _names_by_id(response: dict[str, Any]) -> dict[str, str]:
+    """Return the names of topics by id, from an answer that describes topics or has created them."""
+    topics = response.get("topics", ())
+    pairs = ((topic.get("topicId"), topic.get("name")) for topic in topics)
+    return {key: name for key, name in pairs if key and key != _NO_ID and name and _TOPIC.fullmatch(name)}
+
+
+def _produced_topics(request: dict[str, Any], response: dict[str, Any] | str) -> tuple[str | None, int]:
+    """Return the topic with the most stored bytes of a Produce, and the number of others; without acks, of sent bytes.
+
+    A partition with an error stores nothing.
+    """
+    refused = set()
+    if isinstance(response, dict):
+        refused = {
+            (topic.get("topicId") or topic["name"], part["index"])
+            for topic in response["responses"]
+            for part in topic["partitionResponses"]
+            if part["errorCode"]
+        }
+    sizes = TopicSizes()
+    for topic in request["topicData"]:
+        name = topic.get("topicId") or topic["name"]
+        for part in topic["partitionData"]:
+            if not refused or (name, part["index"]) not in refused:
+                _add_size(sizes, name, part)
+    return sizes.largest()
+
+
+def _fetched_topics(response: dict[str, Any]) -> tuple[str | None, int]:
+    """Return the topic with the most bytes of records in the answer to a Fetch, and the number of others."""
+    sizes = TopicSizes()
+    for topic in response["responses"]:
+        for part in topic["partitions"]:
+            _add_size(sizes, topic.get("topicId") or topic["topic"], part)
+    return sizes.largest()
+
+
+def _add_size(sizes: TopicSizes, topic: str, part: dict[str, Any]) -> None:
+    size = part.get("recordsSizeInBytes")
+    if size and _TOPIC.fullmatch(topic):
+        sizes.add(topic, size)
 
 
 def _record_bytes(response: dict[str, Any]) -> int:

@@ -91,6 +91,88 @@ def test_rows_are_what_the_broker_counted(tmp_path: Path, path: Path) -> None:
     assert not [secret for secret in SECRETS if secret in data]
 
 
+@pytest.mark.parametrize("path", [QUICK, THROTTLED], ids=["quick", "throttled"])
+def test_topics_are_those_of_the_broker(tmp_path: Path, path: Path) -> None:
+    """Each topic has the bytes that the broker's own metrics have for it, and a little around the records."""
+    imported(tmp_path / "out", path)
+    totals = truth(path)["broker_totals"]
+    for key, of_topic in ((0, totals["topic_bytes_in"]), (1, totals["topic_bytes_out"])):
+        rows = [row for row in requests(tmp_path / "out") if row["api_key"] == key and row["topic"]]
+        assert {row["topic"] for row in rows} == {name for name in of_topic if not name.startswith("__")}
+        assert {row["other_topics"] for row in rows} == {0}
+        for name in {row["topic"] for row in rows}:
+            sizes = [
+                row["produce_bytes"] if key == 0 else row["fetch_bytes"]
+                for row in rows
+                if row["topic"] == name
+            ]
+            # The markers of transactions are in no Produce.
+            assert 0.95 * of_topic[name] < sum(sizes) < of_topic[name] + 300 * len(sizes)
+
+
+def test_topics_of_ids_have_names(tmp_path: Path) -> None:
+    """An answer that describes a topic may stand anywhere in the log, and in a file that was imported before."""
+    orders, clicks = "7q9Jayo7S8aTBGskY68CXw", "8q9Jayo7S8aTBGskY68CXw"
+    part = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "lastStableOffset": 9, "logStartOffset": 0,
+            "abortedTransactions": [], "preferredReadReplica": -1}  # fmt: skip
+    fetch = {key: value for key, value in FETCH.items() if key != "replicaId"}
+
+    def fetched(second: int, *sizes: tuple[str, int]) -> bytes:
+        answered = [
+            {"topicId": name, "partitions": [part | {"recordsSizeInBytes": size}]} for name, size in sizes
+        ]
+        return line(f"2026-11-21 09:00:{second:02},000", api_key=1, api_version=16, request=fetch,
+                    response=FETCHED | {"responses": answered})  # fmt: skip
+
+    topic = {"errorCode": 0, "name": "orders", "topicId": orders, "isInternal": False, "partitions": []}
+    described = {"throttleTimeMs": 0, "brokers": [], "clusterId": None, "controllerId": 1, "errorCode": 0,
+                 "topics": [topic | {"topicAuthorizedOperations": 0}]}  # fmt: skip
+    asked = {"topics": None, "allowAutoTopicCreation": False, "includeTopicAuthorizedOperations": False}
+    metadata = line("2026-11-21 09:00:03,000", api_key=3, api_version=12, request=asked, response=described)
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.write_bytes(
+        fetched(1, (orders, 500), (clicks, 100)) + fetched(2, (orders, 1), (clicks, 2)) + metadata
+    )
+    second.write_bytes(fetched(4, (orders, 70)) + fetched(5))
+    for path in (first, second):
+        assert imported(tmp_path / "out", path).bad == 0
+    assert [(row["topic"], row["other_topics"]) for row in requests(tmp_path / "out")] == [
+        ("orders", 1),
+        (clicks, 1),  # no answer has named it
+        (None, None),
+        ("orders", 0),
+        (None, 0),
+    ]
+
+
+def test_refused_batches_are_of_no_topic(tmp_path: Path) -> None:
+    """A Produce to a partition with an error stores nothing; a throttled Fetch shows nothing."""
+    request = {"transactionalId": None, "acks": -1, "timeoutMs": 1, "topicData": [
+        {"name": name, "partitionData": [{"index": 0, "recordsSizeInBytes": size}]}
+        for name, size in (("orders", 100), ("clicks", 300))
+    ]}  # fmt: skip
+    answer = {"index": 0, "baseOffset": 0, "logAppendTimeMs": -1, "logStartOffset": 0, "recordErrors": [],
+              "errorMessage": None}  # fmt: skip
+    lines = b""
+    for code in (0, 3):
+        answers = [{"name": name, "partitionResponses": [answer | {"errorCode": code if name == "clicks" else 0}]}
+                   for name in ("orders", "clicks")]  # fmt: skip
+        lines += line(request=request, response={"responses": answers, "throttleTimeMs": 0})
+    lines += line(request={**request, "acks": 0, "topicData": request["topicData"] + [
+        {"name": "no topic!", "partitionData": [{"index": 0, "recordsSizeInBytes": 1000}]}
+    ]}, response="")  # fmt: skip
+    lines += line(api_key=1, api_version=12, request=FETCH, response=FETCHED, throttleTimeMs=5)
+    path = tmp_path / "one.log"
+    path.write_bytes(lines)
+    assert imported(tmp_path / "out", path).bad == 0
+    assert [(row["topic"], row["other_topics"]) for row in requests(tmp_path / "out")] == [
+        ("clicks", 1),
+        ("orders", 0),
+        ("clicks", 1),
+        (None, None),
+    ]
+
+
 def test_quotas_are_followed(tmp_path: Path) -> None:
     """What was altered while the log was written is there, at its place."""
     imported(tmp_path / "out", THROTTLED)

@@ -12,12 +12,12 @@ from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.fetching.sessions import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
 from tidegate.broker.releasing import answer_partitions, release
-from tidegate.broker.topic_sizes import TopicSizes
 from tidegate.server.requests.handler import NO_LAG, Answer, Charge, FetchAnswer, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
+from tidegate.topic_sizes import TopicSizes
 from tidegate.wire import Encoded, field_since
 
 __all__ = [

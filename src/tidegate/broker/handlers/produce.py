@@ -27,7 +27,6 @@ from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.broker.topic_names import INTERNAL_TOPICS, may_append_to_internal
-from tidegate.broker.topic_sizes import TopicSizes
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage.errors import AppendError
@@ -37,6 +36,7 @@ from tidegate.storage.log.records import is_one_batch, is_transactional, only_ba
 from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic, Topics
+from tidegate.topic_sizes import TopicSizes
 from tidegate.wire import field_since
 from tidegate.wire.batch import CorruptRecordsError
 
