@@ -19,7 +19,7 @@ def test_quotas_are_set(broker, topic, unique):
 
 def test_a_refusal_is_an_error(broker, unique):
     """A quota that Kafka does not know is refused, and the broker's reason is passed on."""
-    with pytest.raises(TidegateError, match=r"quotas were refused: .*no_such_rate"):
+    with pytest.raises(TidegateError, match=r"no_such_rate"):
         set_client_quotas(broker.port, {unique: {"no_such_rate": 1.0}})
 
 
@@ -27,5 +27,5 @@ def test_a_broker_that_is_not_there_is_an_error():
     """A port that nobody listens on is one error, not a traceback of sockets."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(TidegateError, match="the broker does not answer"):
+    with pytest.raises(TidegateError, match=r"cannot connect to 127\.0\.0\.1"):
         set_client_quotas(port, {"loader": {"producer_byte_rate": 1.0}})

@@ -3,12 +3,21 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from tidegate.errors import ConfigError
 
-__all__ = ["EXIT_ERROR", "ArgumentParser", "confirmed", "print_error", "printable"]
+__all__ = [
+    "EXIT_ERROR",
+    "ArgumentParser",
+    "confirmed",
+    "number",
+    "print_error",
+    "printable",
+    "whole_number",
+]
 
 EXIT_ERROR = 2  # what argparse itself uses
 
@@ -70,6 +79,30 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def _help_hint(self) -> str:
         return f"see `{self.prog} --help`"
+
+
+def whole_number(least: int, most: int, *, noun: str = "a whole number") -> Callable[[str], int]:
+    """Return the type of an option: whole numbers from `least` to `most`. It raises `argparse.ArgumentTypeError`."""
+
+    def read(text: str) -> int:
+        if text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"expected {noun} from {least} to {most}, got {text!r}")
+
+    return read
+
+
+def number(least: float, most: float, *, noun: str = "a number") -> Callable[[str], float]:
+    """Return the type of an option: numbers from `least` to `most`. It raises `argparse.ArgumentTypeError`."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            found = float(text)
+            if least <= found <= most:
+                return found
+        raise argparse.ArgumentTypeError(f"expected {noun} from {least:g} to {most:g}, got {text!r}")
+
+    return read
 
 
 def confirmed(question: str) -> bool:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tidegate.cli.arguments import whole_number
 from tidegate.cli.job_options import path_type
 from tidegate.errors import ConfigError
 
@@ -12,6 +13,7 @@ __all__ = ["add_parser", "run"]
 
 _EXIT_BAD_LINES = 1
 _EXIT_DAMAGED_FILES = 3
+_node_id = whole_number(0, 2**31 - 1)
 
 _DESCRIPTION = """\
 Turn request logs of Apache Kafka brokers into a usage record: what each request
@@ -95,7 +97,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--processes",
         metavar="N",
-        type=_count,
+        type=whole_number(1, 1024),
         help="number of processes that parse lines (default: one per processor; 1 for less than 16 MiB of logs)",
     )
 
@@ -154,14 +156,17 @@ def _lines(summary: Any, out: Path) -> list[str]:
         for reason, count in sorted(summary.skipped.items())
     ]
     if summary.without_requests:
-        files = things_text(len(summary.without_requests), "file")
-        lines.append(f"skipped {files} without a request line: {names_text(summary.without_requests)}")
+        lines.append(
+            f"skipped {things_text(len(summary.without_requests), 'file')} without a request line: "
+            f"{names_text(summary.without_requests)}"
+        )
     if summary.bad:
         lines.append(f"rejected {things_text(summary.bad, 'line')}; see {out / 'import-rejected.txt'}")
     lines += [f"could not read all of {str(path)!r}: {damage}" for path, damage in summary.damaged]
     if summary.unfinished:
-        files = things_text(summary.unfinished, "file")
-        lines.append(f"left the last line of {files} for the next import: it is incomplete")
+        lines.append(
+            f"left the last line of {things_text(summary.unfinished, 'file')} for the next import: it is incomplete"
+        )
     if summary.requests:
         lines.append(
             "exact: bytes produced and fetched, mutations. estimated: request time; see docs/import.md"
@@ -170,16 +175,20 @@ def _lines(summary: Any, out: Path) -> list[str]:
         fetches = things_text(summary.estimated_fetches, "throttled fetch", "throttled fetches")
         lines.append(f"estimated the size of {fetches}: the log does not contain it")
     if summary.whole_seconds:
-        files = things_text(summary.whole_seconds, "file")
-        lines.append(f"the times in {files} are whole seconds: an exact replay needs fractions of a second")
-    if summary.doubles * _FEW_OF > summary.requests:
-        doubles = things_text(summary.doubles, "request")
         lines.append(
-            f"counted {doubles} twice: two logs contain the same requests, and neither is the beginning of the other"
+            f"the times in {things_text(summary.whole_seconds, 'file')} are whole seconds: "
+            "an exact replay needs fractions of a second"
+        )
+    if summary.doubles * _FEW_OF > summary.requests:
+        lines.append(
+            f"counted {things_text(summary.doubles, 'request')} twice: two logs contain the same requests, "
+            "and neither is the beginning of the other"
         )
     if summary.unpriced:
-        changes = things_text(summary.unpriced, "topic change")
-        lines.append(f"the cost of {changes} is unknown: the log does not contain the number of partitions")
+        lines.append(
+            f"the cost of {things_text(summary.unpriced, 'topic change')} is unknown: "
+            "the log does not contain the number of partitions"
+        )
     return lines
 
 
@@ -227,17 +236,3 @@ def _zone(name: str) -> Any:
         raise ConfigError(
             f"unknown time zone {name!r}", hint="write a name such as Europe/Berlin, America/New_York or UTC"
         ) from None
-
-
-def _node_id(text: str) -> int:
-    return _whole(text, 2**31 - 1, least=0)
-
-
-def _count(text: str) -> int:
-    return _whole(text, 1024, least=1)
-
-
-def _whole(text: str, most: int, *, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
-    return int(text)

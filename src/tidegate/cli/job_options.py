@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.cli.arguments import whole_number
 from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError
 
@@ -189,7 +190,11 @@ def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | No
     """Add the option that says how many `lines` to print; the default is None where it is another in JSON."""
     otherwise = f"default: {_SHOWN}" if default else f"default: {_SHOWN}; in JSON {_MOST_LINES}"
     parser.add_argument(
-        "--top", metavar="N", type=_count, default=default, help=f"number of {lines} to print ({otherwise})"
+        "--top",
+        metavar="N",
+        type=whole_number(1, _MOST_LINES),
+        default=default,
+        help=f"number of {lines} to print ({otherwise})",
     )
 
 
@@ -252,15 +257,3 @@ def _duration(text: str) -> int:
             f"expected a number with a unit s, m, h or d, such as 90s, 15m, 6h or 2d, got {text!r}"
         )
     return int(match[1]) * _UNIT_MS[match[2]]
-
-
-def _count(text: str) -> int:
-    """Return a number of lines to print. Raises `argparse.ArgumentTypeError`."""
-    if (
-        text.isascii()
-        and text.isdigit()
-        and len(text) <= len(str(_MOST_LINES))
-        and 1 <= int(text) <= _MOST_LINES
-    ):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_LINES}, got {text!r}")

@@ -1,8 +1,8 @@
 """`tidegate limits`: the smallest quotas that would have throttled nothing, by entity."""
 
 import argparse
-import math
 
+from tidegate.cli.arguments import number
 from tidegate.cli.job_options import (
     add_job_options,
     directory_argument,
@@ -15,8 +15,6 @@ from tidegate.cli.job_options import (
 )
 
 __all__ = ["add_parser", "run"]
-
-_MOST_SECONDS = 86_400
 
 _DESCRIPTION = """\
 For each entity and quota type, show the smallest limit that would never have
@@ -76,14 +74,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--delayed",
         metavar="PERCENT",
-        type=_percent,
+        type=number(0, 100),
         default=1.0,
         help="largest share of bytes, time or mutations that may be delayed, in percent (default: 1)",
     )
     parser.add_argument(
         "--longest",
         metavar="SECONDS",
-        type=_seconds,
+        type=number(0, 86_400),
         default=1.0,
         help="longest delay, in seconds (default: 1)",
     )
@@ -121,22 +119,3 @@ def run(args: argparse.Namespace) -> int:
         console.print(note)
     print_ending(console, found.missing, with_cold_starts=True, events=files.rows, out=args.out)
     return 0
-
-
-def _percent(text: str) -> float:
-    return _number(text, 100.0)
-
-
-def _seconds(text: str) -> float:
-    return _number(text, _MOST_SECONDS)
-
-
-def _number(text: str, most: float) -> float:
-    """Return a number from 0 to `most`. Raises `argparse.ArgumentTypeError`."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0.0 <= number <= most:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to {most:g}, got {text!r}")
-    return number

@@ -99,13 +99,11 @@ class LogLines(logging.Handler):
                     return None
                 self._changed.wait()
             if self._dropped:
-                self._put_first(f"dropped {self._dropped} log lines: stderr is not being read\n")
+                line = f"dropped {self._dropped} log lines: stderr is not being read\n"
+                self._chars += len(line)
                 self._dropped = 0
+                return line
             return self._lines.popleft()
-
-    def _put_first(self, line: str) -> None:
-        self._lines.appendleft(line)
-        self._chars += len(line)
 
 
 def _encoded(text: str) -> bytes:

@@ -203,6 +203,7 @@ async def _look(admin: "Admin") -> _Cluster:
 
 def _print_changes(changes: Sequence["QuotaChange"]) -> None:
     """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value."""
+    from tidegate.config.quotas_file import value_text
     from tidegate.config.values import entity_text
 
     rows = [
@@ -210,7 +211,7 @@ def _print_changes(changes: Sequence["QuotaChange"]) -> None:
             _SIGNS[change.before is not None, change.after is not None],
             printable(entity_text(change.entity)),
             printable(change.key),
-            " → ".join(_shown(change.key, value) for value in change[2:] if value is not None),
+            " → ".join(value_text(change.key, value) for value in change[2:] if value is not None),
         )
         for change in changes
     ]
@@ -219,12 +220,6 @@ def _print_changes(changes: Sequence["QuotaChange"]) -> None:
         print(f"{sign} {entity:<{widths[0]}}  {key:<{widths[1]}}  {values}")
     if rows:
         print()
-
-
-def _shown(key: str, value: float) -> str:
-    from tidegate.config.quotas_file import value_text
-
-    return value_text(key, value)
 
 
 def _print_summary(

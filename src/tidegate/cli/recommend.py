@@ -4,12 +4,11 @@ import argparse
 import io
 import itertools
 import json
-import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidegate.cli.arguments import print_error
+from tidegate.cli.arguments import number, print_error
 from tidegate.cli.job_options import json_option, location_type, opened, running_jobs, where_options
 from tidegate.cli.metrics_options import add_metrics_options, check_source, measured_from
 from tidegate.errors import ConfigError
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
-_MOST_HEADROOM = 1000
 _EXIT_TOO_LITTLE = 3
 
 _DESCRIPTION = """\
@@ -104,7 +102,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--headroom",
         metavar="FACTOR",
-        type=_headroom,
+        type=number(1, 1000),
         default=1.5,
         help="multiply the limit that each entity needs by FACTOR (default: 1.5)",
     )
@@ -147,9 +145,29 @@ def run(args: argparse.Namespace) -> int:
     check_source(args)
     if args.json and args.form != "quotas.yaml":
         raise ConfigError("--json excludes --as", hint="give either --json or --as")
-    if args.prometheus:
-        return _run_from_metrics(args)
     from tidegate.pipeline.proposals.evidence import TooLittleDataError
+    from tidegate.pipeline.proposals.recommend import Wanted
+
+    wanted = Wanted(
+        headroom=args.headroom,
+        budgets=_once_each(args.budget),
+        protect=args.protect,
+        force=args.force,
+        with_default=args.with_default,
+    )
+    try:
+        if args.prometheus:
+            _run_from_metrics(args, wanted)
+        else:
+            _run_from_record(args, wanted)
+    except TooLittleDataError as error:
+        print_error(str(error), error.hint)
+        return _EXIT_TOO_LITTLE
+    return 0
+
+
+def _run_from_record(args: argparse.Namespace, wanted: "Wanted") -> None:
+    """Propose quotas from a usage record, and print them."""
     from tidegate.pipeline.proposals.notes import recommend_document, recommend_notes
     from tidegate.pipeline.proposals.recommend import forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
@@ -157,59 +175,31 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.notes import missing_notes
     from tidegate.pipeline.report.text import sentences
 
-    wanted = _wanted(args)
     plans = [levels_of("both"), forecast_levels("both")]
-    try:
-        with opened(args) as files, running_jobs(args, files, plans=plans) as jobs:
-            found = jobs.recommend(args.by, wanted)
-    except TooLittleDataError as error:
-        print_error(str(error), error.hint)
-        return _EXIT_TOO_LITTLE
-    if args.json:
-        document = recommend_document(
-            found, wanted, notes=recommend_notes(found, wanted, events=files.rows), events=files.rows
-        )
-        print_document(document, found.evidence.missing)
-        return 0
+    with opened(args) as files, running_jobs(args, files, plans=plans) as jobs:
+        found = jobs.recommend(args.by, wanted)
     notes = recommend_notes(found, wanted, events=files.rows)
-    notes += sentences(missing_notes(found.evidence.missing, with_cold_starts=True))
-    _print(args, found.quotas, notes)
-    return 0
+    if args.json:
+        document = recommend_document(found, wanted, notes=notes, events=files.rows)
+        print_document(document, found.evidence.missing)
+    else:
+        notes += sentences(missing_notes(found.evidence.missing, with_cold_starts=True))
+        _print(args, found.quotas, notes)
 
 
-def _run_from_metrics(args: argparse.Namespace) -> int:
+def _run_from_metrics(args: argparse.Namespace, wanted: "Wanted") -> None:
     """Propose quotas from metrics, and print them."""
     from tidegate.pipeline.prometheus.proposal import (
         metrics_document,
         metrics_notes,
         recommend_from_metrics,
     )
-    from tidegate.pipeline.proposals.evidence import TooLittleDataError
 
-    wanted = _wanted(args)
-    try:
-        found = recommend_from_metrics(measured_from(args), args.by, wanted)
-    except TooLittleDataError as error:
-        print_error(str(error), error.hint)
-        return _EXIT_TOO_LITTLE
+    found = recommend_from_metrics(measured_from(args), args.by, wanted)
     if args.json:
         print(json.dumps(metrics_document(found, wanted), allow_nan=False))
     else:
         _print(args, found.quotas, metrics_notes(found, wanted))
-    return 0
-
-
-def _wanted(args: argparse.Namespace) -> "Wanted":
-    """Return the options of a proposal. Raises `ConfigError`."""
-    from tidegate.pipeline.proposals.recommend import Wanted
-
-    return Wanted(
-        headroom=args.headroom,
-        budgets=_once_each(args.budget),
-        protect=args.protect,
-        force=args.force,
-        with_default=args.with_default,
-    )
 
 
 def _print(args: argparse.Namespace, quotas: "QuotasFile", notes: Sequence[str]) -> None:
@@ -228,17 +218,6 @@ def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:
         if key == following:
             raise ConfigError(f"--budget {key} is given twice", hint="give one --budget for each key")
     return dict(budgets)
-
-
-def _headroom(text: str) -> float:
-    """Return a factor from 1 on. Raises `argparse.ArgumentTypeError`."""
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = math.nan
-    if not 1.0 <= factor <= _MOST_HEADROOM:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_MOST_HEADROOM}, got {text!r}")
-    return factor
 
 
 def _budget(text: str) -> tuple[str, float]:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import re
@@ -10,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tidegate import __version__
@@ -77,7 +77,6 @@ def list_settings() -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT, SIGTERM, or SIGHUP (a terminal that closes), unless that is ignored (nohup)."""
-    is_json = args.log_format == JSON
     handler = _log_lines()
     handler.setFormatter(formatter(args.log_format))
     _set_levels(args.verbose)
@@ -85,15 +84,14 @@ def serve(args: argparse.Namespace) -> int:
     # On the handler: a logger's filter does not see the records of the loggers below it.
     handler.addFilter(repeated)
     logging.getLogger().addHandler(handler)
-    messages = _Messages(is_json=is_json)
     try:
         config = _config(args)
         configs = node_configs(config, args.nodes)
         for notice in config.notices():
-            messages.warn(notice)
-        asyncio.run(_serve(configs, args, repeated, messages))
+            _tell(args, notice, logging.WARNING)
+        asyncio.run(_serve(configs, args, repeated))
     except TidegateError as error:
-        if not is_json:
+        if args.log_format != JSON:
             raise
         _lifecycle.error("%s%s", error, f"; hint: {error.hint}" if error.hint else "")
         return EXIT_ERROR
@@ -112,25 +110,12 @@ def _set_levels(verbose: int) -> None:
             logging.getLogger(name).setLevel(logging.INFO)
 
 
-class _Messages:
-    """Messages of the broker on stderr beside its log; with JSON, these are lines of the log, too."""
-
-    def __init__(self, *, is_json: bool) -> None:
-        self._is_json = is_json
-
-    def warn(self, text: str) -> None:
-        """Warn of a setting."""
-        if self._is_json:
-            _lifecycle.warning("%s", text)
-        else:
-            print(f"warning: {text}", file=sys.stderr, flush=True)
-
-    def announce(self, text: str) -> None:
-        """Print that the broker is ready, and where."""
-        if self._is_json:
-            _lifecycle.info("%s", text)
-        else:
-            print(text, file=sys.stderr, flush=True)
+def _tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None:
+    """Print a message on stderr beside the log; with JSON, write it as a line of the log."""
+    if args.log_format == JSON:
+        _lifecycle.log(level, "%s", text)
+    else:
+        print(f"warning: {text}" if level == logging.WARNING else text, file=sys.stderr, flush=True)
 
 
 def _log_lines() -> logging.Handler:
@@ -194,9 +179,7 @@ def _name_of(listener: str) -> str:
     return listener.partition(":")[0].strip().upper()
 
 
-async def _serve(
-    configs: Sequence[ServerConfig], args: argparse.Namespace, repeated: RepeatedLines, messages: _Messages
-) -> None:
+async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repeated: RepeatedLines) -> None:
     """Run a node for each of `configs`; the first is the controller. They share storage and quotas."""
     loop = asyncio.get_running_loop()
     _sum_up(repeated, loop)
@@ -206,9 +189,11 @@ async def _serve(
             loop.add_signal_handler(number, _stop, stop, f"received {number.name}")
     if args.stop_on_eof:
         _watch_input(loop, stop)
-    clock, first, port_file = SystemClock(), configs[0], args.port_file
+    clock, first = SystemClock(), configs[0]
+    port_file = None if args.port_file is None else Path(args.port_file)
     if port_file is not None:
-        _remove_ports(Path(port_file))
+        with _port_file_written(port_file):  # an earlier broker's ports are not this broker's
+            port_file.unlink(missing_ok=True)
     Storage.check_owner(first.data_dir)
     with _written_to(first.data_dir):
         make_private_directory(first.data_dir)
@@ -248,13 +233,14 @@ async def _serve(
             collections.start()
             if port_file is not None:
                 ports = [port for node in nodes for _, port in node.bound.values()]
-                _write_ports(Path(port_file), ports)
+                with _port_file_written(port_file):
+                    _write_ports(port_file, ports)
             if first.is_by_scram_alone and credentials.is_empty:
-                messages.warn(_NOBODY)
+                _tell(args, _NOBODY, logging.WARNING)
             for text in _announcements(nodes):
-                messages.announce(text)
+                _tell(args, text)
             for listener in metrics:
-                messages.announce(f"tidegate metrics at {listener.url}")
+                _tell(args, f"tidegate metrics at {listener.url}")
             # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
@@ -331,16 +317,24 @@ def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
     loop.call_later(_SUM_UP_EVERY_S, _sum_up, repeated, loop)
 
 
-@contextlib.contextmanager
-def _written_to(directory: Path) -> Iterator[None]:
-    """Raise `ConfigError` with the name of the directory if the code inside cannot write to it."""
+@contextmanager
+def _written(what: str, hint: str) -> Iterator[None]:
+    """Raise `ConfigError` that `what` cannot be written if the code inside cannot write it."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(
-            f"cannot write to directory {str(directory)!r}: {error.strerror or error}",
-            hint="use a directory that the broker can write to, with free disk space (--data, tidegate.usage.dir)",
-        ) from error
+        raise ConfigError(f"cannot write {what}: {error.strerror or error}", hint=hint) from error
+
+
+def _written_to(directory: Path) -> AbstractContextManager[None]:
+    hint = "use a directory that the broker can write to, with free disk space (--data, tidegate.usage.dir)"
+    return _written(f"to directory {str(directory)!r}", hint)
+
+
+def _port_file_written(path: Path) -> AbstractContextManager[None]:
+    return _written(
+        f"--port-file {str(path)!r}", "use a file in an existing directory that the broker can write to"
+    )
 
 
 def _announcements(nodes: Sequence[Node]) -> Iterator[str]:
@@ -365,29 +359,11 @@ def _place(node: Node, listener: str) -> str:
     return f"{told} ({', '.join(notes)})" if notes else told
 
 
-def _remove_ports(path: Path) -> None:
-    """Remove the port file of an earlier broker: its ports are not this broker's. Raises `ConfigError`."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise _no_port_file(path, error) from error
-
-
 def _write_ports(path: Path, ports: Iterable[int]) -> None:
-    """Write the ports, one per line. The file appears complete. Raises `ConfigError`."""
+    """Write the ports, one per line. The file appears complete."""
     unfinished = path.with_name(path.name + ".tmp")
-    try:
-        unfinished.write_text("".join(f"{port}\n" for port in ports))
-        unfinished.rename(path)
-    except OSError as error:
-        raise _no_port_file(path, error) from error
-
-
-def _no_port_file(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot write --port-file {str(path)!r}: {error.strerror}",
-        hint="use a file in an existing directory that the broker can write to",
-    )
+    unfinished.write_text("".join(f"{port}\n" for port in ports))
+    unfinished.rename(path)
 
 
 def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> ClusterView:

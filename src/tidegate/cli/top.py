@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.cli.arguments import number
 from tidegate.cli.job_options import shown, top_option
 from tidegate.cli.metrics_client import (
     MetricsClient,
@@ -20,7 +21,6 @@ from tidegate.cli.metrics_client import (
 
 __all__ = ["add_parser", "run"]
 
-_MOST_SECONDS = 3600.0
 _TYPES = {"ControllerMutation": "Mutation"}
 _HEAD = ("user", "client-id", "quota", "rate", "limit", "used", "throttled")
 _WIDTHS = (10, 14, 8, 10, 10, 6)  # with what is left for throttles, 80 columns
@@ -67,21 +67,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--every",
         metavar="SECONDS",
-        type=_seconds,
+        type=number(0.1, 3600, noun="a number of seconds"),
         default=2.0,
         help="interval between refreshes, in seconds (default: 2)",
     )
     top_option(parser, "entities", default=None)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"expected 0.1 to {_MOST_SECONDS:.0f} seconds, got {text!r}")
-    return seconds
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,9 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.cli.arguments import number, whole_number
 from tidegate.cli.job_options import from_option, json_option, path_type, shown, top_option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
     from tidegate.pipeline.replay.plan import Plan
     from tidegate.pipeline.watch.checkpoint import Checkpoint
     from tidegate.pipeline.watch.node import Advance
@@ -20,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-_MOST_MINUTES = 60
-_MOST_SECONDS = 3600.0
-_MOST_LATENESS_S = 86_400.0
 _LATENESS_S = 60.0  # as `tidegate.pipeline.watch.arrivals` has it, which takes pyarrow
 _WHERE = "run watch on the machine of the broker; usage and replay also read copies and URIs"
 
@@ -91,7 +92,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--window",
         metavar="MINUTES",
-        type=_minutes,
+        type=whole_number(1, 60),
         default=5,
         help="length of the window of current usage, in minutes (default: 5)",
     )
@@ -108,14 +109,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--every",
         metavar="SECONDS",
-        type=_seconds,
+        type=number(0.1, 3600, noun="a number of seconds"),
         default=1.0,
         help="interval between checks for new rows, in seconds (default: 1)",
     )
     parser.add_argument(
         "--lateness",
         metavar="SECONDS",
-        type=_lateness,
+        type=number(0, 86_400, noun="a number of seconds"),
         default=None,
         help="how long to wait for missing earlier rows of a node, in seconds; rows that arrive later are only counted"
         " (default: 60; 0 with --once and without --checkpoint)",
@@ -137,7 +138,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Watch, and print what comes of it."""
+    from rich.live import Live
+
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
+    from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.watch.checkpoint import Checkpoint
     from tidegate.usage.files import HOUR_MS
 
@@ -156,7 +160,10 @@ def run(args: argparse.Namespace) -> int:
             where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-watch-")))
         if where is not None:
             checkpoint = stack.enter_context(Checkpoint(where))
-        shows = stack.enter_context(_Shows(args, plans))
+        console, live = results_console(), None
+        if console.is_terminal and not args.json and not args.once:
+            live = stack.enter_context(Live(console=console, auto_refresh=False, vertical_overflow="crop"))
+        shows = _Shows(args, plans, console, live)
         if args.master is not None:
             assert checkpoint is not None, "it was made above"
             return _run_on_spark(args, plans, checkpoint, shows)
@@ -185,12 +192,13 @@ def _run_here(
             shows.update(watch.totals, done)
         elif args.once:
             if not watch.totals.events:
-                shows.say_nothing(args.directory)
+                where = "only files named node-N-... in the requested hours are read"
+                print(f"no rows in {str(args.directory)!r}: {where}", file=sys.stderr)
             shows.end(watch.totals)
             return 0
         else:
             if not has_waited and not watch.totals.events:
-                shows.wait(args.directory)
+                print(f"no rows in {str(args.directory)!r} yet: waiting", file=sys.stderr)
             has_waited = True
             time.sleep(args.every)
 
@@ -223,41 +231,17 @@ def _run_on_spark(
 
 
 class _Shows:
-    """Shows updates: drawn again on a terminal, as lines elsewhere, or as documents."""
+    """Shows updates: drawn again on a terminal, as lines elsewhere, or as documents.
 
-    def __init__(self, args: argparse.Namespace, plans: "Sequence[Plan]") -> None:
-        from rich.live import Live
+    live: the table that is drawn again, if the output has one.
+    """
 
-        from tidegate.pipeline.report.console import results_console
-
+    def __init__(
+        self, args: argparse.Namespace, plans: "Sequence[Plan]", console: "Console", live: "Live | None"
+    ) -> None:
         self._args, self._plans = args, plans
-        self._console = results_console()
-        self._live = None
-        if self._console.is_terminal and not args.json and not args.once:
-            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._console, self._live = console, live
         self._said: list[str] = []
-
-    def __enter__(self) -> "_Shows":
-        """Start the live table, if the output has one."""
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Leave it as it is."""
-        if self._live is not None:
-            self._live.stop()
-
-    def wait(self, directory: Path) -> None:
-        """Print that there are no rows yet."""
-        print(f"no rows in {str(directory)!r} yet: waiting", file=sys.stderr)
-
-    def say_nothing(self, directory: Path) -> None:
-        """Print that there were no rows, and which rows are read."""
-        print(
-            f"no rows in {str(directory)!r}: only files named node-N-... in the requested hours are read",
-            file=sys.stderr,
-        )
 
     def update(self, totals: "Totals", done: "Sequence[Advance]") -> None:
         """Show what is so after an update."""
@@ -345,28 +329,3 @@ class _Shows:
 
 
 _SCREEN_TOP = 8  # clients, and entities, so that both fit on a screen
-
-
-def _minutes(text: str) -> int:
-    """Return a number of minutes. Raises `argparse.ArgumentTypeError`."""
-    if text.isascii() and text.isdigit() and len(text) <= 2 and 1 <= int(text) <= _MOST_MINUTES:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_MINUTES}, got {text!r}")
-
-
-def _seconds(text: str) -> float:
-    """Return a time between two looks. Raises `argparse.ArgumentTypeError`."""
-    return _number_of_seconds(text, least=0.1, most=_MOST_SECONDS)
-
-
-def _lateness(text: str) -> float:
-    """Return how long rows wait for earlier ones, in seconds. Raises `argparse.ArgumentTypeError`."""
-    return _number_of_seconds(text, least=0.0, most=_MOST_LATENESS_S)
-
-
-def _number_of_seconds(text: str, *, least: float, most: float) -> float:
-    with contextlib.suppress(ValueError):
-        seconds = float(text)
-        if least <= seconds <= most:
-            return seconds
-    raise argparse.ArgumentTypeError(f"expected a number of seconds from {least:g} to {most:g}, got {text!r}")

@@ -86,7 +86,7 @@ def test_the_widest_line_has_80_columns():
         (["top", "--metrics", "http://a:b@x"], "expected http://HOST:PORT, got 'http://a:b@x'"),
         (["top", "--metrics", "http://x:99999"], "expected http://HOST:PORT, got 'http://x:99999'"),
         (["explain", "--metrics", "http://x/other"], "expected http://HOST:PORT, got 'http://x/other'"),
-        (["top", "--every", "0"], "expected 0.1 to 3600 seconds, got '0'"),
+        (["top", "--every", "0"], "expected a number of seconds from 0.1 to 3600, got '0'"),
     ],
 )
 def test_wrong_options_are_refused(arguments, error, capsys):

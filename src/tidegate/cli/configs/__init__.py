@@ -44,7 +44,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0, or 1 with the reason on stderr. Ends the process with 1 where usage is printed."""
-    from tidegate.cli.configs.options import RefusedError
+    from tidegate.cli.configs.options import RefusedError, usage
 
     arguments: list[str] = args.arguments
     try:
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         if error.hint is not None:
             print(f"hint: {printable(error.hint)}", file=sys.stderr)
         if error.with_usage:
-            _print_usage()
+            print(usage(), file=sys.stderr)
+            raise SystemExit(_EXIT_REFUSED) from None  # as argparse ends --help
     except TidegateError as error:
         sys.stdout.flush()
         given = " ".join(arguments)
@@ -106,11 +107,3 @@ def _completed(command: "Command") -> str:
     if name:
         return f"Completed updating config for {kind[:-1]} {printable(name)}."
     return f"Completed updating default config for {kind} in the cluster."
-
-
-def _print_usage() -> None:
-    """Print the options on stderr and end the process, as Kafka's tool does, with 1."""
-    from tidegate.cli.configs.options import usage
-
-    print(usage(), file=sys.stderr)
-    raise SystemExit(_EXIT_REFUSED)

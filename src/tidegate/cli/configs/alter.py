@@ -1,12 +1,12 @@
 """Requests of `tidegate configs --alter` to the cluster. Follows: Kafka `ConfigCommand.alterConfig`, B§9.3."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tidegate.cli.configs.changes import Changes, read_changes
 from tidegate.cli.configs.command import Command, int32
 from tidegate.cli.configs.describe import DESCRIBE_S, RESOURCE_TYPES, node_of, quota_filter, within
-from tidegate.cli.configs.options import RefusedError
+from tidegate.cli.configs.options import RefusedError, refuse_if
 from tidegate.client import Admin, BrokerError, ConfigChange, ScramChange
 from tidegate.config.java_numbers import read_double
 from tidegate.errors import ConfigError
@@ -34,7 +34,9 @@ async def _alter_quotas(admin: Admin, command: Command, changes: Changes) -> Non
     """Set and remove quotas of one entity; removing one that is not set is an error, as in Kafka's tool only."""
     components = quota_filter(command.entity_types, command.entity_names)
     found = await within(DESCRIBE_S, admin.describe_client_quotas(components, strict=True))
-    _check_deleted(changes, dict(found[0][1]) if found else {})
+    current = found[0][1] if found else {}
+    missing = [key for key in changes.deleted if key not in current]
+    refuse_if(missing, f"Invalid config(s): {','.join(missing)}")
     ops = [(key, _number(key, text)) for key, text in changes.added.items()]
     removals = [(key, None) for key in changes.deleted]
     if not ops and not removals:
@@ -62,12 +64,6 @@ async def _alter_settings(admin: Admin, command: Command, changes: Changes) -> N
     await within(_ALTER_S, altering)
 
 
-def _check_deleted(changes: Changes, current: Mapping[str, object]) -> None:
-    missing = [key for key in changes.deleted if key not in current]
-    if missing:
-        raise RefusedError(f"Invalid config(s): {','.join(missing)}")
-
-
 def _number(key: str, text: str) -> float:
     try:
         return read_double(text)
@@ -86,10 +82,10 @@ def read_credential(user: str, mechanism: str, text: str) -> ScramChange:
     iterations = MIN_ITERATIONS if match[1] in (None, "-1") else int32(match[1])
     if iterations is None:
         raise RefusedError(f'For input string: "{match[1]}"')
-    if iterations < MIN_ITERATIONS:
-        raise RefusedError(
-            f"Iterations {iterations} is less than the minimum {MIN_ITERATIONS} required for {mechanism}"
-        )
+    refuse_if(
+        iterations < MIN_ITERATIONS,
+        f"Iterations {iterations} is less than the minimum {MIN_ITERATIONS} required for {mechanism}",
+    )
     if iterations > MAX_ITERATIONS:
         raise ConfigError(
             f"iterations must be at most {MAX_ITERATIONS}, got {iterations}", hint="choose a smaller number"

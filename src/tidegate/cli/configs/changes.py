@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate.cli.configs.command import CLIENTS, IPS, USERS, Command
-from tidegate.cli.configs.options import RefusedError
+from tidegate.cli.configs.options import refuse_if
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.java_hash import hash_map_order
@@ -43,11 +43,11 @@ def parse_configs(text: str) -> dict[str, str]:
     configs: dict[str, str] = {}
     for part in parts:
         pair = _EQUALS.split(part)
-        if len(pair) != 2:
-            raise RefusedError(
-                "requirement failed: Invalid entity config: all configs to be added must be in the format "
-                '"key=val" or  "key=[val1,val2]" to group values which contain commas.'
-            )
+        refuse_if(
+            len(pair) != 2,
+            "requirement failed: Invalid entity config: all configs to be added must be in the format "
+            '"key=val" or  "key=[val1,val2]" to group values which contain commas.',
+        )
         configs[pair[0].strip()] = pair[1].replace("[", "").replace("]", "").strip()
     return configs
 
@@ -58,17 +58,16 @@ def read_changes(command: Command) -> Changes:
     if command.add_config is not None:
         found = parse_configs(command.add_config)
     for key in found:
-        if not _KEY.fullmatch(key):
-            raise RefusedError(f"Invalid character found for config key: {key}")
+        refuse_if(not _KEY.fullmatch(key), f"Invalid character found for config key: {key}")
     added = {key: found[key] for key in hash_map_order(found)}
     types, deleted = command.entity_types, command.delete_config
     if types[0] == IPS:
         unknown = [key for key in (*added, *deleted) if key not in keys_for("ip")]
-        if unknown:
-            raise RefusedError(
-                "Only connection quota configs can be added for 'ips' using --bootstrap-server. "
-                f"Unexpected config names: {','.join(unknown)}"
-            )
+        refuse_if(
+            unknown,
+            "Only connection quota configs can be added for 'ips' using --bootstrap-server. "
+            f"Unexpected config names: {','.join(unknown)}",
+        )
         return Changes(added=added, deleted=deleted, are_quotas=True)
     if types[0] in (USERS, CLIENTS):
         return _of_clients(command, added, deleted)
@@ -87,16 +86,16 @@ def _of_clients(command: Command, added: Mapping[str, str], deleted: tuple[str, 
     _refuse_others("quota and SCRAM credential configs", USERS, added, deleted, known=known)
     keys = {*added, *deleted}
     if keys & SCRAM_MECHANISMS.keys():
-        if "" in command.entity_names:
-            raise RefusedError(
-                "The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials "
-                "using --bootstrap-server."
-            )
-        if keys & quota_keys.keys():
-            raise RefusedError(
-                "Cannot alter both quota and SCRAM credential configs simultaneously for 'users' "
-                "using --bootstrap-server."
-            )
+        refuse_if(
+            "" in command.entity_names,
+            "The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials "
+            "using --bootstrap-server.",
+        )
+        refuse_if(
+            keys & quota_keys.keys(),
+            "Cannot alter both quota and SCRAM credential configs simultaneously for 'users' "
+            "using --bootstrap-server.",
+        )
     return Changes(added=added, deleted=deleted, are_quotas=bool(keys & quota_keys.keys()))
 
 
@@ -107,8 +106,8 @@ def _refuse_others(
     allowed = set(known)
     for verb, collection, keys in (("added", "Set", added), ("deleted", "ArrayBuffer", deleted)):
         others = sorted((key for key in keys if key not in allowed), key=SCRAM_MECHANISMS.__contains__)
-        if others:
-            raise RefusedError(
-                f"Only {what} can be {verb} for '{kind}' using --bootstrap-server. "
-                f"Unexpected config names: {collection}({', '.join(others)})"
-            )
+        refuse_if(
+            others,
+            f"Only {what} can be {verb} for '{kind}' using --bootstrap-server. "
+            f"Unexpected config names: {collection}({', '.join(others)})",
+        )

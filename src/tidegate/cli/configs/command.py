@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.cli.configs.options import Options, RefusedError
+from tidegate.cli.configs.options import Options, RefusedError, refuse_if
 from tidegate.config.java_numbers import read_number
 from tidegate.quota.admin.ip_names import ip_literal, may_be_host_name
 
@@ -72,8 +72,7 @@ def checked_command(options: Options) -> Command:
     elif options.has("entity-default") and not _WITH_DEFAULT.intersection(types):
         raise RefusedError(f"--entity-default must not be specified with --describe of {','.join(types)}")
     _check_served(options, types)
-    if alters and len(types) != len(names):
-        raise RefusedError("An entity name must be specified for every entity type")
+    refuse_if(alters and len(types) != len(names), "An entity name must be specified for every entity type")
     return Command(
         alters=alters,
         bootstrap_server=options.value("bootstrap-server"),
@@ -97,14 +96,14 @@ def int32(text: str) -> int | None:
 
 def _checked_action(options: Options) -> bool:
     """Return whether the action is --alter."""
-    if options.has("alter") == options.has("describe"):
-        raise RefusedError("Command must include exactly one action: --describe, --alter", with_usage=True)
-    if options.has("describe"):
-        for name in ("add-config", "delete-config"):
-            if options.has(name):
-                raise RefusedError(
-                    f'Option "[describe]" can\'t be used with option "[{name}]"', with_usage=True
-                )
+    is_one = options.has("alter") != options.has("describe")
+    refuse_if(not is_one, "Command must include exactly one action: --describe, --alter", with_usage=True)
+    for name in ("add-config", "delete-config"):
+        refuse_if(
+            options.has("describe") and options.has(name),
+            f'Option "[describe]" can\'t be used with option "[{name}]"',
+            with_usage=True,
+        )
     return options.has("alter")
 
 
@@ -123,78 +122,83 @@ def _names(options: Options) -> list[str]:
 def _checked_types(options: Options) -> list[str]:
     types = _types(options)
     repeated = [kind for number, kind in enumerate(types) if kind in types[:number]]
-    if repeated:
-        raise RefusedError(f"Duplicate entity type(s) specified: {','.join(repeated)}")
-    if not options.has("bootstrap-server") and not options.has("bootstrap-controller"):
-        raise RefusedError("Either --bootstrap-server or --bootstrap-controller must be specified.")
+    refuse_if(repeated, f"Duplicate entity type(s) specified: {','.join(repeated)}")
+    refuse_if(
+        not options.has("bootstrap-server") and not options.has("bootstrap-controller"),
+        "Either --bootstrap-server or --bootstrap-controller must be specified.",
+    )
     for kind in types:
-        if kind not in _TYPES:
-            raise RefusedError(
-                f"Invalid entity type {kind}, the entity type must be one of {', '.join(_TYPES)} "
-                "with a --bootstrap-server or --bootstrap-controller argument"
-            )
-    if not types:
-        raise RefusedError("At least one entity type must be specified")
-    if len(types) > 1 and set(types) != {USERS, CLIENTS}:
-        raise RefusedError("Only 'users' and 'clients' entity types may be specified together")
-    is_long = any(options.has(name) for name in ("entity-name", "entity-type", "entity-default"))
-    if is_long and any(options.has(flag) for flag in (*_NAME_FLAGS, *_DEFAULT_FLAGS)):
-        raise RefusedError(
-            "--entity-{type,name,default} should not be used in conjunction with specific entity flags"
+        refuse_if(
+            kind not in _TYPES,
+            f"Invalid entity type {kind}, the entity type must be one of {', '.join(_TYPES)} "
+            "with a --bootstrap-server or --bootstrap-controller argument",
         )
+    refuse_if(not types, "At least one entity type must be specified")
+    refuse_if(
+        len(types) > 1 and set(types) != {USERS, CLIENTS},
+        "Only 'users' and 'clients' entity types may be specified together",
+    )
+    is_long = any(options.has(name) for name in ("entity-name", "entity-type", "entity-default"))
+    refuse_if(
+        is_long and any(options.has(flag) for flag in (*_NAME_FLAGS, *_DEFAULT_FLAGS)),
+        "--entity-{type,name,default} should not be used in conjunction with specific entity flags",
+    )
     return types
 
 
 def _check_names(options: Options, types: Sequence[str], names: Sequence[str]) -> None:
-    if options.has("bootstrap-server") and options.has("bootstrap-controller"):
-        raise RefusedError("Only one of --bootstrap-server or --bootstrap-controller can be specified")
+    refuse_if(
+        options.has("bootstrap-server") and options.has("bootstrap-controller"),
+        "Only one of --bootstrap-server or --bootstrap-controller can be specified",
+    )
     if not any(names):
         return
     if BROKERS in types or "broker-loggers" in types:
         for flag in ("entity-name", "broker", "broker-logger"):
             broker = options.value(flag)
-            if broker is not None and int32(broker) is None:
-                raise RefusedError(
-                    f"The entity name for {types[0]} must be a valid integer broker id, but it is: {broker}"
-                )
+            refuse_if(
+                broker is not None and int32(broker) is None,
+                f"The entity name for {types[0]} must be a valid integer broker id, but it is: {broker}",
+            )
     if IPS in types:
         for flag in ("entity-name", "ip"):
             name = options.value(flag)
-            if name and not _has_address(name):
-                raise RefusedError(
-                    f"The entity name for {types[0]} must be a valid IP or resolvable host, but it is: {name}"
-                )
+            refuse_if(
+                name and not _has_address(name),
+                f"The entity name for {types[0]} must be a valid IP or resolvable host, but it is: {name}",
+            )
 
 
 def _check_alter(options: Options, types: Sequence[str], names: Sequence[str]) -> None:
     if not _WITH_DEFAULT.intersection(types):
-        if not any(names):
-            raise RefusedError(f"An entity name must be specified with --alter of {','.join(types)}")
-    elif not names:
-        raise RefusedError(
-            "An entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
-        )
-    if options.has("add-config") and options.has("add-config-file"):
-        raise RefusedError("Only one of --add-config or --add-config-file must be specified")
-    if not any(options.has(name) for name in ("add-config", "add-config-file", "delete-config")):
-        raise RefusedError(
-            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
-        )
+        refuse_if(not any(names), f"An entity name must be specified with --alter of {','.join(types)}")
+    refuse_if(
+        not names,
+        "An entity-name or default entity must be specified with --alter of users, clients, brokers or ips",
+    )
+    refuse_if(
+        options.has("add-config") and options.has("add-config-file"),
+        "Only one of --add-config or --add-config-file must be specified",
+    )
+    refuse_if(
+        not any(options.has(name) for name in ("add-config", "add-config-file", "delete-config")),
+        "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter",
+    )
 
 
 def _check_served(options: Options, types: Sequence[str]) -> None:
     """Raise `RefusedError` for what Kafka's tool does and this command does not."""
-    if options.has("bootstrap-controller"):
-        raise RefusedError(
-            "--bootstrap-controller is not supported: a controller does not describe client quotas",
-            hint="use --bootstrap-server with the address of a broker",
-        )
+    refuse_if(
+        options.has("bootstrap-controller"),
+        "--bootstrap-controller is not supported: a controller does not describe client quotas",
+        hint="use --bootstrap-server with the address of a broker",
+    )
     for kind in types:
-        if kind in _UNSERVED:
-            raise RefusedError(
-                f"Entity type {kind} is not supported: this command covers users, clients, ips, brokers and topics",
-                hint="use kafka-configs.sh of Apache Kafka",
-            )
+        refuse_if(
+            kind in _UNSERVED,
+            f"Entity type {kind} is not supported: this command covers users, clients, ips, brokers and topics",
+            hint="use kafka-configs.sh of Apache Kafka",
+        )
 
 
 def _has_address(name: str) -> bool:

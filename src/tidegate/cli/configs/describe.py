@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tidegate import error_codes
 from tidegate.cli.configs.command import BROKERS, CLIENTS, IPS, TOPICS, USERS, Command, int32
-from tidegate.cli.configs.options import RefusedError
+from tidegate.cli.configs.options import RefusedError, refuse_if
 from tidegate.client import Admin, BrokerError, ConfigEntry, RequestTimeoutError
 from tidegate.config.java_numbers import double_text
 from tidegate.quota.admin.definition_filter import (
@@ -68,8 +68,7 @@ async def describe(admin: Admin, command: Command) -> AsyncIterator[str]:
 
 def quota_filter(types: Sequence[str], names: Sequence[str]) -> list[FilterComponent]:
     """Return the filter of exactly these types: names belong to types by position, "" is the default entity."""
-    if len(names) > len(types):
-        raise RefusedError("More entity names specified than entity types")
+    refuse_if(len(names) > len(types), "More entity names specified than entity types")
     components = []
     for number, kind in enumerate(types):
         name = names[number] if number < len(names) else None

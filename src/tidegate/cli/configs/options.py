@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from tidegate.errors import TidegateError
 
-__all__ = ["ABOUT", "Options", "RefusedError", "parse_options", "usage"]
+__all__ = ["ABOUT", "Options", "RefusedError", "parse_options", "refuse_if", "usage"]
 
 ABOUT = (
     "This tool helps to manipulate and describe entity config for a topic, client, user, broker, ip, "
@@ -80,6 +80,12 @@ class RefusedError(TidegateError):
         self.with_usage = with_usage
 
 
+def refuse_if(refused: object, message: str, *, hint: str | None = None, with_usage: bool = False) -> None:
+    """Raise `RefusedError` if the first argument is true."""
+    if refused:
+        raise RefusedError(message, hint=hint, with_usage=with_usage)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options that were given, in order, each with its argument."""
@@ -97,8 +103,7 @@ class Options:
     def value(self, name: str) -> str | None:
         """Return the argument of an option, None where it was not given. Raises `RefusedError` for several."""
         values = self.values(name)
-        if len(values) > 1:
-            raise RefusedError(f"Found multiple arguments for option {name}, but you asked for only one")
+        refuse_if(len(values) > 1, f"Found multiple arguments for option {name}, but you asked for only one")
         return values[0] if values else None
 
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from tidegate.cli.arguments import whole_number
+
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
@@ -25,8 +27,6 @@ examples:
 Needs Java 17 or later and the extras 'pipeline' and 'clients' (README,
 Install). Uses 2 to 4 GB of disk while it runs, and a few MB afterwards."""
 
-_SECONDS_MIN, _SECONDS_MAX = 5, 600
-
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its options."""
@@ -47,7 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=_seconds,
+        type=whole_number(5, 600, noun="whole seconds"),
         default=14,
         help="how long the clients run before the quotas are set, and again after (default: 14)",
     )
@@ -58,12 +58,3 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.cli.demo.steps import run_demo
 
     return 0 if run_demo(args.out, seconds=args.seconds) else 1
-
-
-def _seconds(text: str) -> int:
-    """Return a number of seconds. Raises `argparse.ArgumentTypeError`."""
-    if text.isascii() and text.isdigit() and len(text) <= 3 and _SECONDS_MIN <= int(text) <= _SECONDS_MAX:
-        return int(text)
-    raise argparse.ArgumentTypeError(
-        f"expected whole seconds from {_SECONDS_MIN} to {_SECONDS_MAX}, got {text!r}"
-    )

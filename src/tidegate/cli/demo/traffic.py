@@ -5,22 +5,22 @@
 Each client is a process with confluent-kafka. Four times a second it prints one line of JSON with its activity since
 the last line (`Report`). It exits when its standard input ends, so it never outlives the demo.
 
-Quotas are set over the wire, with Kafka's AlterClientQuotas (KIP-546): no Python client offers it.
+Topics and quotas are set over the wire, by Tidegate's own client: confluent-kafka does not offer AlterClientQuotas
+(KIP-546).
 """
 
+import asyncio
 import json
 import math
 import os
 import shutil
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,23 +30,20 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     KafkaError,
-    KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tidegate.api_keys import ALTER_CLIENT_QUOTAS
 from tidegate.child_python import module_command
+from tidegate.client import Address, Admin, BrokerError, ClientSettings, NewTopic
 from tidegate.errors import TidegateError
 from tidegate.pipeline.report.text import duration_text
-from tidegate.wire import encode_request, read_response
+from tidegate.quota import Alteration
 
 __all__ = [
     "CLIENTS",
@@ -86,8 +83,6 @@ _REFRESH_S = 0.25
 _POLL_S = 0.05
 _TIMEOUT_S = 20.0
 _ERRORS_SHOWN = 3
-_LENGTH = struct.Struct(">i")
-_CORRELATION_ID_BYTES = 4
 _ORDER_BYTES = 400
 _ORDER_INTERVAL_S = 0.005
 _BULK_VALUE_BYTES = 200_000
@@ -255,37 +250,38 @@ def run_traffic(console: Console, directory: Path, *, seconds: float) -> Traffic
     directory: where the brokers write. The data of the broker with the clients remains in `broker`.
     """
     idle = directory / "idle-broker"
-    topics = [NewTopic(_ORDERS_TOPIC, 1, 1), NewTopic(_BULK_TOPIC, _BULK_PARTITIONS, 1)]
-    try:
-        with (
-            _running_broker(directory / "broker") as port,
-            _running_broker(idle, "--override", "tidegate.usage.enable=false") as idle_port,
-        ):
-            for each in (port, idle_port):
-                as_admin(each, lambda admin: admin.create_topics(topics))
-            traffic = _run_clients(console, port, idle_port, seconds=seconds)
-            as_admin(port, lambda admin: admin.delete_topics([_BULK_TOPIC]))  # frees its disk space
-    except KafkaException as error:
-        raise TidegateError(f"the broker refused a topic: {error}") from error
+    topics = [
+        NewTopic(name=_ORDERS_TOPIC, partitions=1, replication_factor=1),
+        NewTopic(name=_BULK_TOPIC, partitions=_BULK_PARTITIONS, replication_factor=1),
+    ]
+    with (
+        _running_broker(directory / "broker") as port,
+        _running_broker(idle, "--override", "tidegate.usage.enable=false") as idle_port,
+    ):
+        for each in (port, idle_port):
+            as_admin(each, lambda admin: admin.create_topics(topics))
+        traffic = _run_clients(console, port, idle_port, seconds=seconds)
+        as_admin(port, lambda admin: admin.delete_topics([_BULK_TOPIC]))  # frees its disk space
     shutil.rmtree(idle)
     return traffic
 
 
-def as_admin(port: int, ask: Callable[[AdminClient], Mapping[str, "Future[None]"]]) -> None:
-    """Send requests to the broker and wait for their results. Raises `KafkaException`.
+def as_admin(port: int, ask: Callable[[Admin], Awaitable[Mapping[Any, BrokerError | None]]]) -> None:
+    """Send requests to the broker and wait for their results. Raises `TidegateError`.
 
-    They run in another thread: in the main thread, Ctrl-C is lost while an `AdminClient` is deleted.
+    They run in another thread: in the main thread, Ctrl-C can interrupt the start and the end of an event loop.
     """
+    address = Address("127.0.0.1", port)
+    settings = ClientSettings(addresses=(address,), client_id="tidegate-demo", api_timeout_s=_TIMEOUT_S)
 
-    def run() -> None:
-        admin = AdminClient(
-            {"bootstrap.servers": f"127.0.0.1:{port}", "client.id": "tidegate-demo", "log_level": 4}
-        )  # referenced until all results have arrived
-        for result in ask(admin).values():
-            result.result(_TIMEOUT_S)
+    async def run() -> None:
+        async with Admin(settings) as admin:
+            for error in (await ask(admin)).values():
+                if error is not None:
+                    raise error
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(run).result()
+        pool.submit(asyncio.run, run()).result()
 
 
 def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float) -> Traffic:
@@ -397,26 +393,11 @@ def _running_broker(data: Path, *options: str) -> Iterator[int]:
 
 def set_client_quotas(port: int, quotas: Mapping[str, Mapping[str, float]]) -> None:
     """Set quotas, client id → key → value, at the broker on `port`. Raises `TidegateError` if it refuses them."""
-    entries = [
-        {
-            "entity": [{"entity_type": "client-id", "entity_name": client_id}],
-            "ops": [{"key": key, "value": value, "remove": False} for key, value in values.items()],
-        }
+    alterations = [
+        Alteration(entity=[("client-id", client_id)], ops=[*values.items()])
         for client_id, values in quotas.items()
     ]
-    body = {"entries": entries, "validate_only": False}
-    try:
-        with (
-            socket.create_connection(("127.0.0.1", port), _TIMEOUT_S) as connection,
-            connection.makefile("rb") as stream,
-        ):
-            connection.sendall(encode_request(ALTER_CLIENT_QUOTAS, 0, 1, "tidegate-demo", body))
-            frame = stream.read(*_LENGTH.unpack(stream.read(_LENGTH.size)))
-    except (OSError, struct.error) as error:
-        raise TidegateError(f"the broker does not answer: {error}") from error
-    for entry in read_response(ALTER_CLIENT_QUOTAS, 0, frame, _CORRELATION_ID_BYTES)["entries"]:
-        if entry["error_code"]:
-            raise TidegateError(f"quotas were refused: {entry['error_message']!r}")
+    as_admin(port, lambda admin: admin.alter_client_quotas(alterations))
 
 
 def board(tallies: Mapping[str, Tally], *, title: str, limits: Mapping[str, float], now_s: float) -> Table:

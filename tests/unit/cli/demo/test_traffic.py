@@ -1,5 +1,6 @@
 """The sums of client reports, the board, and requests to the demo's broker."""
 
+import asyncio
 import io
 import math
 import os
@@ -97,8 +98,13 @@ def test_the_limits_shown_are_the_quotas_set():
     }
 
 
+async def _ask_nothing(_):
+    await asyncio.sleep(0.02)
+    return {}
+
+
 def _ask_and_go_on():
-    as_admin(1, lambda _: time.sleep(0.02) or {})
+    as_admin(1, _ask_nothing)
     time.sleep(5)
 
 
