@@ -12,6 +12,7 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 from tests.replaying.plans import random_groups, random_smooth
 
+from tidegate.api_keys import FETCH
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.spread import replay_blocks, slices_of
 from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
@@ -65,12 +66,15 @@ def _differing(rows, others):
 
 
 def _hurry(events, rng):
-    """Let clients come back early, or not, and name their libraries."""
+    """Let clients come back early, or not, and name their libraries and topics."""
     for event in events:
         if event["kind"] == "request":
             event["client_software"] = rng.choice(["", "librdkafka", "apache-kafka-java"])
             event["lag_bytes"] = None if event["fetch_bytes"] is None else rng.choice([None, 0, 900, 2**62])
             event["early_ms"] = rng.choice([None, 0, 1, 2, 3, rng.randrange(2**31)])
+            if event["api_key"] <= FETCH:
+                topics = [("orders", 0), ("clicks", 3), (None, 0), (None, None)]
+                event["topic"], event["other_topics"] = rng.choice(topics)
 
 
 def test_usage_is_the_same(spark, tmp_path):
@@ -81,9 +85,13 @@ def test_usage_is_the_same(spark, tmp_path):
             found[place] = [
                 jobs.usage(out=tmp_path / place, top=5),
                 jobs.usage(out=tmp_path / place / "by", top=5, by=("listener",)),
+                jobs.usage(out=tmp_path / place / "topic", top=5, by=("topic",)),
                 jobs.obedience(out=tmp_path / place / "obedience"),
             ]
     assert found["here"] == found["spark"]
+    assert found["here"][2].topics.multi_topic_requests > 0 < found["here"][2].topics.unknown_requests
+    by_topic = (_written(tmp_path / place / "topic", ("usage_by_topic",)) for place in ("here", "spark"))
+    assert next(by_topic) == next(by_topic)
     names = ("obedience_by_client", "obedience_by_software")
     obedience = (_written(tmp_path / place / "obedience", names) for place in ("here", "spark"))
     assert next(obedience) == next(obedience)

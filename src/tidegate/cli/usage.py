@@ -20,6 +20,7 @@ _COLUMNS = {
     "listener": "listener",
     "software": "client_software",
     "api": "api",
+    "topic": "topic",
 }
 
 _DESCRIPTION = """\
@@ -32,6 +33,8 @@ examples:
   tidegate usage ./usage                    the 20 clients with most bytes
   tidegate usage ./usage --by software      by client library
   tidegate usage ./usage --by api           by request type, such as Fetch
+  tidegate usage ./usage --by topic         a request counts for the topic with
+                                            the most bytes of its records
   tidegate usage ./usage --last 15m         the last 15 minutes
   tidegate usage ./usage --json             for programs: docs/results.md
   tidegate usage ./usage --out ./usage-out  usage_by_client.parquet,
@@ -78,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
     from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
     from tidegate.pipeline.report.documents import usage_document
-    from tidegate.pipeline.report.usage_report import usage_lines
+    from tidegate.pipeline.report.usage_report import topic_notes, usage_lines
     from tidegate.pipeline.schemas import CLIENT
 
     by = CLIENT if args.by is None else (_COLUMNS[args.by],)
@@ -86,10 +89,19 @@ def run(args: argparse.Namespace) -> int:
     with opened_for_tables(args) as files, running_jobs(args, files, sums=True) as jobs:
         summary = jobs.usage(**wanted)
     if args.json:
-        document = usage_document(summary.top, by=by, groups=summary.groups, events=files.rows, out=args.out)
+        document = usage_document(
+            summary.top,
+            by=by,
+            groups=summary.groups,
+            events=files.rows,
+            out=args.out,
+            topics=summary.topics,
+        )
         print_document(document, summary.missing)
         return 0
     console = results_console()
     print_lines(console, usage_lines(summary.top, by=by, groups=summary.groups, width=console.width))
+    for note in topic_notes(summary.topics) if summary.topics is not None else ():
+        console.print(note)
     print_ending(console, summary.missing, with_cold_starts=False, events=files.rows, out=args.out)
     return 0

@@ -43,6 +43,7 @@ __all__ = [
     "REPLAY_LEAVING_STATE",
     "REPLAY_STATE",
     "REPLAY_WITH_DECISIONS",
+    "TOPIC_SUMS",
     "USAGE_MEASURES",
     "USAGE_PEAKS",
     "USAGE_SUMS",
@@ -50,6 +51,7 @@ __all__ = [
     "usage_by_minute_schema",
     "usage_parts_schema",
     "usage_schema",
+    "usage_sums",
 ]
 
 _STRING, _LONG, _INT = StringType(), LongType(), IntegerType()
@@ -107,7 +109,7 @@ USAGE_MEASURES = ("handler_ns", "throttle_ms", "request_bytes")
 _PERCENTILES: list[_Column] = [
     (f"{measure}_p{percent}", _LONG) for measure in USAGE_MEASURES for percent in (50, 95, 99)
 ]
-_USED_IN_ALL = [*_SUMS, *_PEAKS, *_PERCENTILES]
+_OF_SEVERAL: list[_Column] = [("multi_topic_requests", _LONG), ("multi_topic_bytes", _LONG)]
 
 CLIENT = ("user", "client_id")
 """The columns that make a client."""
@@ -119,24 +121,39 @@ def usage_by_minute_schema(by: Sequence[str] = CLIENT) -> StructType:
     A peak is the largest rate that a sensor measured, of bytes or of percent of a thread, over Kafka's window; a
     percentile (`_p50`, ...) the largest value of its bucket (`rollup.percentiles`), null where there was no request.
     """
-    return _table([("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by), *_USED_IN_ALL])
+    return _table([("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by), *_used(by)])
 
 
 def usage_schema(by: Sequence[str] = CLIENT) -> StructType:
     """Return the columns of usage in all by the columns `by` of the usage record."""
-    return _table([*((name, _STRING) for name in by), *_TIMES, *_USED_IN_ALL])
+    return _table([*((name, _STRING) for name in by), *_TIMES, *_used(by)])
+
+
+def usage_sums(by: Sequence[str] = CLIENT) -> tuple[str, ...]:
+    """Return what usage by the columns `by` adds up; by topic, also what belongs to requests with several topics."""
+    return (*USAGE_SUMS, *(TOPIC_SUMS if "topic" in by else ()))
+
+
+def _summed(by: Sequence[str]) -> list[_Column]:
+    return [*_SUMS, *(_OF_SEVERAL if "topic" in by else ())]
+
+
+def _used(by: Sequence[str]) -> list[_Column]:
+    return [*_summed(by), *_PEAKS, *_PERCENTILES]
 
 
 def usage_parts_schema(by: Sequence[str] = CLIENT) -> StructType:
     """Return the columns of parts of usage, see `rollup.parts`; without minutes, `minute_ms` is 0."""
     keys = [("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by)]
     lists = [(name, ArrayType(_LONG)) for name in ("codes", "counts")]
-    return _table([*keys, *_SUMS, *_TIMES, *_PEAKS, *lists])
+    return _table([*keys, *_summed(by), *_TIMES, *_PEAKS, *lists])
 
 
 _TIMES: list[_Column] = [("first_ts_ms", _LONG), ("last_ts_ms", _LONG)]
 USAGE_SUMS = tuple(name for name, _ in _SUMS)
 """What usage adds up."""
+TOPIC_SUMS = tuple(name for name, _ in _OF_SEVERAL)
+"""What usage by topic adds up besides: requests with records of several topics, and their bytes."""
 USAGE_PEAKS = tuple(name for name, _ in _PEAKS)
 """Of what usage keeps the largest."""
 

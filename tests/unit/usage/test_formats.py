@@ -90,9 +90,18 @@ def test_every_version_is_summed_up_and_replayed(folder):
     with open_usage(RECORDS / folder / "parquet") as files:
         used = {row["client_id"]: row for row in local_usage(files, out=None, top=10).top}
         entities = local_replay(files, [in_force_plan()], out=None).entities
+        by_topic = local_usage(files, out=None, top=10, by=("topic",))
     assert used["loader"]["produce_bytes"] == sum(range(4000, 4012))
     assert used["reader"]["fetch_bytes"] == sum(range(5000, 5006))
     assert entities
+    topics = {row["topic"]: row["requests"] for row in by_topic.top}
+    if version_of(folder) < ADDED_COLUMNS["topic"]:
+        assert topics == {"(unknown)": 18, "(other requests)": 1}
+        assert by_topic.topics.unknown_requests == 18
+    else:
+        names = {"orders-0": 4 + 5, "orders-1": 4, "orders-2": 4}
+        assert topics == names | {"(no records)": 1, "(other requests)": 1}
+        assert (by_topic.topics.multi_topic_requests, by_topic.topics.unknown_requests) == (4, 0)
 
 
 def test_segments_that_an_upgrade_finds_are_converted(tmp_path, folder):

@@ -28,6 +28,7 @@ from tidegate.pipeline.jobs.summaries import (
     UsageSummary,
     evidence_of,
     replay_made_of,
+    topic_counts,
     usage_tables,
 )
 from tidegate.pipeline.memory import give_back
@@ -62,6 +63,7 @@ from tidegate.pipeline.report.manifest import made_of
 from tidegate.pipeline.results.output import STATE_TABLE, Results, opened_results
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.backlogs import backlogs_table, chunk_backlogs
+from tidegate.pipeline.rollup.groups import has_topics
 from tidegate.pipeline.rollup.history import (
     Buckets,
     WantedEntities,
@@ -246,11 +248,12 @@ def local_usage(
         parts = together(found)
         give_back()
         summary = usage_schema(by)
-        most, groups = _schema(summary).empty_table(), 0
+        most, groups, topics = _schema(summary).empty_table(), 0, None
         with _rows(results, in_all_name, summary) as write:
             for some in put_together(parts, by, summary):
                 most = _most_bytes(pa.concat_tables([most, some]), by, top)
                 groups += len(some)
+                topics = topic_counts(some, topics) if has_topics(by) else None
                 write(some)
         if results is not None:
             minutes = usage_by_minute_schema(by)
@@ -259,7 +262,7 @@ def local_usage(
                     write(some)
             options = {"by": list(by)}
             results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
-    return UsageSummary(groups=groups, top=most.to_pylist(), missing=coverage.missing)
+    return UsageSummary(groups=groups, top=most.to_pylist(), missing=coverage.missing, topics=topics)
 
 
 def _most_bytes(table: pa.Table, by: Sequence[str], top: int) -> pa.Table:

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tidegate.pipeline.proposals.evidence import Evidence, internal_names
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Missing
@@ -11,6 +14,8 @@ from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.manifest import made_of
+from tidegate.pipeline.report.usage_report import TopicCounts
+from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
 from tidegate.pipeline.schemas import CLIENT
 
 __all__ = [
@@ -20,6 +25,7 @@ __all__ = [
     "UsageSummary",
     "evidence_of",
     "replay_made_of",
+    "topic_counts",
     "usage_tables",
 ]
 
@@ -27,12 +33,13 @@ __all__ = [
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSummary:
     """The result of `usage`: the number of groups (clients by default), the groups with most bytes (columns
-    `usage_schema`), and missing rows.
+    `usage_schema`), and missing rows. topics: of usage by topic.
     """
 
     groups: int
     top: Sequence[dict[str, Any]]
     missing: Sequence[Missing]
+    topics: TopicCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,18 @@ class ReplaySummary:
     entities: Sequence[dict[str, Any]]
     unmatched: Sequence[Unmatched]
     missing: Sequence[Missing]
+
+
+def topic_counts(groups: pa.Table, before: TopicCounts | None = None) -> TopicCounts:
+    """Return the counts of groups of usage by topic, with those `before` them."""
+    unknown = groups.filter(pc.equal(groups["topic"], UNKNOWN_TOPIC))
+    found = before or TopicCounts()
+    return TopicCounts(
+        multi_topic_requests=found.multi_topic_requests
+        + (pc.sum(groups["multi_topic_requests"]).as_py() or 0),
+        multi_topic_bytes=found.multi_topic_bytes + (pc.sum(groups["multi_topic_bytes"]).as_py() or 0),
+        unknown_requests=found.unknown_requests + (pc.sum(unknown["requests"]).as_py() or 0),
+    )
 
 
 def usage_tables(by: Sequence[str]) -> tuple[str, str]:

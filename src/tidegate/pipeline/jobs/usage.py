@@ -25,7 +25,9 @@ from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.report.manifest import made_of
+from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.results.output import opened_results
+from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC, has_topics
 from tidegate.pipeline.rollup.history import (
     BUCKET_SUMS,
     SECOND_KEYS,
@@ -51,6 +53,7 @@ from tidegate.pipeline.schemas import (
     ENTITY_SECONDS,
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
+    TOPIC_SUMS,
     usage_by_minute_schema,
     usage_parts_schema,
     usage_schema,
@@ -89,12 +92,26 @@ def usage_job(
             results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
         most_bytes = (F.col("produce_bytes") + F.col("fetch_bytes")).desc()
         rows = in_all.orderBy(most_bytes, F.col("requests").desc(), *by).limit(top).collect()
+        groups = in_all.count()
         summary = UsageSummary(
-            groups=in_all.count(), top=[row.asDict() for row in rows], missing=coverage.missing
+            groups=groups,
+            top=[row.asDict() for row in rows],
+            missing=coverage.missing,
+            topics=_topic_counts(in_all) if groups and has_topics(by) else None,
         )
         in_all.unpersist()
         parts.unpersist()
     return summary
+
+
+def _topic_counts(groups: DataFrame) -> TopicCounts:
+    """Run the equivalent of `summaries.topic_counts` on Spark."""
+    requests = F.when(F.col("topic") == UNKNOWN_TOPIC, F.col("requests")).otherwise(0)
+    sums = groups.agg(
+        *(F.sum(name).alias(name) for name in TOPIC_SUMS), F.sum(requests).alias("unknown_requests")
+    )
+    (row,) = sums.collect()
+    return TopicCounts(**row.asDict())
 
 
 def _usage_parts(

@@ -14,6 +14,7 @@ from tidegate.pipeline.read.timeline import callback_in, timelines
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.rollup.groups import API, TOPIC
 from tidegate.pipeline.rollup.history import (
     Entity,
     History,
@@ -29,6 +30,8 @@ MOST_STEPS = 200
 """The largest number of time steps in a history, which are the points of a chart."""
 
 TOP_CLIENTS = 20
+TOP_TOPICS = 20
+TOP_APIS = 20
 _LIMITS_BY = "both"
 _ENTITIES = 20  # with a history
 
@@ -37,15 +40,17 @@ _ENTITIES = 20  # with a history
 class Findings:
     """The results that the sections of a report need.
 
-    plans: by name, without the quotas in force. replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force
-    first. is_forecast: the plans were replayed in closed loop. callback: the setting of the quota callback that decided
-    which clients share a limit, or None. limits: rows `LIMITS_BY_ENTITY`, empty if not wanted. obedience: rows
-    `OBEDIENCE_BY_SOFTWARE`, None if unknown. recommendation: proposed quotas, or the reason why there are none; None if
-    not wanted.
+    topics, apis: usage by topic and by API. plans: by name, without the quotas in force. replayed: rows
+    `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in closed loop.
+    callback: the setting of the quota callback that decided which clients share a limit, or None. limits: rows
+    `LIMITS_BY_ENTITY`, empty if not wanted. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None if unknown. recommendation:
+    proposed quotas, or the reason why there are none; None if not wanted.
     """
 
     rows: int
     usage: UsageSummary
+    topics: UsageSummary
+    apis: UsageSummary
     plans: Mapping[str, Plan]
     replayed: Mapping[str, Sequence[Mapping[str, Any]]]
     unmatched: Sequence[Unmatched]
@@ -89,6 +94,8 @@ def find_out(
     return Findings(
         rows=rows,
         usage=usage,
+        topics=jobs.usage(out=None, top=TOP_TOPICS, by=(TOPIC,)),
+        apis=jobs.usage(out=None, top=TOP_APIS, by=(API,)),
         plans={plan.name: plan for plan in plans},
         replayed=replayed,
         unmatched=summary.unmatched,

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from tidegate.config.quotas_file import QuotaEntry
+from tidegate.pipeline.jobs.summaries import UsageSummary
 from tidegate.pipeline.page.charts import Bar, bar_chart
 from tidegate.pipeline.page.findings import Findings
 from tidegate.pipeline.page.html import Chart, Section
@@ -45,7 +46,8 @@ from tidegate.pipeline.report.text import (
     things_text,
     time_text,
 )
-from tidegate.pipeline.report.usage_report import USAGE
+from tidegate.pipeline.report.usage_report import SEVERAL_TOPICS, USAGE, topic_notes
+from tidegate.pipeline.rollup.groups import API, NO_TOPICS, TOPIC
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["report_facts", "report_sections"]
@@ -83,6 +85,8 @@ def report_sections(found: Findings) -> list[Section]:
     sections = [
         _first(found),
         _clients(found),
+        _topics(found.topics),
+        _apis(found.apis),
         usage_section(found.history, _plan_limits(found)),
         throttles_section(found.history),
         _plans(found),
@@ -190,8 +194,7 @@ def _clients(found: Findings) -> Section:
         Bar(text=f"{bytes_text(_bytes(row))} · {_client_text(row)}", value=float(_bytes(row)), colour="used")
         for row in shown[:_BAR_CLIENTS]
     ]
-    measures = chain.from_iterable(columns[:2] for columns in USAGE)
-    columns = [Column("client", _client_text, is_name=True), *measures]
+    columns = [Column("client", _client_text, is_name=True), *_measures()]
     chart = Chart(
         title="Bytes by client",
         description=f"Produced and fetched, at most {_BAR_CLIENTS} clients.",
@@ -206,6 +209,39 @@ def _clients(found: Findings) -> Section:
     return Section(
         anchor="clients", title="Usage by client", sentences=[sentence], charts=[chart] if bars else []
     )
+
+
+def _topics(usage: UsageSummary) -> Section | None:
+    """Return usage by topic; None where the record has no topic."""
+    if not any(row[TOPIC] not in NO_TOPICS for row in usage.top):
+        return None
+    shown = "" if len(usage.top) == usage.groups else f", {len(usage.top)} of {count_text(usage.groups)}"
+    columns = [Column("topic", TOPIC, name_text, is_name=True), *_measures(), *SEVERAL_TOPICS]
+    notes = [] if usage.topics is None else sentences(topic_notes(usage.topics))
+    return Section(
+        anchor="topics",
+        title="Usage by topic",
+        sentences=[f"Produce and Fetch requests by topic, most bytes first{shown}.", *notes],
+        tables=[Table(caption="Topics with most bytes", columns=columns, rows=usage.top)],
+    )
+
+
+def _apis(usage: UsageSummary) -> Section | None:
+    """Return usage by type of request; None without requests."""
+    if not usage.top:
+        return None
+    columns = [Column("API", API, name_text, is_name=True), *_measures()]
+    return Section(
+        anchor="apis",
+        title="Usage by API",
+        sentences=["Requests by their type, most bytes first."],
+        tables=[Table(caption="APIs with most bytes", columns=columns, rows=usage.top)],
+    )
+
+
+def _measures() -> Iterator[Column]:
+    """Return the columns of usage that a page has room for."""
+    return chain.from_iterable(columns[:2] for columns in USAGE)
 
 
 def _plan_limits(found: Findings) -> dict[tuple[str, str | None, str | None], list[tuple[str, float]]]:

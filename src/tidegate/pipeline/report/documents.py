@@ -23,6 +23,7 @@ from tidegate.pipeline.report.json_text import DOCUMENT_FORMAT, document_start
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.manifest import MOST_LISTED
 from tidegate.pipeline.report.obedience_report import obedience_json
+from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
@@ -49,11 +50,18 @@ Row = Mapping[str, Any]
 
 
 def usage_document(
-    rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Location | None
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    by: Sequence[str],
+    groups: int,
+    events: int,
+    out: Location | None,
+    topics: TopicCounts | None = None,
 ) -> dict[str, Any]:
     """Return the results of `tidegate usage`. rows: columns `usage_schema(by)`, the first of `groups` in all."""
     begin = document_start("usage", events, out)
-    return {**begin, "by": list(by), "groups_in_all": groups, "groups": list(rows)}
+    counts = {} if topics is None else {"topics": asdict(topics)}
+    return {**begin, "by": list(by), "groups_in_all": groups, "groups": list(rows), **counts}
 
 
 def obedience_document(

@@ -1,7 +1,7 @@
 """Usage by client: the table of `tidegate usage`, of which the page shows a part."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 from typing import Any
@@ -15,11 +15,12 @@ from tidegate.pipeline.report.text import (
     count_text,
     duration_text,
     nanoseconds_text,
+    things_text,
     thread_time_text,
     throttled_text,
 )
 
-__all__ = ["USAGE", "usage_lines"]
+__all__ = ["SEVERAL_TOPICS", "USAGE", "TopicCounts", "topic_notes", "usage_lines"]
 
 Row = Mapping[str, Any]
 
@@ -32,6 +33,7 @@ _NAMES = {
     "listener": "listener",
     "client_software": "software",
     "api": "api",
+    "topic": "topic",
 }
 _THREE_DIGITS = 100
 _MOST_PERCENT = 99_999  # of a thread: no broker has a thousand threads
@@ -90,6 +92,38 @@ USAGE = (
 """The columns of rows of `usage_schema`, in groups of three. In 80 columns those of a group are below one another."""
 
 
+SEVERAL_TOPICS = (
+    Column("with other\ntopics", "multi_topic_requests", count_text),
+    Column("bytes", "multi_topic_bytes", bytes_text),
+)
+"""Of usage by topic: requests that also have records of other topics, and their bytes. Narrow tables leave them out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCounts:
+    """Counts of usage by topic: requests with records of several topics, their bytes, requests of unknown topics."""
+
+    multi_topic_requests: int = 0
+    multi_topic_bytes: int = 0
+    unknown_requests: int = 0
+
+
+def topic_notes(counts: TopicCounts) -> Iterator[str]:
+    """Yield what is not exact in usage by topic."""
+    if counts.multi_topic_requests:
+        requests = things_text(counts.multi_topic_requests, "request")
+        yield (
+            f"records of several topics are in {requests} with {bytes_text(counts.multi_topic_bytes)}: each request "
+            "counts for the topic with the most bytes of records"
+        )
+    if counts.unknown_requests:
+        requests = things_text(counts.unknown_requests, "request")
+        yield (
+            f"{requests} of unknown topics: rows of a usage record before format version 7, or throttled fetches of an "
+            "imported log"
+        )
+
+
 def usage_lines(rows: Sequence[Row], *, by: Sequence[str], groups: int, width: int) -> Iterator[Text]:
     """Yield the table of `rows`, the first of `groups` in all: one line for each client, or three in narrow tables.
 
@@ -98,7 +132,9 @@ def usage_lines(rows: Sequence[Row], *, by: Sequence[str], groups: int, width: i
     shown = "" if len(rows) == groups else f" ({len(rows)} of {count_text(groups)}, most bytes first)"
     caption = f"usage by {' and '.join(_NAMES[key] for key in by)}{shown}"
     keys = by[::-1]  # the client id first: it tells more than a user, which may be ANONYMOUS
-    table = Table(caption=caption, columns=[*_name_columns(keys), *chain.from_iterable(USAGE)], rows=rows)
+    several = SEVERAL_TOPICS if "topic" in by else ()
+    columns = [*_name_columns(keys), *chain.from_iterable(USAGE), *several]
+    table = Table(caption=caption, columns=columns, rows=rows)
     if table_width(table) > width:
         measures = [stacked(columns) for columns in USAGE]
         room = width - table_width(replace(table, columns=measures)) - _GAP

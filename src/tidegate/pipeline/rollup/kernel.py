@@ -41,12 +41,13 @@ __all__ = ["KERNEL_MODULES", "MEASURES", "SENSORS", "SUMS", "Marks", "Sensors", 
 # What a row is.
 REQUEST, NETWORK, MUTATION, RESTART, OTHER = range(5)
 
-# Columns of sums, in the order of `schemas.USAGE_SUMS`, then the first and last time.
+# Columns of sums, in the order of `schemas.USAGE_SUMS` and `schemas.TOPIC_SUMS`, then the first and last time.
 REQUESTS, THROTTLED, REQUEST_BYTES, RESPONSE_BYTES, PRODUCE_BYTES, FETCH_BYTES, HANDLER_NS, NETWORK_NS = (
     range(8)
 )
-MUTATIONS, REJECTED, PRODUCE_MS, FETCH_MS, REQUEST_MS, MUTATION_MS, FIRST_TS_MS, LAST_TS_MS = range(8, 16)
-SUMS = 16
+MUTATIONS, REJECTED, PRODUCE_MS, FETCH_MS, REQUEST_MS, MUTATION_MS = range(8, 14)
+SEVERAL_REQUESTS, SEVERAL_BYTES, FIRST_TS_MS, LAST_TS_MS = range(14, 18)
+SUMS = 18
 
 # Kinds of sensors, and of peaks.
 PRODUCE, FETCH, TIME = range(3)
@@ -87,6 +88,7 @@ class UsageRows(NamedTuple):
     rejected: Flags
     observed_only: Flags
     exempt: Flags
+    has_several: Flags  # it has records of several topics
 
 
 class Marks(NamedTuple):
@@ -189,6 +191,9 @@ def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int
                 of_cell[THROTTLED] += 1
             if not is_taken_back:
                 of_cell[FETCH_BYTES] += fetch_bytes
+            if rows.has_several[at]:
+                of_cell[SEVERAL_REQUESTS] += 1
+                of_cell[SEVERAL_BYTES] += produce_bytes + (0 if is_taken_back else fetch_bytes)
             if is_marked:
                 if charges != 0:
                     charges |= CHARGES_HANDLER

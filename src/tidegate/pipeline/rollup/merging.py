@@ -12,7 +12,7 @@ from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.rollup.kernel import MEASURES
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.rollup.sums import compact, decoded, key_numbers, name_numbers, pieces, together
-from tidegate.pipeline.schemas import USAGE_PEAKS, USAGE_SUMS
+from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_PEAKS, USAGE_SUMS
 
 __all__ = ["COUNTS", "TIMES", "Parts", "list_columns", "merged", "plain_counts"]
 
@@ -20,8 +20,8 @@ TIMES = ("first_ts_ms", "last_ts_ms")
 COUNTS = ("codes", "counts")
 """Columns of a part that are lists: what was counted how often; a code is a measure and its bucket."""
 
-_FUNCTIONS = {**dict.fromkeys(USAGE_SUMS, np.add), **dict(zip(TIMES, (np.minimum, np.maximum), strict=True)),
-              **dict.fromkeys(USAGE_PEAKS, np.maximum)}  # fmt: skip
+_FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
+              **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
 _CODES = MEASURES * BUCKETS
 _ROWS_HELD = 1 << 18
 
@@ -97,7 +97,7 @@ def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
             columns[name] = column.take(pa.array(first))
             continue
         values = column.to_numpy()
-        if name in USAGE_SUMS:
+        if _FUNCTIONS[name] is np.add:
             values = values.astype(np.int64)
             # Checked in doubles, because a sum of integers would wrap without an error.
             check_sum(np.add.reduceat(values.astype(np.float64), first).max())

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.api_keys import api_name
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
 from tidegate.pipeline.memory import give_back
@@ -22,11 +21,20 @@ from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, n
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
+from tidegate.pipeline.rollup.groups import source_columns, with_groups
 from tidegate.pipeline.rollup.kernel import MEASURES, SENSORS, Marks, Sensors, UsageRows, usage_kernel
 from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.rollup.sums import decoded
-from tidegate.pipeline.schemas import CLIENT, EVENTS, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
+from tidegate.pipeline.schemas import (
+    CLIENT,
+    EVENTS,
+    TOPIC_SUMS,
+    USAGE_PEAKS,
+    USAGE_SUMS,
+    usage_parts_schema,
+    usage_sums,
+)
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
@@ -45,7 +53,6 @@ ALL_TIME_MS = 0
 GROUPS_AT_ONCE = 1 << 17
 """Groups whose sensors, 1 KB for each, are held at a time; for others the rows are read again."""
 
-_API = "api"
 _KINDS = {
     "request": kernel.REQUEST, "network": kernel.NETWORK, "mutation": kernel.MUTATION,
     "start": kernel.RESTART, "callback": kernel.RESTART,
@@ -61,6 +68,7 @@ _AMOUNTS = (
 )
 _FLAGS = ("rejected", "observed_only", "exempt")
 _COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *THROTTLES, *_FLAGS)
+_SUMS = (*USAGE_SUMS, *TOPIC_SUMS, *TIMES)
 _MS_PER_MINUTE = 60_000
 _SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
 _FEW_SENSORS = 1 << 8
@@ -75,7 +83,7 @@ Flags = npt.NDArray[np.bool_]
 
 def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
     """Return the columns of the usage record that usage by the columns `by` is made of."""
-    return [*_COLUMNS, *("api_key" if name == _API else name for name in by)]
+    return [*_COLUMNS, *source_columns(by)]
 
 
 def usage_parts(
@@ -107,9 +115,7 @@ def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> I
     waiting: list[pa.Table] = []
     reach = -1
     for place, chunk in enumerate(chunks):
-        table = read_chunk(chunk.chunk, usage_columns(by))
-        if _API in by:
-            table = table.append_column(_API, _api_names(table["api_key"]))
+        table = with_groups(read_chunk(chunk.chunk, usage_columns(by)), by)
         is_here = pc.equal(table["node_id"], node_id)
         waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
         reach = max(reach, chunk.last_seq)
@@ -128,15 +134,6 @@ def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> I
         del rows  # else they are held while the next are read
         if is_large:
             give_back()
-
-
-def _api_names(api_key: pa.ChunkedArray) -> pa.Array:
-    """Return the name of each row's API, dictionary-encoded; null where a row is of no request."""
-    encoded = api_key.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):  # as of an empty table
-        encoded = encoded.combine_chunks()
-    names = pa.array([api_name(key) for key in encoded.dictionary.to_pylist()], pa.string())
-    return pa.DictionaryArray.from_arrays(encoded.indices, names)
 
 
 def _sorted(table: pa.Table, node_id: int) -> pa.Table:
@@ -197,6 +194,7 @@ class _Node:
     ) -> None:
         self._node_id = node_id
         self._by = by
+        self._wanted = {*usage_sums(by), *TIMES}
         self._step_ms = step_ms
         self._numbers: dict[tuple[str, ...], int] = {}
         self._with_peaks = with_peaks
@@ -309,7 +307,7 @@ class _Node:
             "minute_ms": minutes,
             "node_id": np.full(cells, self._node_id, np.int32),
             **{name: names[name] for name in self._by},
-            **{name: sums[:, place] for place, name in enumerate((*USAGE_SUMS, *TIMES))},
+            **{name: sums[:, place] for place, name in enumerate(_SUMS) if name in self._wanted},
         }
         if self._with_peaks:
             self._make_sensors(used)
@@ -360,6 +358,9 @@ def _rows(
 ) -> UsageRows:
     amounts: dict[str, Any] = {name: numbers[name] for name in ("ts_ms", *_AMOUNTS)}
     flags: dict[str, Any] = {name: numbers_of(table, name) for name in _FLAGS}
+    flags["has_several"] = np.zeros(len(kind), bool)
+    if "other_topics" in table.column_names:
+        flags["has_several"] = numbers_of(table, "other_topics") > 0
     throttles_ms = np.stack([numbers[name] for name in THROTTLES])
     return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **amounts, **flags)
 

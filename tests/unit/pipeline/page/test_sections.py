@@ -49,6 +49,7 @@ def test_everything_has_its_section(usage):
     assert list(sections) == [
         "what-to-do",
         "clients",
+        "apis",
         "over-time",
         "throttles",
         "plans",
@@ -91,6 +92,27 @@ def test_everything_has_its_section(usage):
     )
     assert [row[:1] for row in sections["obedience"].tables[0].cells()] == [["(unknown)"]]
     json.dumps([chart.spec for section in sections.values() for chart in section.charts], allow_nan=False)
+
+
+def test_topics_and_apis_have_their_sections(tmp_path):
+    """The topics with most bytes, what belongs to requests with several, and what is unknown."""
+    node = RecordingNode(3)
+    node.start(START_MS)
+    topics = [("orders", 0), (HOSTILE, 2), (None, None)]
+    for number, (topic, others) in enumerate(topics):
+        event = node.produce("alice", "app", 1000 - number, START_MS + 1000 * number)
+        event |= {"topic": topic, "other_topics": others}
+    write_events(tmp_path, node.events)
+    sections, _ = _sections(tmp_path)
+    assert [*sections][1:4] == ["clients", "topics", "apis"]
+    [table] = sections["topics"].tables
+    assert [row[0][:9] for row in table.cells()] == ["orders", "</script>", "(unknown)"]
+    assert [row[-2:] for row in table.cells()] == [["0", "0 B"], ["1", "999 B"], ["0", "0 B"]]
+    _, several, unknown = sections["topics"].sentences
+    assert several.startswith("Records of several topics are in 1 request with 999 B: ")
+    assert unknown.startswith("1 request of unknown topics")
+    [table] = sections["apis"].tables
+    assert [row[0] for row in table.cells()] == ["Produce"]
 
 
 def test_no_name_is_longer_than_a_line_or_turns_the_page(usage):

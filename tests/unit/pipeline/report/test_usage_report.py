@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from tests.unit.pipeline.report.rows import HOSTILE
 
-from tidegate.pipeline.report.usage_report import usage_lines
+from tidegate.pipeline.report.usage_report import TopicCounts, topic_notes, usage_lines
 from tidegate.pipeline.schemas import CLIENT, usage_schema
 
 
@@ -58,7 +58,7 @@ def test_a_terminal_has_three():
     assert third.split() == ["1023", "B", "–", "102", "B", "0", "B", "57", "µs"]
 
 
-@pytest.mark.parametrize("by", [CLIENT, ("listener",), ("client_software",)])
+@pytest.mark.parametrize("by", [CLIENT, ("listener",), ("client_software",), ("topic",)])
 def test_hostile_names_and_huge_numbers_fit_into_80_columns(by):
     """No line is longer, and no digit is cut."""
     largest = 2**63 - 1
@@ -74,3 +74,17 @@ def test_a_cut_table_says_so():
     """In its title."""
     lines = _lines([_row()], groups=1234)
     assert lines[0] == "usage by user and client-id (1 of 1,234, most bytes first)"
+
+
+def test_usage_by_topic_shows_requests_with_other_topics():
+    """Their number and bytes are beside each topic, and in a note for all topics; unknown topics are in another."""
+    row = _row(("topic",), topic="orders", requests=9, multi_topic_requests=4, multi_topic_bytes=2048)
+    *_, header, _, last = _lines([row], by=("topic",), width=240)
+    assert header.split()[-3:] == ["p99", "topics", "bytes"]
+    assert last.split()[:2] == ["orders", "9"]
+    assert last.split()[-3:] == ["4", "2.0", "KiB"]
+    assert list(topic_notes(TopicCounts())) == []
+    counts = TopicCounts(multi_topic_requests=1, multi_topic_bytes=2048, unknown_requests=1234)
+    several, unknown = topic_notes(counts)
+    assert several.startswith("records of several topics are in 1 request with 2.0 KiB: ")
+    assert unknown.startswith("1,234 requests of unknown topics")

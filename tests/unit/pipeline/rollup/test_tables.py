@@ -16,8 +16,10 @@ from tests.server.test_several_nodes import run as run_nodes
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.jobs.local import local_usage
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
+from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
@@ -171,6 +173,55 @@ def test_usage_by_client_is_what_plain_python_counts(events):
     rows, directory = events
     expected = _counted(rows, lambda event: (event["user"], event["client_id"]))
     assert _found(directory, CLIENT_KEYS, usage_schema()) == _expected(expected, CLIENT_KEYS, usage_schema())
+
+
+def _with_topics(events, rng):
+    """Return the events as a mix of versions and APIs has them: known and unknown topics, several topics, none."""
+    found = []
+    for event in events:
+        if event["kind"] == "request":
+            topics = [(name, others) for name in ("orders", "clicks") for others in (0, 0, 2)]
+            topic, others = rng.choice([*topics, (None, 0), (None, None)])
+            event = event | {"api_key": rng.choice([0, 1, 3])}
+            if event["api_key"] < 2:
+                event |= {"topic": topic, "other_topics": others}
+        found.append(event)
+    return found
+
+
+def _topic_of(event):
+    if event["kind"] != "request" or event["api_key"] > 1:
+        return "(other requests)"
+    return event["topic"] or ("(unknown)" if event["other_topics"] is None else "(no records)")
+
+
+def test_usage_by_topic_is_what_plain_python_counts(events, tmp_path):
+    """Sums of each topic, which requests have records of others, and what has no topic or an unknown one."""
+    by_topic = _with_topics(events[0], Random(3))
+    for node_id in (1, 2):
+        write_events(tmp_path, [each for each in by_topic if each["node_id"] == node_id], rows_per_file=400)
+    table = usage_schema(("topic",))
+    expected = _counted(by_topic, lambda event: (_topic_of(event),))
+    for event in by_topic:
+        if event["kind"] == "request" and event["other_topics"]:
+            amounts, row = _amounts(event), expected[_topic_of(event),]
+            row["multi_topic_requests"] += 1
+            row["multi_topic_bytes"] += amounts["produce_bytes"] + amounts["fetch_bytes"]
+    found = _found(tmp_path, ("topic",), table, by=("topic",))
+    assert len(found) == 5
+    peaks = {*_PEAKS.values(), _PERCENT}  # sensors are of a topic here, not of a client
+    for key, row in _expected(expected, ("topic",), table).items():
+        assert {name: found[key][name] for name in table.names if name not in peaks} == {
+            name: row[name] for name in table.names if name not in peaks
+        }
+    with open_usage(tmp_path) as files:
+        usage = local_usage(files, out=None, top=1, by=("topic",))
+    assert usage.topics == TopicCounts(
+        multi_topic_requests=sum(row["multi_topic_requests"] for row in expected.values()),
+        multi_topic_bytes=sum(row["multi_topic_bytes"] for row in expected.values()),
+        unknown_requests=expected["(unknown)",]["requests"],
+    )
+    assert usage.topics.unknown_requests > 0
 
 
 def test_groups_may_be_of_any_names(events):
