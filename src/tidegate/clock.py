@@ -16,15 +16,12 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return engine time: milliseconds since the epoch that never step back."""
-        ...
 
     def wall_ms(self) -> int:
         """Return the wall clock in milliseconds since the epoch (may be stepped)."""
-        ...
 
     def monotonic_ns(self) -> int:
         """Return nanoseconds of a clock that never steps back."""
-        ...
 
 
 class SystemClock:

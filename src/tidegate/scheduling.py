@@ -11,7 +11,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Cancel the call."""
-        ...
 
 
 class Scheduler(Protocol):
@@ -19,12 +18,9 @@ class Scheduler(Protocol):
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call in the next turn."""
-        ...
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call in a later turn; the only call that other threads may make."""
-        ...
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call after `delay` seconds."""
-        ...

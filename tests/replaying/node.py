@@ -134,7 +134,8 @@ class RecordingNode:
 
     def expire(self, now_ms: int) -> None:
         """Sweep idle sensors."""
-        self.managers.expire(now_ms)
+        for _ in self.managers.expire_in_slices(now_ms):
+            pass
         self._add("expire", now_ms)
 
     def clock(self, now_ms: int, wall_offset_ms: int) -> None:

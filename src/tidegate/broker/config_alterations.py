@@ -82,7 +82,6 @@ class Alter(Protocol):
         self, request: Request, resource: Message, audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         """Change its settings, all that are named or none."""
-        ...
 
 
 def answer_each(request: Request, alter: Alter) -> Work:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from tests.sweeping import expire_manager, throttle_sensor_name
+
 from players._doubles import decode
 from players._managers import ManagerPlayer, window_of
 from tidegate.quota import ClientQuotaManager, QuotaType
@@ -46,8 +48,8 @@ class _Player(ManagerPlayer):
         return {
             "tags": sensor.tags,
             "quota_sensor": sensor.name,
-            "throttle_sensor": self.manager.throttle_sensor_name(sensor.name),
+            "throttle_sensor": throttle_sensor_name(self.manager, sensor.name),
         }
 
     def expire_sensors(self) -> dict:
-        return {"removed": sorted(self.manager.expire(self.now_ms))}
+        return {"removed": sorted(expire_manager(self.manager, self.now_ms))}

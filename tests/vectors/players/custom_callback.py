@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Iterator, Mapping
 
+from tests.sweeping import throttle_sensor_name
+
 from players._doubles import decode
 from players._managers import Throttles, bounds, entity_of, java_text, window_of
 from tidegate.quota import CallbackError, ClusterMetadata, ClusterNode, QuotaEntity, QuotaManagers, QuotaType
@@ -150,7 +152,7 @@ class _Player:
                 readings.append((manager.quota_type.metric, sensor.tags, sensor.measure))
         readings.sort(key=lambda reading: (reading[0], java_text(reading[1])))
         names = [sensor.name for sensor in manager.sensors]
-        names += [manager.throttle_sensor_name(name) for name, _ in throttles]
+        names += [throttle_sensor_name(manager, name) for name, _ in throttles]
         return {
             "metrics": [[name, tags, read(self._now_ms)] for name, tags, read in readings],
             "sensors": sorted([*names, f"{type}-delayQueue"]),

@@ -37,7 +37,10 @@ class _Player:
         self._now_ns += ms * 1_000_000
 
     def reap(self) -> dict:
-        remaining_ms = [channel.remaining_ms(self._now_ns) for channel in self._channels]
+        left_ns = [channel.end_ns - self._now_ns for channel in self._channels]
+        remaining_ms = [
+            ns // 1_000_000 if ns >= 0 else -(-ns // 1_000_000) for ns in left_ns
+        ]  # as Java divides
         self._ended.clear()
         self._queue.reap(now_ns=self._now_ns)
         groups = itertools.groupby(self._ended, key=lambda id: self._channels[id].end_ns)

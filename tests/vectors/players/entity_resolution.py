@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from tests.sweeping import throttle_sensor_name
+
 from players._doubles import decode
 from players._managers import entity_of, window_of
 from players._steps import play_steps
@@ -29,5 +31,5 @@ class _Player:
             "tags": self._manager.tags(user, client_id),
             "bound": self._manager.bound(user, client_id),
             "quota_sensor": name,
-            "throttle_sensor": self._manager.throttle_sensor_name(name),
+            "throttle_sensor": throttle_sensor_name(self._manager, name),
         }

@@ -64,11 +64,9 @@ class Replays(Protocol):
 
     def peaks(self, plan: Plan) -> pa.Table:
         """Return what was measured, columns `LIMITS_BY_NODE`, one row per entity and node."""
-        ...
 
     def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
         """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ class ClientNames(Protocol):
 
     def __getitem__(self, client: int, /) -> tuple[str, str]:
         """Return user and client id."""
-        ...
 
 
 class Names:

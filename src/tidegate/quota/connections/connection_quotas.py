@@ -250,15 +250,8 @@ class ConnectionQuotas:
         if listener is not None:
             listener.connections = max(listener.connections - 1, 0)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget addresses that have been quiet for an hour, and return how many."""
-        before = len(self._ip_rates)
-        for _ in self.expire_in_slices(now_ms):
-            pass
-        return before - len(self._ip_rates)
-
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
-        """Forget quiet addresses as `expire` does, in slices. An address that connects meanwhile keeps its rate."""
+        """Forget addresses that have been quiet for an hour, in slices. An address that connects meanwhile stays."""
         while True:
             quietest = list(islice(self._ip_rates.items(), _SWEPT_AT_A_TIME))
             for ip, rate in quietest:

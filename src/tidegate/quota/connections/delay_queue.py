@@ -49,11 +49,6 @@ class ThrottledChannel:
         """Return whether the throttle has neither ended nor been cancelled."""
         return self._on_end is not None
 
-    def remaining_ms(self, now_ns: int) -> int:
-        """Return the time left in ms, cut off towards zero; negative once it is past."""
-        left_ns = self.end_ns - now_ns
-        return left_ns // _NS_PER_MS if left_ns >= 0 else -(-left_ns // _NS_PER_MS)
-
     def _take_callback(self) -> Callback | None:
         on_end, self._on_end = self._on_end, None
         return on_end

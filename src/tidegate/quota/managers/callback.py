@@ -71,31 +71,24 @@ class ClientQuotaCallback(Protocol):
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Receive the node's settings. Called once, before all other methods."""
-        ...
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
         """Return the tags that the usage of this client is counted under; `user` is not sanitised."""
-        ...
 
     def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
         """Return the bound for `tags`, per second; None: unlimited."""
-        ...
 
     def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
         """Register a stored quota."""
-        ...
 
     def remove_quota(self, quota_type: QuotaType, entity: QuotaEntity) -> None:
         """Remove a quota that is no longer stored."""
-        ...
 
     def quota_reset_required(self, quota_type: QuotaType) -> bool:
         """Return whether the limits of this type have changed since the last call."""
-        ...
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
         """Receive changed topics or brokers; return whether limits have changed."""
-        ...
 
 
 class DefaultQuotaCallback:

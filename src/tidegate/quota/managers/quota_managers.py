@@ -122,12 +122,11 @@ class QuotaManagers:
             manager.refresh()
         return True
 
-    def expire(self, now_ms: int) -> list[str]:
-        """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
-        return [name for manager in self for name in manager.expire(now_ms)]
-
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
-        """Remove idle sensors as `expire` does, yielding in between. From the first slice on, no lookup finds them."""
+        """Forget sensors that were idle for more than an hour, yielding in between; call it every 30 s.
+
+        From the first slice on, no lookup finds them.
+        """
         sweeps = [manager.expire_in_slices(now_ms) for manager in self]
         for sweep in sweeps:
             next(sweep, None)

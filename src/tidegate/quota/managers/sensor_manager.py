@@ -28,7 +28,7 @@ from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCa
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.lookups import Lookups
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, Expired, S, Sensor, SensorTable, ThrottleSensor
+from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, S, Sensor, SensorTable, ThrottleSensor
 from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
@@ -239,19 +239,11 @@ class SensorManager(ABC, Generic[S]):
         """Return the name of the sensor that a client's usage is counted in; makes none."""
         return self._name(self.tags(user, client_id))
 
-    def throttle_sensor_name(self, name: str) -> str:
-        """Return the name of the throttle sensor that belongs to the quota sensor called `name`."""
-        prefix = self.quota_type.value
-        return f"{prefix}ThrottleTime{name[len(prefix) :]}"
-
-    def expire(self, now_ms: int) -> list[str]:
-        """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
-        if len(self.sensors):
-            self._lookups.forget()
-        return self._names_of(self.sensors.expire(now_ms))
-
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
-        """Remove idle sensors as `expire` does, yielding in between. Lookups made meanwhile do not find them."""
+        """Forget sensors that were idle for more than an hour, yielding in between; call it every 30 s.
+
+        Lookups made meanwhile do not find them.
+        """
         if len(self.sensors):
             self._lookups.forget()
             yield from self.sensors.expire_in_slices(now_ms)
@@ -317,9 +309,6 @@ class SensorManager(ABC, Generic[S]):
         bound = self._limit(sensor.tags)
         if bound != sensor.bound:
             sensor.set_bound(bound)
-
-    def _names_of(self, expired: Expired) -> list[str]:
-        return expired.sensors + [self.throttle_sensor_name(name) for name in expired.throttles]
 
     def _look_up(self, user: str, client_id: str, now_ms: int, *, charges: bool = True) -> S:
         """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""

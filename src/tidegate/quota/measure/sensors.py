@@ -15,10 +15,9 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
-from tidegate.in_slices import run_at_once
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.rate_kernel import LONG_AGO_MS
 from tidegate.quota.measure.snapshot import rate_snapshot
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EXPIRY_MS",
     "MAX_SENSOR_BYTES",
-    "Expired",
     "RateSensor",
     "Sensor",
     "SensorTable",
@@ -68,13 +66,6 @@ def is_unlimited(bound: float) -> bool:
     return bound == UNLIMITED or bound != bound
 
 
-class Expired(NamedTuple):
-    """Names of the quota sensors that were forgotten, and of those whose throttle sensor was."""
-
-    sensors: list[str]
-    throttles: list[str]
-
-
 class Sensor(Protocol):
     """The interface of every quota sensor, whatever it counts.
 
@@ -89,38 +80,30 @@ class Sensor(Protocol):
     @property
     def bound(self) -> float:
         """The bound, per second."""
-        ...
 
     def set_bound(self, bound: float) -> None:
         """Set the bound; what was recorded stays."""
-        ...
 
     def last_record_ms(self) -> int:
         """Return when a value was last recorded, or when the sensor was made if never."""
-        ...
 
     def is_over(self, now_ms: int) -> bool:
         """Return whether more was used than the bound allows, without any effect."""
-        ...
 
     def peek_rate(self, now_ms: int) -> float:
         """Return the rate per second, without any effect."""
-        ...
 
     def utilization(self, now_ms: int) -> float | None:
         """Return the share of the quota that is used, above 1 where it is exceeded, without any effect.
 
         None where nothing limits. Follows: KIP-13, "fraction of quota used".
         """
-        ...
 
     def peek_throttle_ms(self, now_ms: int) -> int:
         """Return the throttle time in ms of a request that is charged nothing now, without any effect."""
-        ...
 
     def snapshot(self, now_ms: int) -> dict[str, Any]:
         """Return what it takes to go on from here, as `tidegate.quota.measure.snapshot` has it, without any effect."""
-        ...
 
 
 class RateSensor(SampledRate):
@@ -307,33 +290,24 @@ class SensorTable(Generic[S]):
         self._bytes += THROTTLE_BYTES + text_bytes(name)
         return self._make_room(name, now_ms)
 
-    def expire(self, now_ms: int) -> Expired:
-        """Forget every sensor that was idle for more than an hour, and return their names."""
-        return run_at_once(self.expire_in_slices(now_ms))
-
-    def expire_in_slices(self, now_ms: int) -> Generator[None, None, Expired]:
-        """Remove idle sensors as `expire` does, yielding in between. Returns their names.
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Forget every sensor that was idle for more than an hour, yielding in between.
 
         From the first slice on, no lookup here finds a sensor that was idle at `now_ms`, even before the sweep
         reaches it. Forget earlier lookups before you start, and end one sweep before the next.
         """
         assert self._sweep_ms is None
-        expired = Expired([], [])
         self._sweep_ms = now_ms
         try:
             # Sensors that are made during the sweep are not idle, and those that go meanwhile are skipped below.
             names = [*self._sensors, *self._left_over]
             for first in range(0, len(names), SWEPT_AT_A_TIME):
                 for name in names[first : first + SWEPT_AT_A_TIME]:
-                    had_throttle = name in self._throttles
-                    if name in self._sensors and self.get(name) is None:
-                        expired.sensors.append(name)
-                    if had_throttle and self.throttle(name) is None:
-                        expired.throttles.append(name)
+                    self.get(name)  # removes what is idle
+                    self.throttle(name)
                 yield
         finally:
             self._sweep_ms = None
-        return expired
 
     def clear_in_slices(self) -> Generator[None, None, None]:
         """Remove all sensors of a table that is no longer used, yielding in between."""

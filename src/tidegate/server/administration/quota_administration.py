@@ -43,14 +43,12 @@ class QuotaSubscriber(Protocol):
 
     def on_quota(self, record: QuotaRecord) -> None:
         """Apply one definition, or remove it."""
-        ...
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Limit new connections of an address, or of each that has no rate of its own (None), to `rate` a second.
 
         A rate of None: limit them no longer. Of an ip entity that is a name, each of its addresses is told.
         """
-        ...
 
 
 class QuotaAdministration:

@@ -14,14 +14,12 @@ class QuotaStore(Protocol):
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per stored definition."""
-        ...
 
     def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
         """Store all of `records`, or none, yielding in between: they survive `kill -9` when this returns.
 
         Raises `TidegateError` or `OSError` where they cannot be stored; nothing has changed then. One at a time.
         """
-        ...
 
 
 class SettingStore(Protocol):
@@ -29,11 +27,9 @@ class SettingStore(Protocol):
 
     def load_settings(self) -> Iterable[tuple[str, str, str]]:
         """Return node (empty: all nodes), name and text of each."""
-        ...
 
     def change_settings(self, node: str, changes: Mapping[str, str | None]) -> None:
         """Keep settings of a node, all of `changes` or none; None forgets one."""
-        ...
 
 
 class AclStore(Protocol):
@@ -41,12 +37,9 @@ class AclStore(Protocol):
 
     def load_acls(self) -> Iterable[Acl]:
         """Return every ACL."""
-        ...
 
     def create_acls(self, acls: Sequence[Acl]) -> None:
         """Keep all of `acls`, or none: they survive `kill -9` when this returns."""
-        ...
 
     def delete_acls(self, acls: Sequence[Acl]) -> None:
         """Forget all of `acls`, or none."""
-        ...

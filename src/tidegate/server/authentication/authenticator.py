@@ -73,7 +73,6 @@ class SaslServer(Protocol):
 
     def respond(self, token: bytes) -> bytes:
         """Return the answer to a token. Raises `AuthenticationError`: the login is over then."""
-        ...
 
 
 class _FailedLoginError(Exception):

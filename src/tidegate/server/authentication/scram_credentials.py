@@ -60,15 +60,12 @@ class CredentialStore(Protocol):
 
     def load_credentials(self) -> Iterable[CredentialChange]:
         """Return every credential."""
-        ...
 
     def change_credentials(self, changes: Sequence[CredentialChange]) -> None:
         """Keep all of `changes`, or none: they survive `kill -9` when this returns."""
-        ...
 
     def decoy_key(self) -> bytes:
         """Return a secret of this cluster, made at the first call."""
-        ...
 
 
 class Deletion(NamedTuple):

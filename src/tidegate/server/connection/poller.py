@@ -69,7 +69,6 @@ class Turns(Protocol):
 
     def finish_turn(self, until_ns: int) -> bool:
         """End the turn; return whether a channel waits for the next one. No deferrable work begins after `until_ns`."""
-        ...
 
 
 class Poller(Protocol):

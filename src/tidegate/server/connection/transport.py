@@ -44,18 +44,15 @@ class Transport(Protocol):
 
     def recv_into(self, target: memoryview, /) -> int:
         """Receive once into `target`; return how many bytes, 0 after the client's last one."""
-        ...
 
     def send(self, data: Any, /) -> int:
         """Send as much of `data`, bytes-like, as possible now; return how many bytes."""
-        ...
 
     def send_some(self, out: deque[Sendable], /) -> bool:
         """Send as much from the left of `out` as possible now, up to one burst; return whether it is empty.
 
         Sent items are removed; a file slice that has left is released.
         """
-        ...
 
     def set_client(self, client: Client) -> None:
         """Set the client of the connection, whose principal its turns count for."""
@@ -83,7 +80,6 @@ class Transport(Protocol):
 
     def unread_bytes(self) -> int:
         """Return how many bytes came that `recv_into` has not returned, the kernel's among them."""
-        ...
 
     def ask_for_client(self) -> None:
         """Find out now and then whether the client is still there; where it is not, the connection breaks."""

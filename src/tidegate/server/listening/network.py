@@ -53,7 +53,6 @@ class Network(Protocol):
         make_room: closes a connection for one from the address that it is given, where that is fair, and returns
         whether it did; called where the system allows no more. Raises `ConfigError` where nothing can listen there.
         """
-        ...
 
 
 class SocketNetwork:

@@ -127,11 +127,9 @@ class RequestQuotas(Protocol):
 
     def fetch_limit_bytes(self) -> int:
         """Return the most record bytes this client may be given in one answer, an INT32 (B§6.3.1)."""
-        ...
 
     def record_mutations(self, permits: int) -> bool:
         """Charge `permits` partition mutations; False means refused with error 89 (B§5.2)."""
-        ...
 
 
 @dataclass(slots=True)
@@ -401,7 +399,6 @@ class Turn(Protocol):
 
     def finish(self) -> bool:
         """Run the work; return False if it failed: `Answer.if_turn_fails` then supplies the answers to send."""
-        ...
 
 
 class NothingToDo:

@@ -94,7 +94,6 @@ class NodeDefaults(Protocol):
 
     def problem(self, name: str, text: str) -> str | None:
         """Return what is wrong with a value, in Kafka's words; None where nothing is."""
-        ...
 
 
 Follower = Callable[[], Generator[Wait | None, None, None]]
@@ -114,17 +113,14 @@ class SettingSubscriber(Protocol):
 
         Raises `ConfigError`, changing nothing.
         """
-        ...
 
     def discard(self, prepared: Any) -> None:
         """Release what `prepare_in_slices` returned, without putting it in force."""
-        ...
 
     def put_in_force_in_slices(
         self, config: ServerConfig, prepared: Any
     ) -> Generator[Wait | None, None, None]:
         """Follow other settings."""
-        ...
 
 
 class DynamicSettings:

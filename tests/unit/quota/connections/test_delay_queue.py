@@ -1,7 +1,7 @@
 """The delay queue against a plain sorted list, and its bounds."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -96,14 +96,6 @@ def test_callback_may_throttle_and_cancel() -> None:
     queue.throttle(1, now_ns=0, on_end=end)
     assert queue.reap(now_ns=2 * MS) == 2
     assert queue.size == 0
-
-
-@given(left_ns=st.integers(min_value=-(10**12), max_value=10**12))
-def test_remaining_time_is_cut_off_towards_zero(left_ns: int) -> None:
-    """As Java's TimeUnit converts: 1.9 ms are 1 ms, -1.9 ms are -1 ms."""
-    channel = ThrottledChannel(throttle_time_ms=0, end_ns=left_ns, on_end=lambda: None)
-    expected = abs(left_ns) // MS
-    assert channel.remaining_ms(0) == (expected if left_ns > 0 else -expected)
 
 
 class QueueMachine(RuleBasedStateMachine):

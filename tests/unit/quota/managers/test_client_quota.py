@@ -6,6 +6,7 @@ import time
 import tracemalloc
 
 import pytest
+from tests.sweeping import expire_manager
 from tests.unit.in_slices import no_collection
 
 from tidegate.api_keys import CREATE_TOPICS
@@ -114,7 +115,7 @@ def test_expired_sensors_are_made_anew() -> None:
     """After an hour a client's usage is forgotten, and the next request finds a new sensor."""
     manager = _manager()
     manager.record("alice", "c1", 5.0, NOW_MS)
-    names = manager.expire(NOW_MS + 3600 * 1000 + 1)
+    names = expire_manager(manager, NOW_MS + 3600 * 1000 + 1)
     assert names == ["Produce-alice:", "ProduceThrottleTime-alice:"]
     assert manager.record("alice", "c1", 1.0, NOW_MS + 3600 * 1000 + 2) == 0
     assert len(manager.sensors) == 1
@@ -367,7 +368,7 @@ def test_a_sweep_is_over_for_everybody_when_it_has_begun() -> None:
     for manager in (at_once, in_slices):
         manager.record("alice", "client-1999", 5e6, NOW_MS + 10)
         manager.record("alice", "client-1998", 5e6, swept_ms - 10)
-    at_once.expire(swept_ms)
+    expire_manager(at_once, swept_ms)
     sweep = in_slices.expire_in_slices(swept_ms)
     next(sweep)
     later_ms = swept_ms + 1

@@ -4,13 +4,13 @@ import math
 import tracemalloc
 
 import pytest
+from tests.sweeping import expire_table
 
 from tidegate.quota.measure.sensors import (
     DROPPED_SHARE,
     EXPIRY_MS,
     SWEPT_AT_A_TIME,
     THROTTLE_BYTES,
-    Expired,
     RateSensor,
     SensorTable,
     ThrottleSensor,
@@ -41,9 +41,9 @@ def test_sensors_expire_after_more_than_an_hour_without_a_record() -> None:
     used = table.get("used")
     assert used is not None
     used.record(1.0, 5)
-    assert table.expire(EXPIRY_MS) == Expired([], [])
-    assert table.expire(EXPIRY_MS + 1) == Expired(["idle"], ["used"])
-    assert table.expire(EXPIRY_MS + 6) == Expired(["used"], [])
+    assert expire_table(table, EXPIRY_MS) == ([], [])
+    assert expire_table(table, EXPIRY_MS + 1) == (["idle"], ["used"])
+    assert expire_table(table, EXPIRY_MS + 6) == (["used"], [])
     assert (len(table), list(table.throttles()), table.held_bytes) == (0, [], 0)
 
 
@@ -74,7 +74,7 @@ def test_a_sweep_that_is_dropped_leaves_the_table_as_it_is() -> None:
     next(sweep)
     sweep.close()
     assert len(list(table)) == SWEPT_AT_A_TIME
-    assert len(table.expire(EXPIRY_MS + 1).sensors) == SWEPT_AT_A_TIME
+    assert len(expire_table(table, EXPIRY_MS + 1)[0]) == SWEPT_AT_A_TIME
 
 
 def test_a_flood_of_names_keeps_the_table_bounded() -> None:
@@ -188,7 +188,7 @@ def test_throttle_sensors_that_outlived_their_quota_sensor_go_first() -> None:
     table.add_throttle("a", late, 0)
     table.add_throttle("b", ThrottleSensor({}, now_ms=0), 0)
     late.record(100, 9)
-    assert table.expire(EXPIRY_MS + 1) == Expired(["a", "b"], ["b"])
+    assert expire_table(table, EXPIRY_MS + 1) == (["a", "b"], ["b"])
     assert (len(table), table.throttle("a")) == (0, late)
     for number in range(9):
         table.add_sensor(_sensor(f"{number:016}"), 0)
