@@ -25,7 +25,7 @@ from tidegate.wire import (
 )
 from tidegate.wire.batch import batches, crc_matches
 from tidegate.wire.codec_types import MALFORMED
-from tidegate.wire.codecs import protocol_error, sliced_request_reader
+from tidegate.wire.codecs import SLICED_REQUEST_READERS, protocol_error
 
 SHORT_RUN_SECONDS = 1.0
 HARMS = [
@@ -96,7 +96,7 @@ def fuzz_response(source, material):
 
 def read_whole_in_slices(key, version, frame, at):
     """Read a request in slices, however short it is."""
-    program = sliced_request_reader(key, version)
+    program = SLICED_REQUEST_READERS[key, version]
     try:
         return finished(program.function(memoryview(frame), at))[0]
     except MALFORMED as error:

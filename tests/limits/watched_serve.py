@@ -37,7 +37,7 @@ from tidegate.server.requests.slices import UNFINISHED
 from tidegate.storage import housekeeping
 from tidegate.wire import compile_ahead
 from tidegate.wire.apis import spoken_pairs
-from tidegate.wire.codecs import sliced_request_reader, sliced_response_writer
+from tidegate.wire.codecs import SLICED_REQUEST_READERS, SLICED_RESPONSE_WRITERS
 
 PERIODS = {
     fetch: "FORGET_DELETED_EVERY_S",
@@ -273,8 +273,8 @@ def _compile_all() -> None:
     pairs = list(spoken_pairs())
     compile_ahead(pairs)
     for api_key, version in pairs:
-        sliced_request_reader(api_key, version)
-        sliced_response_writer(api_key, version)
+        SLICED_REQUEST_READERS[api_key, version]
+        SLICED_RESPONSE_WRITERS[api_key, version]
 
 
 def _sample_for_ever(watch: HoldWatch) -> None:

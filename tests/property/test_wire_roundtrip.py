@@ -18,7 +18,7 @@ from tidegate.wire import (
 )
 from tidegate.wire.apis import spoken_pairs
 from tidegate.wire.codec_types import MALFORMED
-from tidegate.wire.codecs import AT_ONCE_BYTES, protocol_error, sliced_request_reader
+from tidegate.wire.codecs import AT_ONCE_BYTES, SLICED_REQUEST_READERS, protocol_error
 
 FEW = settings(max_examples=4)
 
@@ -104,7 +104,7 @@ def test_slices_read_and_write_the_same(pair):
         long_body = bytes(5) + body + bytes(AT_ONCE_BYTES)
         found, _ = finished(read_request_in_slices(key, version, long_body, 5))
         assert fixed(found) == fixed(read_request(key, version, long_body, 5)) == message
-        program = sliced_request_reader(key, version)
+        program = SLICED_REQUEST_READERS[key, version]
         cut_body = memoryview(body[: cut % (len(body) + 1)])
         if len(cut_body) < len(body):
             with pytest.raises(ProtocolError) as plain:

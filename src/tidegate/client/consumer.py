@@ -16,7 +16,6 @@ Follows: Kafka `Fetcher`, B§7.1, B§7.2.
 """
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -68,7 +67,7 @@ class Consumer:
         self._throttle_times = ThrottleTimes(
             "fetch", samples=settings.metrics_samples, window_ms=settings.metrics_window_ms
         )
-        self._cluster = Cluster(settings, self._on_response)
+        self._cluster = Cluster(settings, self._throttle_times.record)
         self._leaders = Leaders(self._cluster)
         self._positions: dict[TopicPartition, int] = {}
         self._fetched: dict[TopicPartition, Iterator[Record]] = {}
@@ -113,10 +112,7 @@ class Consumer:
 
     def metrics(self) -> dict[str, float]:
         """Return `fetch-throttle-time-avg` and `-max`, in ms; NaN before the first response."""
-        return self._throttle_times.values(_now_ms())
-
-    def _on_response(self, throttle_time_ms: int) -> None:
-        self._throttle_times.record(throttle_time_ms, _now_ms())
+        return self._throttle_times.values()
 
     # --- records that were fetched ----------------------------------------------------------------------------------
 
@@ -247,7 +243,3 @@ class Consumer:
         if code != error_codes.NONE:
             raise BrokerError(code, f"partition {partition}: {BrokerError(code).text}")
         return True
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -40,7 +40,7 @@ class Producer:
         self._throttle_times = ThrottleTimes(
             "produce", samples=settings.metrics_samples, window_ms=settings.metrics_window_ms
         )
-        self._cluster = Cluster(settings, self._on_response)
+        self._cluster = Cluster(settings, self._throttle_times.record)
         self._leaders = Leaders(self._cluster)
 
     async def __aenter__(self) -> "Producer":
@@ -75,10 +75,7 @@ class Producer:
 
     def metrics(self) -> dict[str, float]:
         """Return `produce-throttle-time-avg` and `-max`, in ms; NaN before the first response."""
-        return self._throttle_times.values(_now_ms())
-
-    def _on_response(self, throttle_time_ms: int) -> None:
-        self._throttle_times.record(throttle_time_ms, _now_ms())
+        return self._throttle_times.values()
 
     def _message(self, topic: str, partition: int, batch: bytes) -> Message:
         return {
@@ -97,7 +94,3 @@ def _answer(message: Message, place: TopicPartition) -> Message:
                 found: Message = answer
                 return found
     raise ClientError(f"the broker gave no result of partition {place}")
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tidegate.wire.errors import MalformedError
@@ -20,6 +21,7 @@ UNWRITABLE = (LookupError, TypeError, AttributeError, ValueError, OverflowError,
 """What writing a message that does not fit raises in compiled code; becomes a `MessageError`."""
 
 
+@dataclass(slots=True, eq=False)
 class EncodedElements:
     """The elements of an array that are encoded already: a writer takes it in the place of a list of dicts.
 
@@ -27,16 +29,14 @@ class EncodedElements:
     A handler that answers the same few numbers for thousands of partitions encodes them itself in a tenth of the time.
     """
 
-    __slots__ = ("chunks", "count")
-
-    def __init__(self, count: int, chunks: Sequence[bytes]) -> None:
-        self.count = count
-        self.chunks = chunks
+    count: int
+    chunks: Sequence[bytes]
 
     def __len__(self) -> int:
         return self.count
 
 
+@dataclass(slots=True, eq=False)
 class PlainRows:
     """The elements of an array as they are on the wire, all of one size: their strings are empty or null.
 
@@ -44,11 +44,8 @@ class PlainRows:
     call, in a quarter of the time that a dict for each takes.
     """
 
-    __slots__ = ("count", "data")
-
-    def __init__(self, count: int, data: bytes) -> None:
-        self.count = count
-        self.data = data
+    count: int
+    data: bytes
 
     def __len__(self) -> int:
         return self.count

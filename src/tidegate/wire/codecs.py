@@ -26,6 +26,8 @@ from tidegate.wire.writer_source import compile_writer
 
 __all__ = [
     "AT_ONCE_BYTES",
+    "SLICED_REQUEST_READERS",
+    "SLICED_RESPONSE_WRITERS",
     "Message",
     "compile_ahead",
     "message_error",
@@ -35,8 +37,6 @@ __all__ = [
     "read_request_with_rows",
     "read_response",
     "reader",
-    "sliced_request_reader",
-    "sliced_response_writer",
     "write_into",
     "write_request",
     "write_response",
@@ -78,8 +78,8 @@ _ROW_READERS = _Programs(partial(compile_reader, rows="partitions"), "request")
 _RESPONSE_READERS = _Programs(compile_reader, "response")
 _REQUEST_WRITERS = _Programs(compile_writer, "request")
 _RESPONSE_WRITERS = _Programs(compile_writer, "response")
-_SLICED_REQUEST_READERS = _Programs(partial(compile_reader, in_slices=True), "request")
-_SLICED_RESPONSE_WRITERS = _Programs(partial(compile_writer, in_slices=True), "response")
+SLICED_REQUEST_READERS = _Programs(partial(compile_reader, in_slices=True), "request")
+SLICED_RESPONSE_WRITERS = _Programs(partial(compile_writer, in_slices=True), "response")
 
 
 def reader(api_key: int, api_version: int, direction: Direction) -> Program:
@@ -90,16 +90,6 @@ def reader(api_key: int, api_version: int, direction: Direction) -> Program:
 def writer(api_key: int, api_version: int, direction: Direction) -> Program:
     """Return the compiled writer of a message."""
     return (_REQUEST_WRITERS if direction == "request" else _RESPONSE_WRITERS)[api_key, api_version]
-
-
-def sliced_request_reader(api_key: int, api_version: int) -> Program:
-    """Return the compiled reader of a request in slices."""
-    return _SLICED_REQUEST_READERS[api_key, api_version]
-
-
-def sliced_response_writer(api_key: int, api_version: int) -> Program:
-    """Return the compiled writer of a response in slices."""
-    return _SLICED_RESPONSE_WRITERS[api_key, api_version]
 
 
 def compile_ahead(pairs: Iterable[Key]) -> None:
@@ -133,7 +123,7 @@ def read_request_in_slices(
     """
     if len(buffer) - at <= AT_ONCE_BYTES:
         return read_request(api_key, api_version, buffer, at)
-    program = sliced_request_reader(api_key, api_version)
+    program = SLICED_REQUEST_READERS[api_key, api_version]
     try:
         message: Message = yield from program.function(memoryview(buffer), at)
     except MALFORMED as error:

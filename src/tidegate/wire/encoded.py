@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.codec_types import UNWRITABLE, Message
-from tidegate.wire.codecs import message_error, sliced_response_writer, write_into, writer
+from tidegate.wire.codecs import SLICED_RESPONSE_WRITERS, message_error, write_into, writer
 from tidegate.wire.errors import MessageError
 from tidegate.wire.header import encode_request_header
 from tidegate.wire.program import Program
@@ -96,7 +96,7 @@ def encode_response_in_slices(
 
     The same bytes are in more buffers where they are many.
     """
-    program, prefix = sliced_response_writer(api_key, api_version), _prefix(api_key, api_version)
+    program, prefix = SLICED_RESPONSE_WRITERS[api_key, api_version], _prefix(api_key, api_version)
     out = bytearray(prefix)
     buffers: list[Any] = [out]
     try:

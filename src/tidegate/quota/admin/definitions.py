@@ -23,7 +23,7 @@ they were made. Differs: definitions have a bound.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import merge
 from itertools import islice
@@ -119,15 +119,13 @@ class _Definition:
         return self.hash & (capacity - 1)
 
 
+@dataclass(slots=True)
 class Changes:
     """Changes of definitions, made ready to be put in force at once."""
 
-    __slots__ = ("definitions", "gone", "grown_bytes")
-
-    def __init__(self) -> None:
-        self.definitions: dict[EntityParts, _Definition] = {}
-        self.gone: list[EntityParts] = []
-        self.grown_bytes = 0
+    definitions: dict[EntityParts, _Definition] = field(default_factory=dict)
+    gone: list[EntityParts] = field(default_factory=list)
+    grown_bytes: int = 0
 
 
 class _Found(Collection[tuple[EntityParts, Mapping[str, float]]]):
