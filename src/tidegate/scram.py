@@ -176,7 +176,7 @@ class ScramServer:
         match = _CLIENT_FIRST.fullmatch(token)
         if match is None:
             raise InvalidCredentialsError
-        self.user = _user(match["name"])
+        self.user = match["name"].replace(b"=2C", b",").replace(b"=3D", b"=").decode()
         credential = self._find(self.user)
         if credential is None:
             raise InvalidCredentialsError
@@ -206,10 +206,6 @@ class ScramServer:
             raise InvalidCredentialsError
         self.complete = True
         return b"v=" + base64.b64encode(self._mechanism.hmac(credential.server_key, message))
-
-
-def _user(sasl_name: bytes) -> str:
-    return sasl_name.replace(b"=2C", b",").replace(b"=3D", b"=").decode()
 
 
 class ScramClient:

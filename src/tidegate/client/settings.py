@@ -18,6 +18,7 @@ from tidegate.client.errors import shown
 from tidegate.config.jaas import parse_jaas
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
+from tidegate.quota.measure.throttle import MAX_INT32
 
 __all__ = ["Address", "ClientSettings", "client_settings", "load_client_settings", "parse_addresses"]
 
@@ -35,7 +36,7 @@ _DURATIONS = {  # by Kafka's name, with Kafka's default, in ms
     "retry.backoff.ms": 100,
     "metrics.sample.window.ms": 30_000,
 }
-_COUNTS = {"metrics.num.samples": (2, 100)}  # by Kafka's name, with Kafka's default and the largest accepted
+_SAMPLES = "metrics.num.samples"
 _TEXTS = (
     "bootstrap.servers",
     "client.id",
@@ -105,7 +106,10 @@ def client_settings(texts: Mapping[str, str]) -> ClientSettings:
 
     Other settings of Kafka's clients, such as `acks`, have no effect.
     """
-    seconds = {name: _milliseconds(texts, name, default) / 1000 for name, default in _DURATIONS.items()}
+    seconds = {
+        name: _whole(texts, name, default, MAX_INT32, " of milliseconds") / 1000
+        for name, default in _DURATIONS.items()
+    }
     protocol = _chosen(texts, "security.protocol", "PLAINTEXT", _PROTOCOLS)
     mechanism, user, password = _login(texts) if protocol.startswith("SASL") else ("", "", "")
     return ClientSettings(
@@ -117,7 +121,7 @@ def client_settings(texts: Mapping[str, str]) -> ClientSettings:
         reconnect_backoff_s=seconds["reconnect.backoff.ms"],
         reconnect_backoff_max_s=seconds["reconnect.backoff.max.ms"],
         retry_backoff_s=seconds["retry.backoff.ms"],
-        metrics_samples=_count(texts, "metrics.num.samples"),
+        metrics_samples=_whole(texts, _SAMPLES, default=2, most=100),
         metrics_window_ms=round(1000 * seconds["metrics.sample.window.ms"]),
         tls=_tls(texts) if protocol.endswith("SSL") else None,
         mechanism=mechanism,
@@ -150,20 +154,10 @@ def _address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def _milliseconds(texts: Mapping[str, str], name: str, default: int) -> int:
+def _whole(texts: Mapping[str, str], name: str, default: int, most: int, unit: str = "") -> int:
     text = texts.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 11 and 0 < int(text) < 2**31):
-        raise ConfigError(
-            f"{name} must be a whole number of milliseconds from 1 to {2**31 - 1}, got {text!r}"
-        )
-    return int(text)
-
-
-def _count(texts: Mapping[str, str], name: str) -> int:
-    default, most = _COUNTS[name]
-    text = texts.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
-        raise ConfigError(f"{name} must be a whole number from 1 to {most}, got {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and 1 <= int(text) <= most):
+        raise ConfigError(f"{name} must be a whole number{unit} from 1 to {most}, got {text!r}")
     return int(text)
 
 
@@ -198,7 +192,7 @@ def _tls(texts: Mapping[str, str]) -> ssl.SSLContext:
 
 def _misspelt(texts: Mapping[str, str]) -> dict[str, str]:
     """Return unknown names that resemble a known one: others belong to producers and consumers."""
-    known = (*_TEXTS, *_DURATIONS, *_COUNTS)
+    known = (*_TEXTS, *_DURATIONS, _SAMPLES)
     found = {
         name: difflib.get_close_matches(name, known, n=1, cutoff=0.9) for name in texts if name not in known
     }

@@ -112,9 +112,8 @@ def _unescape(text: str) -> str:
             out.append(_ESCAPES.get(text[at + 1], text[at + 1]))
             at += 2
     unescaped = "".join(out)
-    return _joined_halves(unescaped) if has_halves else unescaped
-
-
-def _joined_halves(text: str) -> str:
-    """Return the letters beyond U+FFFF, which escapes write as two halves. Raises `ValueError` for a half alone."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    if (
+        has_halves
+    ):  # of letters beyond U+FFFF, which escapes write as two; half a letter alone is a `ValueError`
+        return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    return unescaped

@@ -85,10 +85,9 @@ _DECIMAL_UNITS = (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaEntry:
-    """The quotas of one entity: values by Kafka's key, their owner and reason. `texts`: the values as written."""
+class _Quota:
+    """What all quotas of a file have: values by Kafka's key, their owner and reason. `texts`: the values as written."""
 
-    entity: EntityParts
     values: Mapping[str, float]
     owner: str | None = None
     reason: str | None = None
@@ -96,15 +95,18 @@ class QuotaEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaGroup:
-    """The quotas that all members share: users and client ids by their raw names. Other fields as in `QuotaEntry`."""
+class QuotaEntry(_Quota):
+    """The quotas of one entity."""
+
+    entity: EntityParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaGroup(_Quota):
+    """The quotas that all members share: users and client ids by their raw names."""
 
     name: str
     members: tuple[tuple[str, str], ...]
-    values: Mapping[str, float]
-    owner: str | None = None
-    reason: str | None = None
-    texts: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +406,7 @@ def _part_line(kind: str, name: str | None) -> str:
     return f"{kind}: {{default: true}}" if name is None else f"{kind}: {{name: {_quoted(name)}}}"
 
 
-def _value_lines(quota: QuotaEntry | QuotaGroup, entity: EntityParts) -> Iterator[str]:
+def _value_lines(quota: _Quota, entity: EntityParts) -> Iterator[str]:
     for key, value in quota.values.items():
         yield f"{key}: {value_text(key, checked_value(key, value, entity))}"
     for key, text in zip(_TEXT_KEYS, (quota.owner, quota.reason), strict=True):

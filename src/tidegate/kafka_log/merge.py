@@ -72,7 +72,10 @@ def hour_table(
         # Three places for each line: events before its request, the request, events behind it.
         places.append(_ints(requests, "line") * 3 + 1)
     if events:
-        tables += [_plain(table) for table in event_tables(event.all_columns(node_id) for event in events)]
+        tables += [
+            table.cast(arrow_schema())
+            for table in event_tables(event.all_columns(node_id) for event in events)
+        ]
         decided.append(np.array([event.decided_us for event in events], np.int64))
         places.append(np.array([event.line * 3 + 2 * event.behind for event in events], np.int64))
     if there is not None:
@@ -234,10 +237,6 @@ def _software(requests: pa.Table) -> dict[str, pa.Array]:
         dictionary = pa.array(["" if text == _UNKNOWN else text for text in texts], pa.string())
         found[name] = dictionary.take(pa.array(indices))
     return found
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    return table.cast(arrow_schema())
 
 
 def _increasing(wanted: Int64s) -> Int64s:

@@ -227,7 +227,10 @@ class ConnectionQuotas:
                 end_ms=now_ms + throttle_ms,
             )
         maximum = self._most_of(ip)
-        if self._count(listener_name, ip) > maximum:
+        self._counts[ip] = count = self._counts.get(ip, 0) + 1
+        self._total += 1
+        self._listeners[listener_name].connections += 1
+        if count > maximum:
             return Admission(
                 outcome=AdmissionOutcome.TOO_MANY_CONNECTIONS,
                 message=f"Too many connections from /{ip} (maximum = {maximum})",
@@ -333,14 +336,6 @@ class ConnectionQuotas:
 
     def _ip_limit(self, ip: str) -> int:
         return self._ip_limits.get(ip, self._default_ip_limit)
-
-    def _count(self, listener_name: str, ip: str) -> int:
-        """Count a connection and return how many its address has with it."""
-        count = self._counts.get(ip, 0) + 1
-        self._counts[ip] = count
-        self._total += 1
-        self._listeners[listener_name].connections += 1
-        return count
 
     def _new_rate(self, limit: int) -> SampledRate:
         return SampledRate(

@@ -17,7 +17,7 @@ True
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -49,22 +49,25 @@ DEBT_MAX_S = "tidegate.quota.debt.max.seconds"
 
 _SELECTIONS = (OBSERVE, EXEMPT_CLIENTS, SMOOTH)
 _NUMBERS: Mapping[str, int] = {THROTTLE_MAX_MS: 0, SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}  # with their defaults
+_NUMBER_ATTRIBUTES = {
+    THROTTLE_MAX_MS: "throttle_max_ms",
+    SMOOTH_BURST_S: "burst_s",
+    DEBT_MAX_S: "debt_max_s",
+}
 EXTENSION_SETTINGS = frozenset((*_SELECTIONS, *_NUMBERS))
 """Settings, and keys of records."""
 
 
+@dataclass(slots=True)
 class Extensions:
     """The extensions in force on a node. Every decision reads this object in place; it stays the same object."""
 
-    __slots__ = ("burst_s", "debt_max_s", "exempt", "observe", "smooth", "throttle_max_ms")
-
-    def __init__(self) -> None:
-        self.observe = EntitySelection()
-        self.exempt = EntitySelection()
-        self.smooth = EntitySelection()
-        self.throttle_max_ms = _NUMBERS[THROTTLE_MAX_MS]
-        self.burst_s = _NUMBERS[SMOOTH_BURST_S]
-        self.debt_max_s = _NUMBERS[DEBT_MAX_S]
+    observe: EntitySelection = field(default_factory=EntitySelection)
+    exempt: EntitySelection = field(default_factory=EntitySelection)
+    smooth: EntitySelection = field(default_factory=EntitySelection)
+    throttle_max_ms: int = _NUMBERS[THROTTLE_MAX_MS]
+    burst_s: int = _NUMBERS[SMOOTH_BURST_S]
+    debt_max_s: int = _NUMBERS[DEBT_MAX_S]
 
     def smooth_mode(self, user: str, client_id: str) -> SmoothMode | None:
         """Return how the bucket of a quota with these tags is kept, None where it is not smooth."""
@@ -78,12 +81,8 @@ class Extensions:
         selection = {OBSERVE: self.observe, EXEMPT_CLIENTS: self.exempt, SMOOTH: self.smooth}.get(record.key)
         if selection is not None:
             selection.set(entity_of(record), selected=record.value is not None)
-        elif record.key == THROTTLE_MAX_MS:
-            self.throttle_max_ms = _number(record)
-        elif record.key == SMOOTH_BURST_S:
-            self.burst_s = _number(record)
-        elif record.key == DEBT_MAX_S:
-            self.debt_max_s = _number(record)
+        elif (attribute := _NUMBER_ATTRIBUTES.get(record.key)) is not None:
+            setattr(self, attribute, _NUMBERS[record.key] if record.value is None else int(record.value))
         else:
             return False
         return True
@@ -125,10 +124,6 @@ def entity_of(record: QuotaRecord) -> QuotaEntity:
     """Return the user and client id of a record."""
     parts = {entity_type: DEFAULT if name is None else name for entity_type, name in record.entity}
     return QuotaEntity(user=parts.get("user"), client_id=parts.get("client-id"))
-
-
-def _number(record: QuotaRecord) -> int:
-    return _NUMBERS[record.key] if record.value is None else int(record.value)
 
 
 def _parts_of(entity: QuotaEntity) -> tuple[tuple[str, str | None], ...]:
