@@ -86,7 +86,7 @@ _DECIMAL_UNITS = (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quota:
-    """What all quotas of a file have: values by Kafka's key, their owner and reason. `texts`: the values as written."""
+    """Fields of all quotas of a file: values by Kafka's key, their owner and reason. `texts`: the values as written."""
 
     values: Mapping[str, float]
     owner: str | None = None
