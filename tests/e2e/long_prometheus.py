@@ -1,4 +1,4 @@
-"""Quotas out of metrics: a real Prometheus scrapes the JMX exporter in a real Kafka, and `tidegate serve`.
+"""Quotas and explanations out of metrics: a real Prometheus scrapes the JMX exporter in a real Kafka, and ours.
 
 For the same traffic, the largest value in Prometheus is what `tidegate limits` finds in the record of all requests.
 """
@@ -163,6 +163,26 @@ def _needs(url: str) -> dict[str, dict[str, float]]:
     return {dict(entry.entity)["client-id"]: dict(entry.values) for entry in parse_quotas_file(text).entries}
 
 
+def _explained(address: str, url: str) -> None:
+    """Compare `tidegate explain` with the series in Prometheus, for a client with traffic and a throttled one."""
+
+    def quota_of(name: str, quota_type: str) -> dict[str, Any]:
+        to = ("--bootstrap-server", address, "--prometheus", url)
+        document = json.loads(_tidegate("explain", *to, "--client-id", name, "--json"))
+        (quota,) = [each for each in document["quotas"] if each["quota_type"] == quota_type]
+        return quota
+
+    slow = quota_of("slow", "Produce")
+    assert (slow["limit"], slow["entity"]) == (20_000.0, {"user": None, "client-id": "slow"})
+    (throttled,) = slow["brokers"]
+    assert throttled["mean_throttle_time_ms"] > 1000
+    for name, quota_type in (("app", "Produce"), (ODD, "Produce"), ("reader", "Fetch"), ("app", "Request")):
+        quota = quota_of(name, quota_type)
+        (use,) = quota["brokers"]
+        assert use["mean_throttle_time_ms"] == 0.0
+        assert 0 < use["utilization"] == use["rate"] / quota["limit"] < 1
+
+
 def _limits(usage: Path) -> dict[tuple[str, str], float]:
     """Return the limits of bytes of `tidegate limits` by quota type and client id."""
     found = json.loads(_tidegate("limits", usage, "--by", "both", "--json"))
@@ -187,13 +207,17 @@ def _same(needs: dict[str, dict[str, float]], limits: dict[tuple[str, str], floa
 
 @pytest.mark.java
 def test_kafkas_metrics_need_what_its_request_log_needs(kafka: ExportingKafka, tmp_path: Path) -> None:
-    """The exporter's names and labels are understood, also of an odd client id; peaks are those of the log."""
+    """The exporter's names and labels are understood, also of an odd client id; peaks are those of the log.
+
+    `tidegate explain` shows rates and throttles of the same series.
+    """
     _set_large_defaults(kafka.port)
     with prometheus(tmp_path / "prometheus", f"127.0.0.1:{kafka.metrics_port}") as url:
         _traffic(kafka.address)
         _wait_until_scraped(url, "kafka_server_quota_byte_rate")
         time.sleep(2.0)  # two more scrapes
         needs = _needs(url)
+        _explained(kafka.address, url)
         saved = _save(url, tmp_path)
     _tidegate("import", kafka.request_log, "--out", tmp_path / "usage")
     limits = _limits(tmp_path / "usage")

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.arguments import printable
 from tidegate.cli.client_options import add_client_options, run_admin
@@ -14,7 +14,12 @@ from tidegate.cli.metrics_client import (
     clock_text,
     used_text,
 )
+from tidegate.cli.metrics_options import add_prometheus_options, check_prometheus, latest_from
 from tidegate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.prometheus.latest import Uses
+    from tidegate.quota.managers.explain import Explanation
 
 __all__ = ["add_parser", "explanation_lines", "run"]
 
@@ -23,7 +28,8 @@ Show which quotas apply to a client. For each quota type: the entity whose limit
 applies and why the other seven levels do not; from the metrics listener of a
 Tidegate broker also the rate now, and how long the client is throttled. With
 --bootstrap-server the quotas of any cluster are explained, Apache Kafka's
-included."""
+included; --prometheus adds rate and throttle time on each broker from Kafka's
+own metrics."""
 
 _EPILOG = """\
 examples:
@@ -34,6 +40,8 @@ examples:
 
   tidegate explain --user alice --client-id billing \\
       --bootstrap-server kafka1:9092           quotas of an Apache Kafka
+  tidegate explain --user alice --client-id billing \\
+      --bootstrap-server kafka1:9092 --prometheus http://prometheus:9090
 
 Without --bootstrap-server the broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
@@ -58,6 +66,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_metrics_options(parser)
     add_client_options(parser)
+    add_prometheus_options(
+        parser, what="with --bootstrap-server: rate and throttle time now, from Kafka's metrics of clients"
+    )
     parser.add_argument("--user", metavar="U", help="user of the client (default: ANONYMOUS)")
     parser.add_argument("--client-id", metavar="C", help="client id (default: empty)")
 
@@ -68,7 +79,15 @@ def run(args: argparse.Namespace) -> int:
     given = {name: text for name, text in names.items() if text is not None}
     if not given:
         raise ConfigError("no client is named, expected --user, --client-id or both")
-    if args.bootstrap_server is not None or args.command_config is not None:
+    check_prometheus(args)
+    is_of_cluster = args.bootstrap_server is not None or args.command_config is not None
+    if args.prometheus and not is_of_cluster:
+        raise ConfigError(
+            "--prometheus needs --bootstrap-server",
+            hint="--bootstrap-server names the cluster whose quotas are explained; a Tidegate broker is asked with "
+            "--metrics",
+        )
+    if is_of_cluster:
         document = _explained_definitions(args)
     else:
         document = MetricsClient(url=args.metrics, token_file=args.token_file).get("/explain", **given)
@@ -88,8 +107,30 @@ def _explained_definitions(args: argparse.Namespace) -> dict[str, Any]:
         for key, value in values.items():
             managers.apply(QuotaRecord(entity=entity, key=key, value=value))
     user, client_id = args.user or ANONYMOUS, args.client_id or ""
-    quotas = [definition_fields(manager.explain(user, client_id)) for manager in managers]
+    explanations = [manager.explain(user, client_id) for manager in managers]
+    quotas = [definition_fields(explanation) for explanation in explanations]
+    if args.prometheus:
+        uses = latest_from(args)
+        for explanation, quota in zip(explanations, quotas, strict=True):
+            quota["brokers"] = _broker_fields(explanation, quota["limit"], uses)
     return {"format": 1, "node_id": None, "user": user, "client_id": client_id, "quotas": quotas}
+
+
+def _broker_fields(explanation: "Explanation", limit: float | None, uses: "Uses") -> list[dict[str, Any]]:
+    """Return rate, utilization and mean throttle time of the entity that a client's usage is counted by, by broker."""
+    from tidegate.quota import name_of_tag
+
+    user, client_id = explanation.tags.get("user") or None, explanation.tags.get("client-id") or None
+    entity = explanation.quota_type, None if user is None else name_of_tag(user), client_id
+    return [
+        {
+            "broker": broker,
+            "rate": use.rate,
+            "utilization": None if use.rate is None or not limit else use.rate / limit,
+            "mean_throttle_time_ms": use.throttle_ms,
+        }
+        for broker, use in sorted(uses.get(entity, {}).items())
+    ]
 
 
 def explanation_lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -117,6 +158,8 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
         yield f"  shared by all clients with {shared or 'any name'}"
     if "rate" in quota:
         yield from _use_lines(quota, unit)
+    if "brokers" in quota:
+        yield from _broker_lines(quota, unit)
     if quota["levels"] and all(level["limit"] is None for level in quota["levels"]):
         yield "    no quota is defined at any of the eight levels"
         return
@@ -138,6 +181,18 @@ def _use_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
         yield f"  over the limit: a request now is throttled for at least {quota['throttle_time_ms']:,} ms"
     else:
         yield "  not throttled"
+
+
+def _broker_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
+    """Yield the use on each broker, as the last scrape found it."""
+    for broker in quota["brokers"]:
+        used = "" if broker["utilization"] is None else f", {used_text(broker['utilization'])} of the limit"
+        mean_ms = broker["mean_throttle_time_ms"]
+        throttled = "not throttled" if not mean_ms else f"throttled by {mean_ms:,.0f} ms in the mean"
+        name = printable(broker["broker"]) or "broker"
+        yield f"  {name}: rate {amount_text(broker['rate'], unit)}{used}, {throttled}"
+    if not quota["brokers"] and quota["limit"] is not None:
+        yield "  no broker has metrics of it: these clients have sent no such request lately, or it is not exported"
 
 
 def _entity_text(entity: Mapping[str, str | None]) -> str:

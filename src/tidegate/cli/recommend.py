@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.cli.arguments import number, print_error
 from tidegate.cli.job_options import json_option, location_type, opened, running_jobs, where_options
-from tidegate.cli.metrics_options import add_metrics_options, check_source, measured_from
+from tidegate.cli.metrics_options import add_prometheus_options, check_source, measured_from
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=location_type,
         help="usage directory of a broker: a path or URI",
     )
-    add_metrics_options(parser)
+    add_prometheus_options(
+        parser,
+        what="read Kafka's metrics of clients of the last 7 days, or of a range of time, instead of DIR",
+    )
     parser.add_argument(
         "--by",
         choices=("both", "user", "client-id"),

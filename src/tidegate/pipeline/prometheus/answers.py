@@ -45,12 +45,13 @@ class AnswerError(ConfigError):
 class Series:
     """A series: its labels, and its points as (Unix time in s, value). Values that are not finite are left out.
 
-    times: how many points it has in all, with those that are left out.
+    times: how many points it has in all, with those that are left out; last_s: time of the last of them.
     """
 
     labels: Mapping[str, str]
     points: list[tuple[float, float]]
     times: int
+    last_s: float = 0.0
 
 
 def read_answer_file(path: Path) -> list[Series]:
@@ -129,4 +130,5 @@ def _series(item: Any, kind: str, source: str) -> Series:
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"{source} has a series that is not one of Prometheus", hint=_HINT) from error
-    return Series(labels, [point for point in points if math.isfinite(point[1])], len(points))
+    last_s = points[-1][0] if points else 0.0
+    return Series(labels, [point for point in points if math.isfinite(point[1])], len(points), last_s)

@@ -14,13 +14,21 @@ from tidegate.pipeline.prometheus.spellings import KNOWN_NAMES, Client, Spelling
 from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["Measured", "NoMetricsError", "measured_from_files", "measured_from_server"]
+__all__ = [
+    "THROTTLE",
+    "Measured",
+    "NoMetricsError",
+    "measured_from_files",
+    "measured_from_server",
+    "no_metrics_error",
+]
 
 _WINDOW_S = WINDOW_MS // 1000
 _PIECE_S = 24 * 3600  # of a query for the largest value: a server's memory is bounded, too
 _MOST_STEPS = 10_000  # of a query; a server answers at most 11,000
 _RAW_S = 3600  # of one series, to find how far apart scrapes are
-_THROTTLE = "throttle-time"
+THROTTLE = "throttle-time"
+"""The one of the `MEASURES` that is no use."""
 _CLUSTER_LABELS = ("job", "cluster", "kafka_cluster", "strimzi_io_cluster", "namespace")
 _MOST_NAMED = 5  # names in an error
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -63,7 +71,7 @@ class Measured:
         largest = max((value for _, value in series.points), default=None)
         if largest is None:
             return client
-        if spelling.measure == _THROTTLE:
+        if spelling.measure == THROTTLE:
             if largest > 0:
                 self.throttled[client] = max(largest, self.throttled.get(client, 0.0))
         else:
@@ -91,8 +99,8 @@ def measured_from_server(
     """
     names = server.names(from_s=from_s, to_s=to_s)
     spelled = [spelling for name in names if (spelling := spellings.spelling(name)) is not None]
-    if not any(spelling.measure != _THROTTLE for spelling in spelled):
-        raise _no_metrics(names, spellings, server.url)
+    if not any(spelling.measure != THROTTLE for spelling in spelled):
+        raise no_metrics_error(names, spellings, server.url)
     measured = Measured(from_s=from_s, to_s=to_s, is_raw=True)
     pieces = -(-(to_s - from_s) // _PIECE_S)
     step_s = -(-(to_s - from_s) // pieces)
@@ -108,9 +116,9 @@ def measured_from_server(
             client = measured.add(spellings, spelling, series)
             if client is not None and series.points:
                 labels.append(series.labels)
-                if spelling.measure != _THROTTLE:
+                if spelling.measure != THROTTLE:
                     busiest = max(busiest, (max(v for _, v in series.points), _selector(spelling, series)))
-        if spelling.measure != _THROTTLE:
+        if spelling.measure != THROTTLE:
             _ask_windows(server, spellings, spelling, match, found, measured)
     measured.clusters = _clusters(labels)
     used = [number for numbers in measured.windows.values() for number in numbers]
@@ -210,11 +218,11 @@ def measured_from_files(
                 continue
             labels.append(series.labels)
             times.update((points[0][0], points[-1][0]))
-            if spelling.measure != _THROTTLE:
+            if spelling.measure != THROTTLE:
                 measured.add_windows(client[0], points)
                 densest = max(densest, [series], key=lambda some: len(some[0].points) if some else 0)
     if not measured.peaks:
-        raise _no_metrics(names, spellings, source)
+        raise no_metrics_error(names, spellings, source)
     measured.from_s, measured.to_s = int(min(times)), int(max(times))
     measured.interval_s = _interval(densest)
     measured.clusters = _clusters(labels)
@@ -241,7 +249,7 @@ def _clusters(labels: Iterable[Mapping[str, str]]) -> list[str]:
     ]
 
 
-def _no_metrics(names: Iterable[str], spellings: Spellings, source: str) -> NoMetricsError:
+def no_metrics_error(names: Iterable[str], spellings: Spellings, source: str) -> NoMetricsError:
     """Return the error for a source without metrics of clients; it names what was looked for and what is near."""
     looked_for = list(spellings.names) or list(KNOWN_NAMES)
     shown = ", ".join(looked_for)
