@@ -1,10 +1,11 @@
-"""Kafka's error codes that Tidegate answers with. Source: Kafka's protocol error table."""
+"""Kafka's error codes that Tidegate answers with or acts on. Source: Kafka's protocol error table."""
 
 from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
     "CLUSTER_AUTHORIZATION_FAILED",
+    "COORDINATOR_LOAD_IN_PROGRESS",
     "COORDINATOR_NOT_AVAILABLE",
     "CORRUPT_MESSAGE",
     "DUPLICATE_RESOURCE",
@@ -84,6 +85,7 @@ NOT_LEADER_OR_FOLLOWER: Final = 6
 REQUEST_TIMED_OUT: Final = 7
 MESSAGE_TOO_LARGE: Final = 10
 OFFSET_METADATA_TOO_LARGE: Final = 12
+COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 NOT_COORDINATOR: Final = 16
 INVALID_TOPIC_EXCEPTION: Final = 17

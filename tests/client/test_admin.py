@@ -12,11 +12,14 @@ from tests.client.scripted_broker import (
 )
 
 from tidegate.api_keys import (
+    ALTER_USER_SCRAM_CREDENTIALS,
     API_VERSIONS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
     METADATA,
 )
 from tidegate.client import Admin, ClientError, NewTopic, RequestTimeoutError, ScramChange
@@ -216,13 +219,98 @@ def test_a_cluster_with_too_many_brokers_is_an_error():
         create(script)
 
 
-def test_a_broker_without_alter_client_quotas():
-    """An old broker: the error names API and versions."""
-    with pytest.raises(ClientError, match="supports no version of AlterClientQuotas"):
+@pytest.mark.parametrize(
+    ("api", "call", "hint"),
+    [
+        ("AlterClientQuotas", lambda admin: admin.alter_client_quotas([]), "Kafka 2.6 or later"),
+        ("AlterUserScramCredentials", lambda admin: admin.alter_scram_users([]), "with KRaft 3.5 or later"),
+        ("Metadata", lambda admin: admin.list_topics(), "not of a KRaft controller"),
+    ],
+)
+def test_an_api_that_the_broker_does_not_have(api, call, hint):
+    """The error names broker and API, the hint what has it."""
+    with pytest.raises(ClientError, match=f"broker 127.0.0.1:[0-9]+ does not support {api}$") as caught:
         create(
-            lambda request: versions(AlterClientQuotas=(0, -1)) if request.api_key == API_VERSIONS else None,
-            call=lambda admin: admin.alter_client_quotas([]),
+            lambda request: versions(**{api: (0, -1)}) if request.api_key == API_VERSIONS else None,
+            call=call,
         )
+    assert hint in caught.value.hint
+
+
+def test_the_last_error_is_named_when_the_time_is_over():
+    """A listener with SASL closes connections without a login: the client tries again, then says what happened."""
+    with pytest.raises(
+        RequestTimeoutError, match=r"no answer within 0\.1 s; last error: .* closed the"
+    ) as caught:
+        create(
+            lambda request: CLOSE if request.api_key == METADATA else None,
+            call=lambda admin: admin.list_topics(),
+            api_timeout_s=0.1,
+        )
+    assert "SASL" in caught.value.hint
+
+
+def test_scram_users_are_changed_by_the_controller():
+    """With ZooKeeper the other brokers answer error 41. The controller is found anew; a lost connection is no error."""
+
+    def script(request):
+        if request.api_key == METADATA:
+            now = controller if len(other.asked(ALTER_USER_SCRAM_CREDENTIALS)) else other
+            return {**brokers_of(other, controller), "controller_id": now.node_id}
+        if request.api_key == ALTER_USER_SCRAM_CREDENTIALS:
+            codes = [CLOSE, 0] if request in controller.received else [41]
+            code = codes[min(len(controller.asked(request.api_key)), len(codes)) - 1]
+            result = {"user": "a", "error_code": code, "error_message": None}
+            return code if code is CLOSE else {"throttle_time_ms": 0, "results": [result]}
+        return None
+
+    other, controller = ScriptedBroker(script, node_id=1), ScriptedBroker(script, node_id=2)
+
+    async def work():
+        async with other, controller, Admin(settings_for(other, controller)) as admin:
+            change = ScramChange(user="a", mechanism="SCRAM-SHA-256", password="b")
+            assert await admin.alter_scram_users([change]) == {"a": None}
+
+    run(work)
+    asked = [len(each.asked(ALTER_USER_SCRAM_CREDENTIALS)) for each in (other, controller)]
+    assert asked == [1, 2]
+
+
+@pytest.mark.parametrize("codes", [(14, 15, 16, 0), (15,)])
+def test_a_group_whose_coordinator_is_not_ready_is_asked_for_again(codes):
+    """Until the coordinator answers, or until `default.api.timeout.ms` with the broker's error."""
+    left = list(codes)
+
+    def script(request):
+        code = left.pop(0) if len(left) > 1 else left[0]
+        if request.api_key == FIND_COORDINATOR:
+            where = broker.address
+            found = {"key": "g", "node_id": 0, "host": where.host, "port": where.port}
+            coordinator = {**found, "error_code": code if code == 15 else 0, "error_message": None}
+            return {"throttle_time_ms": 0, "coordinators": [coordinator]}
+        if request.api_key == DESCRIBE_GROUPS:
+            group = {
+                "error_code": code, "error_message": None, "group_id": "g", "group_state": "Stable",
+                "protocol_type": "", "protocol_data": "", "members": [], "authorized_operations": 0,
+            }  # fmt: skip
+            return {"throttle_time_ms": 0, "groups": [group]}
+        return None
+
+    broker = ScriptedBroker(script)
+
+    async def work():
+        async with (
+            broker,
+            Admin(settings_for(broker, api_timeout_s=10.0 if codes[-1] == 0 else 0.1)) as admin,
+        ):
+            return await admin.describe_group("g")
+
+    if codes[-1] == 0:
+        assert run(work)["group_state"] == "Stable"
+        return
+    with pytest.raises(ClientError, match="COORDINATOR_NOT_AVAILABLE"):
+        run(work)
+    assert len(broker.asked(FIND_COORDINATOR)) > 1
 
 
 def test_an_unknown_broker_is_named():

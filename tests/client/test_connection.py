@@ -233,12 +233,20 @@ def test_error_35_twice_is_an_error():
     assert_clear(error, "UNSUPPORTED_VERSION")
 
 
-@pytest.mark.parametrize("theirs", [(0, -1), (5, 9), (-5, -2), (3, 2)])
+@pytest.mark.parametrize("theirs", [(5, 9), (-5, -2)])
 def test_versions_that_do_not_overlap(theirs):
     """The error names the API and both ranges."""
     error = ask(lambda request: versions(DescribeClientQuotas=theirs))
     assert isinstance(error, UnsupportedApiError)
     assert_clear(error, "DescribeClientQuotas", "expected one of 0 to 1", "2.8 and later")
+
+
+@pytest.mark.parametrize("theirs", [(0, -1), (3, 2)])
+def test_an_api_without_a_version(theirs):
+    """The error names the API, and the hint the versions of Kafka that have it."""
+    error = ask(lambda request: versions(DescribeClientQuotas=theirs))
+    assert isinstance(error, UnsupportedApiError)
+    assert_clear(error, "does not support DescribeClientQuotas", "Kafka 2.6 or later")
 
 
 def test_the_newest_common_version_is_spoken():

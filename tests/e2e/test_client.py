@@ -187,6 +187,15 @@ def test_logins_and_tls(tmp_path):
         with pytest.raises(Exception, match="refused the login of 'sam'") as caught:
             asyncio.run(describe(client_settings(wrong)))
         assert SECRET not in str(caught.value)
+        with pytest.raises(Exception, match=r"TLS with localhost:\d+ failed: \w+") as caught:
+            asyncio.run(
+                describe(client_settings({**broker.java("TLS"), "bootstrap.servers": broker.servers("MTLS")}))
+            )
+        assert "ssl.keystore.location" in caught.value.hint
+        hasty = {**broker.java("TLS"), "bootstrap.servers": broker.servers("LOGIN")}
+        with pytest.raises(Exception, match=r"last error: broker .* closed the connection") as caught:
+            asyncio.run(describe(client_settings({**hasty, "default.api.timeout.ms": "1000"})))
+        assert "SASL" in caught.value.hint
         plain = client_settings({"bootstrap.servers": broker.servers("TLS")})
         with pytest.raises(Exception, match=r"closed the connection|broke|invalid response") as caught:
             asyncio.run(describe(plain))

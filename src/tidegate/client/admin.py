@@ -9,6 +9,7 @@ raised. Follows: Kafka `KafkaAdminClient`, KIP-546, KIP-599, B§7.3.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,11 @@ __all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange"]
 
 _SALT_BYTES = 24
 _REFUSED, _TIMED_OUT = error_codes.THROTTLING_QUOTA_EXCEEDED, error_codes.REQUEST_TIMED_OUT
+_COORDINATOR_MOVES = (
+    error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+    error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_COORDINATOR,
+)
 Result = BrokerError | None
 
 
@@ -176,7 +182,8 @@ class Admin:
     async def alter_scram_users(self, changes: Sequence[ScramChange]) -> dict[str, Result]:
         """Set and delete SCRAM credentials; return a result per user. Passwords are salted here and not sent.
 
-        Raises `ClientError`. Follows: Kafka `Admin.alterUserScramCredentials`, KIP-554.
+        With ZooKeeper only the controller changes users. Raises `ClientError`.
+        Follows: Kafka `Admin.alterUserScramCredentials`, KIP-554.
         """
         message = {
             "deletions": [
@@ -186,8 +193,19 @@ class Admin:
             ],
             "upsertions": [_upsertion(each, each.password) for each in changes if each.password is not None],
         }
-        answer = (await self.cluster.ask_any(ALTER_USER_SCRAM_CREDENTIALS, message)).message
-        return {each["user"]: _result(each) for each in answer["results"]}
+        async with self.cluster.time_limit():
+            while True:
+                with contextlib.suppress(
+                    ConnectionLostError, RequestTimeoutError
+                ):  # the same again does no harm
+                    answer = (
+                        await self.cluster.ask_controller(ALTER_USER_SCRAM_CREDENTIALS, message)
+                    ).message
+                    results = {each["user"]: _result(each) for each in answer["results"]}
+                    if not any(_has_code(result, error_codes.NOT_CONTROLLER) for result in results.values()):
+                        return results
+                self.cluster.forget_controller()
+                await asyncio.sleep(self._settings.retry_backoff_s)
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
@@ -291,7 +309,21 @@ class Admin:
         return groups
 
     async def describe_group(self, group_id: str) -> dict[str, Any]:
-        """Return a group's fields of DescribeGroups. Raises `ClientError`."""
+        """Return a group's fields of DescribeGroups. Raises `ClientError`.
+
+        A coordinator that is being found or is loading is asked again, until `default.api.timeout.ms`.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._settings.api_timeout_s
+        while True:
+            try:
+                return await self._described_group(group_id)
+            except BrokerError as error:
+                if error.code not in _COORDINATOR_MOVES or loop.time() >= until_s:
+                    raise
+            await asyncio.sleep(self._settings.retry_backoff_s)
+
+    async def _described_group(self, group_id: str) -> dict[str, Any]:
         found = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
         answer = await self._ask(FIND_COORDINATOR, found, None)
         coordinator = _only(answer.get("coordinators") or [answer])

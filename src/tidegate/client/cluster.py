@@ -12,6 +12,7 @@ Follows: Kafka `ClusterConnectionStates`, `NetworkClient.leastLoadedNode`, B§7.
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -247,8 +248,13 @@ class Cluster:
         self._controller_id = -1
 
     @contextlib.asynccontextmanager
-    async def time_limit(self, until_s: float | None = None) -> AsyncIterator[None]:
-        """Limit what is done inside to `default.api.timeout.ms`, or to a time of the loop. Raises `ClientError`."""
+    async def time_limit(
+        self, until_s: float | None = None, failures: Sequence[ClientError] = ()
+    ) -> AsyncIterator[None]:
+        """Limit what is done inside to `default.api.timeout.ms`, or to a time of the loop. Raises `ClientError`.
+
+        failures: what failed inside and was tried again, the last one last; the error names it.
+        """
         if until_s is None:
             until_s = asyncio.get_running_loop().time() + self.settings.api_timeout_s
         limit = asyncio.timeout_at(until_s)
@@ -260,17 +266,23 @@ class Cluster:
                 raise  # a request that timed out before
             waits_s = max((node.throttled_s for node in self._nodes.values()), default=0.0)
             throttled = f"; a broker throttles this client for another {waits_s:.1f} s" if waits_s else ""
+            tried = f"; last error: {failures[-1]}" if failures else ""
+            hint = failures[-1].hint if failures else None
             raise RequestTimeoutError(
-                f"no answer within {self.settings.api_timeout_s:g} s{throttled}",
-                hint="raise default.api.timeout.ms",
+                f"no answer within {self.settings.api_timeout_s:g} s{throttled}{tried}",
+                hint=hint or "raise default.api.timeout.ms",
             ) from error
 
     async def _ask_some(self, api_key: int, message: Message) -> Reply:
-        async with self.time_limit():
-            return await self._retried(lambda node: node.ask(api_key, message))
+        failures: deque[ClientError] = deque(maxlen=1)
+        async with self.time_limit(failures=failures):
+            return await self._retried(lambda node: node.ask(api_key, message), failures)
 
-    async def _retried(self, ask: Callable[[Node], Awaitable[Reply]]) -> Reply:
-        """Call `ask` with one broker after another. Once each was tried and none is reachable, that is the error."""
+    async def _retried(self, ask: Callable[[Node], Awaitable[Reply]], failures: deque[ClientError]) -> Reply:
+        """Call `ask` with one broker after another. Once each was tried and none is reachable, that is the error.
+
+        Adds to `failures` what is tried again.
+        """
         tried: set[Address] = set()
         while True:
             nodes = self._candidates()
@@ -281,7 +293,8 @@ class Cluster:
             except UnreachableError:
                 if tried.issuperset(node.address for node in nodes):
                     raise
-            except (ConnectionLostError, RequestTimeoutError):
+            except (ConnectionLostError, RequestTimeoutError) as error:
+                failures.append(error)
                 await asyncio.sleep(self.settings.retry_backoff_s)
 
     def _candidates(self) -> list[Node]:

@@ -22,7 +22,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tidegate import __version__, error_codes
-from tidegate.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    API_VERSIONS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from tidegate.client.errors import (
     BrokerError,
     ClientError,
@@ -57,7 +65,21 @@ _NEWEST_API_VERSIONS = 3  # Kafka 2.4 and later; an older broker answers in vers
 _ERROR_35 = struct.pack(">h", error_codes.UNSUPPORTED_VERSION)
 _LENGTH = struct.Struct(">i")
 _USED_OF_SESSION = 0.85  # Kafka `SaslClientAuthenticator` logs in again after 85 to 95 % of a session
+_NEEDED_BY_DEFAULT = "give the address of a broker of Apache Kafka 2.8 or later, not of a KRaft controller"
+_NEEDED = {
+    **dict.fromkeys(
+        (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS),
+        "client quotas need Apache Kafka 2.6 or later",  # KIP-546
+    ),
+    **dict.fromkeys(
+        (DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS),
+        "SCRAM users need Apache Kafka 2.7 or later, with KRaft 3.5 or later",  # KIP-554, KIP-900
+    ),
+}
+"""What a broker needs to be, by the API that it does not support."""
 _WRONG_PROTOCOL = "check that security.protocol is that of the listener at this port"
+_LOGIN_HINT = f"{_WRONG_PROTOCOL}: one with SASL closes connections without a login"
+_TLS_HINT = "set ssl.keystore.location if the listener asks for a certificate; check that the port is of a TLS listener"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +127,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
+        self._answers = 0  # beside those to ApiVersions
         self._session_ends_s = float("inf")
         self._max_response_bytes = MAX_LOGIN_RESPONSE_BYTES
         self._receiving = self._loop.create_task(self._receive())
@@ -150,12 +173,14 @@ class Connection:
         most_ours = api.max_version if most is None else most
         version = min(most_ours, most_theirs)
         if version < max(api.min_version, least_theirs):
-            theirs = (
-                f"versions {least_theirs} to {most_theirs}" if most_theirs >= least_theirs else "no version"
-            )
+            if most_theirs < least_theirs:
+                raise UnsupportedApiError(
+                    f"broker {self.address} does not support {api.name}",
+                    hint=_NEEDED.get(api_key, _NEEDED_BY_DEFAULT),
+                )
             raise UnsupportedApiError(
-                f"broker {self.address} supports {theirs} of {api.name}, expected one of "
-                f"{api.min_version} to {most_ours}",
+                f"broker {self.address} supports versions {least_theirs} to {most_theirs} of {api.name}, "
+                f"expected one of {api.min_version} to {most_ours}",
                 hint="Tidegate's client supports Apache Kafka 2.8 and later",
             )
         return version
@@ -226,9 +251,18 @@ class Connection:
                     )
                 self._on_response(await self._reader.readexactly(size))
         except asyncio.IncompleteReadError:
-            self._fail(ConnectionLostError(f"broker {self.address} closed the connection"))
+            refuses = self._answers == 0 and not self._settings.mechanism
+            self._fail(
+                ConnectionLostError(
+                    f"broker {self.address} closed the connection", hint=_LOGIN_HINT if refuses else None
+                )
+            )
         except ProtocolError as error:
             self._fail(ConnectionLostError(f"broker {self.address} sent an invalid response: {shown(error)}"))
+        except ssl.SSLError as error:  # TLS 1.3: a client without a certificate learns it after the handshake
+            self._fail(
+                ConnectionLostError(f"TLS with {self.address} failed: {_reason(error)}", hint=_TLS_HINT)
+            )
         except OSError as error:
             self._fail(ConnectionLostError(f"the connection to {self.address} broke: {_reason(error)}"))
 
@@ -244,6 +278,7 @@ class Connection:
             version = 0  # error 35 comes in the version that every client can read (KIP-511)
         message = read_response(waiting.api_key, version, frame, at)
         self._in_flight.popleft()
+        self._answers += waiting.api_key != API_VERSIONS
         throttle_time_ms = max(message.get("throttle_time_ms", 0), 0)
         since = API_BY_KEY[waiting.api_key].java_client_backs_off_since
         holds_back = throttle_time_ms > 0 and since is not None and version >= since
@@ -270,8 +305,10 @@ class Connection:
         await self._until_free()
         try:
             reply = await self._send(api_key, version, message, self._settings.connect_timeout_s)
-        except (ConnectionLostError, RequestTimeoutError) as error:
+        except RequestTimeoutError as error:
             raise UnreachableError(str(error), hint=_WRONG_PROTOCOL) from error
+        except ConnectionLostError as error:
+            raise UnreachableError(str(error), hint=error.hint or _WRONG_PROTOCOL) from error
         return reply.message
 
     async def _learn_versions(self) -> None:
@@ -367,8 +404,8 @@ async def _connect(
         ) from error
     except ssl.SSLError as error:
         raise LoginError(
-            f"TLS handshake with {address} failed: {error.reason or error}",
-            hint="check that the port is of a TLS listener and, if it asks for one, that you have a certificate",
+            f"TLS handshake with {address} failed: {_reason(error)}",
+            hint=_TLS_HINT,
         ) from error
     except (OSError, ValueError, OverflowError) as error:  # also for hosts and ports that no address can have
         raise UnreachableError(
@@ -377,6 +414,8 @@ async def _connect(
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):  # its number is not one of the system's
+        return shown(error.reason or error)
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)  # asyncio's own text repeats the address
     return shown(getattr(error, "strerror", None) or str(error) or type(error).__name__)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from tidegate import error_codes
 from tidegate.cli.configs.command import BROKERS, CLIENTS, IPS, TOPICS, USERS, Command, int32
 from tidegate.cli.configs.options import RefusedError, refuse_if
-from tidegate.client import Admin, BrokerError, ConfigEntry, RequestTimeoutError
+from tidegate.client import Admin, BrokerError, ConfigEntry, RequestTimeoutError, UnsupportedApiError
 from tidegate.config.java_numbers import double_text
 from tidegate.quota.admin.definition_filter import (
     MATCH_DEFAULT,
@@ -58,12 +58,19 @@ async def describe(admin: Admin, command: Command) -> AsyncIterator[str]:
     for entity, values in await within(DESCRIBE_S, admin.describe_client_quotas(filters, strict=True)):
         yield quota_line(entity, values)
     if types == (USERS,) and "" not in names:
-        users = await within(DESCRIBE_S, admin.describe_scram_users(names or None))
-        for user, found in users.items():
+        for user, found in (await _scram_users(admin, names)).items():
             if not isinstance(found, BrokerError):
                 yield f"SCRAM credential configs for user-principal '{user}' are {_credentials(found)}"
             elif found.code != error_codes.RESOURCE_NOT_FOUND:
                 yield f"Error retrieving SCRAM credential configs for user-principal '{user}': {found}"
+
+
+async def _scram_users(admin: Admin, names: Sequence[str]) -> Mapping[str, dict[str, int] | BrokerError]:
+    """Return mechanisms and iterations of users; none of a broker that has no SCRAM users (KRaft before Kafka 3.5)."""
+    try:
+        return await within(DESCRIBE_S, admin.describe_scram_users(names or None))
+    except UnsupportedApiError:
+        return {}
 
 
 def quota_filter(types: Sequence[str], names: Sequence[str]) -> list[FilterComponent]:
