@@ -9,9 +9,19 @@ from typing import Any
 from tests.e2e.broker import Broker
 from tests.unit.tls.certificates import Identity, identity
 
-__all__ = ["LISTENERS", "Certificates", "TlsBroker", "user_of"]
+__all__ = [
+    "LISTENERS",
+    "LOGINS",
+    "SCRAM",
+    "Certificates",
+    "TlsBroker",
+    "java_settings",
+    "listener_settings",
+    "user_of",
+]
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 LISTENERS = {"PLAIN": "PLAINTEXT", "TLS": "SSL", "MTLS": "SSL", "LOGIN": "SASL_SSL"}
 LOGINS = {
     "PLAIN": ("alice", "alice-secret"),
@@ -60,22 +70,44 @@ class Certificates:
         }
 
 
+def listener_settings(certificates: Certificates) -> dict[str, str]:
+    """Return the settings of a broker with the listeners of `LISTENERS`, all but their addresses."""
+    users = " ".join(f'user_{user}="{password}"' for user, password in [LOGINS["PLAIN"]])
+    return {
+        "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
+        "inter.broker.listener.name": "PLAIN",
+        "group.initial.rebalance.delay.ms": "0",
+        **certificates.settings("localhost"),
+        "listener.name.mtls.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": ",".join(LOGINS),
+        "listener.name.login.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+    }
+
+
+def java_settings(certificates: Certificates, listener: str, mechanism: str = "PLAIN") -> dict[str, str]:
+    """Return the settings of a Java client at a listener."""
+    settings = {"security.protocol": LISTENERS[listener], **certificates.settings("carol")}
+    if listener != "MTLS":
+        settings = {name: text for name, text in settings.items() if "keystore" not in name}
+    if listener == "LOGIN":
+        user, password = LOGINS[mechanism]
+        module = PLAIN if mechanism == "PLAIN" else SCRAM
+        settings |= {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f'{module} required username="{user}" password="{password}";',
+        }
+    return settings
+
+
 class TlsBroker(Broker):
     """A broker with the listeners of `LISTENERS`; at MTLS clients need a certificate."""
 
     def __init__(self, directory: Path, **more: str) -> None:
         self.certificates = Certificates.make(directory, "localhost", "carol")
-        users = " ".join(f'user_{user}="{password}"' for user, password in [LOGINS["PLAIN"]])
         settings = {
             "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
             "advertised.listeners": ",".join(f"{name}://localhost:0" for name in LISTENERS),
-            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
-            "inter.broker.listener.name": "PLAIN",
-            "group.initial.rebalance.delay.ms": "0",
-            **self.certificates.settings("localhost"),
-            "listener.name.mtls.ssl.client.auth": "required",
-            "sasl.enabled.mechanisms": ",".join(LOGINS),
-            "listener.name.login.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+            **listener_settings(self.certificates),
             **{name.replace("_", "."): value for name, value in more.items()},
         }
         super().__init__(directory, settings)
@@ -125,17 +157,7 @@ class TlsBroker(Broker):
 
     def java(self, listener: str, mechanism: str = "PLAIN") -> dict[str, str]:
         """Return the settings of a Java client."""
-        settings = {"security.protocol": LISTENERS[listener], **self.certificates.settings("carol")}
-        if listener != "MTLS":
-            settings = {name: text for name, text in settings.items() if "keystore" not in name}
-        if listener == "LOGIN":
-            user, password = LOGINS[mechanism]
-            module = PLAIN if mechanism == "PLAIN" else PLAIN.replace("plain.Plain", "scram.Scram")
-            settings |= {
-                "sasl.mechanism": mechanism,
-                "sasl.jaas.config": f'{module} required username="{user}" password="{password}";',
-            }
-        return settings
+        return java_settings(self.certificates, listener, mechanism)
 
 
 def user_of(listener: str, mechanism: str = "PLAIN") -> str:

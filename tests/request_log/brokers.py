@@ -1,4 +1,4 @@
-"""A real Apache Kafka of any version from 2.8 on, one node, that writes a request log."""
+"""A real Apache Kafka of any version from 2.4 on, one node or, with ZooKeeper, several, that writes a request log."""
 
 import os
 import shutil
@@ -42,6 +42,12 @@ _ZOOKEEPER = """\
 broker.id=1
 zookeeper.connect=127.0.0.1:{controller}
 """
+_PEER = """\
+broker.id=10{peer}
+listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={directory}/data-{peer}
+"""
 _ZOOKEEPER_SERVER = """\
 dataDir={directory}/zookeeper
 clientPort={controller}
@@ -82,14 +88,22 @@ Configuration:
 class LoggingKafka:
     """One node with its request log at `log`; with ZooKeeper where `zookeeper` says so.
 
-    Listeners: `plain` and `login` (SASL PLAIN) on 127.0.0.1, `six` on ::1.
+    Listeners: `plain` and `login` (SASL PLAIN) on 127.0.0.1, `six` on ::1. settings: lines beside those of this file.
+    peers: further brokers, with ZooKeeper, each with a listener for plain connections.
     """
 
     version: str
     directory: Path
     zookeeper: bool = False
+    settings: tuple[str, ...] = ()
+    peers: int = 0
     ports: dict[str, int] = field(default_factory=dict)
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """Return the address of the listener for plain connections."""
+        return f"127.0.0.1:{self.ports['plain']}"
 
     @property
     def log(self) -> Path:
@@ -108,6 +122,8 @@ class LoggingKafka:
         else:
             tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", "server.properties"]
             subprocess.run([*self._java(), *tool], check=True, cwd=self.directory, stdout=subprocess.DEVNULL)
+        for peer in range(self.peers):
+            self._start("kafka.Kafka", f"peer-{peer}.properties")
         self._start("kafka.Kafka", "server.properties", jmx=True)
         return self
 
@@ -155,8 +171,13 @@ class LoggingKafka:
         facts = {**self.ports, "directory": self.directory, "log": self.log, "users": users}
         facts["more_listeners"] = "" if self.zookeeper else f",CONTROLLER://127.0.0.1:{facts['controller']}"
         node = _ZOOKEEPER if self.zookeeper else _KRAFT
+        server = node + _SETTINGS + "".join(f"{line}\n" for line in self.settings)
         texts = {
-            "server.properties": node + _SETTINGS,
+            "server.properties": server,
+            **{
+                f"peer-{peer}.properties": server + _PEER.format(peer=peer, port=free_port(), **facts)
+                for peer in range(self.peers)
+            },
             "zookeeper.properties": _ZOOKEEPER_SERVER,
             "log4j.properties": _LOG4J,
             "log4j2.yaml": LOG4J2,
