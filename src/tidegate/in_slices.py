@@ -1,11 +1,19 @@
 """Work in slices: generators that yield where others may have their turn, and return a result at the end."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["batched", "release", "release_messages", "run_at_once"]
+__all__ = [
+    "batched",
+    "counts_in_slices",
+    "map_in_slices",
+    "release",
+    "release_messages",
+    "run_at_once",
+]
 
 T = TypeVar("T")
+Made = TypeVar("Made")
 
 _BATCH = 250  # elements: making something of so many takes less than a millisecond
 _RELEASED_AT_ONCE = 500  # elements, each a few objects
@@ -14,6 +22,32 @@ _RELEASED_AT_ONCE = 500  # elements, each a few objects
 def batched(items: Sequence[T], size: int = _BATCH) -> Iterator[Sequence[T]]:
     """Return `items` so many at a time."""
     return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def map_in_slices(make: Callable[[T], Made], items: Sequence[T]) -> Generator[None, None, list[Made]]:
+    """Return what `make` returns for each item.
+
+    >>> run_at_once(map_in_slices(str.upper, ["a", "b"]))
+    ['A', 'B']
+    """
+    made: list[Made] = []
+    for some in batched(items):
+        made += map(make, some)
+        yield
+    return made
+
+
+def counts_in_slices(keys: Iterable[T]) -> Generator[None, None, dict[T, int]]:
+    """Return how often each key occurs, in the order in which they occur first.
+
+    >>> run_at_once(counts_in_slices("abca"))
+    {'a': 2, 'b': 1, 'c': 1}
+    """
+    counts: dict[T, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+        yield
+    return counts
 
 
 def run_at_once(work: Generator[None, None, T]) -> T:

@@ -7,14 +7,15 @@ itself is the node's. Follows: Kafka `ConfigurationControlManager`, `ControllerC
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Protocol
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release, release
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs.tables import CLIENT_METRICS_ROWS, GROUP_ROWS
 from tidegate.broker.new_configs import checked_configs_in_slices
-from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.resource_rights import (
     CLIENT_METRICS,
     GROUP,
@@ -27,6 +28,7 @@ from tidegate.broker.resource_rights import (
 )
 from tidegate.broker.topic_names import name_problem
 from tidegate.config.values import cut
+from tidegate.in_slices import counts_in_slices
 from tidegate.quota.admin.java_hash import hash_map_place
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Message, Request, Wait, Work
@@ -59,6 +61,7 @@ __all__ = [
 MAX_VALUE_BYTES = 32_767
 """Of a list that grows: what is longer could not be described."""
 _READ_AT_ONCE = 100
+_RESOURCE = itemgetter("resource_type", "resource_name")
 _ORDERED_CHARACTERS = 5_000
 """Names of settings together, whose order in a hash map is worked out in about 1 ms."""
 
@@ -87,37 +90,34 @@ class Alter(Protocol):
 def answer_each(request: Request, alter: Alter) -> Work:
     """Answer a request with the outcome of `alter` for each resource; one that is named twice is refused."""
     with Audit(request.connection) as audit:
-        return (yield from _answer_each(request, alter, audit))
-
-
-def _answer_each(request: Request, alter: Alter, audit: Audit) -> Work:
-    body = yield from request.body_in_slices()
-    named: dict[tuple[int, str], int] = {}
-    for resource in body["resources"]:
-        key = resource["resource_type"], resource["resource_name"]
-        named[key] = named.get(key, 0) + 1
-        yield
-    responses: list[Message] = []
-    for resource in body["resources"]:
-        kind, name = key = resource["resource_type"], resource["resource_name"]
-        error_code, text = error_codes.NONE, None
-        try:
-            if named[key] > 1:
-                raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
-            yield from alter(request, resource, audit, validate_only=body["validate_only"])
-        except RefusedError as error:
-            error_code, text = error.error_code, error.text
-            if error_code in UNAUTHORIZED:
-                audit.refused("alter", _AUDITED[kind], _audited_name(kind, name))
-        responses.append(
-            {"error_code": error_code, "error_message": text, "resource_type": kind, "resource_name": name}
+        body = yield from request.body_in_slices()
+        named = yield from counts_in_slices(map(_RESOURCE, body["resources"]))
+        responses: list[Message] = []
+        for resource in body["resources"]:
+            kind, name = key = _RESOURCE(resource)
+            error_code, text = error_codes.NONE, None
+            try:
+                if named[key] > 1:
+                    raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
+                yield from alter(request, resource, audit, validate_only=body["validate_only"])
+            except RefusedError as error:
+                error_code, text = error.error_code, error.text
+                if error_code in UNAUTHORIZED:
+                    audit.refused("alter", _AUDITED[kind], _audited_name(kind, name))
+            responses.append(
+                {
+                    "error_code": error_code,
+                    "error_message": text,
+                    "resource_type": kind,
+                    "resource_name": name,
+                }
+            )
+            yield
+        yield from release(named)
+        yield from request.release_body(body)
+        return (
+            yield from answer_and_release(request, {"throttle_time_ms": 0, "responses": responses}, responses)
         )
-        yield
-    yield from release(named)
-    yield from request.release_body(body)
-    return (
-        yield from answer_and_release(request, {"throttle_time_ms": 0, "responses": responses}, responses)
-    )
 
 
 def _audited_name(kind: int, name: str) -> str:

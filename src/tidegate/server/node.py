@@ -57,13 +57,13 @@ from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import Transport
 from tidegate.server.connection_shares import ConnectionShares
-from tidegate.server.handlers.acls import create_acls_handler, delete_acls_handler, describe_acls_handler
+from tidegate.server.handlers.acls import handle_create_acls, handle_delete_acls, handle_describe_acls
 from tidegate.server.handlers.api_versions import api_versions_handler
-from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
-from tidegate.server.handlers.sasl import sasl_authenticate_handler, sasl_handshake_handler
+from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
+from tidegate.server.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
 from tidegate.server.handlers.scram_credentials import (
-    alter_user_scram_credentials_handler,
-    describe_user_scram_credentials_handler,
+    handle_alter_user_scram_credentials,
+    handle_describe_user_scram_credentials,
 )
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
@@ -571,17 +571,17 @@ def _own_handlers(
     settings: Callable[[], ServerConfig],
 ) -> dict[int, Handler]:
     own: dict[int, Handler] = {
-        SASL_HANDSHAKE: sasl_handshake_handler(with_sasl),
-        SASL_AUTHENTICATE: sasl_authenticate_handler(),
-        DESCRIBE_ACLS: describe_acls_handler(acls),
-        CREATE_ACLS: create_acls_handler(acls),
-        DELETE_ACLS: delete_acls_handler(acls),
-        DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(quotas.definitions),
-        ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(quotas, settings),
+        SASL_HANDSHAKE: partial(handle_sasl_handshake, with_sasl),
+        SASL_AUTHENTICATE: handle_sasl_authenticate,
+        DESCRIBE_ACLS: partial(handle_describe_acls, acls),
+        CREATE_ACLS: partial(handle_create_acls, acls),
+        DELETE_ACLS: partial(handle_delete_acls, acls),
+        DESCRIBE_CLIENT_QUOTAS: partial(handle_describe_client_quotas, quotas.definitions),
+        ALTER_CLIENT_QUOTAS: partial(handle_alter_client_quotas, quotas, settings),
     }
     if credentials is not None:
-        own[DESCRIBE_USER_SCRAM_CREDENTIALS] = describe_user_scram_credentials_handler(credentials)
-        own[ALTER_USER_SCRAM_CREDENTIALS] = alter_user_scram_credentials_handler(credentials)
+        own[DESCRIBE_USER_SCRAM_CREDENTIALS] = partial(handle_describe_user_scram_credentials, credentials)
+        own[ALTER_USER_SCRAM_CREDENTIALS] = partial(handle_alter_user_scram_credentials, credentials)
     return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
 
 

@@ -1,6 +1,7 @@
 """A handler per API of the embedded log, one module each."""
 
 import asyncio
+from functools import partial
 
 from tidegate.api_keys import (
     ALTER_CONFIGS,
@@ -39,37 +40,37 @@ from tidegate.api_keys import (
 )
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers.alter_configs import alter_configs_handler
-from tidegate.broker.handlers.consumer_group_heartbeat import consumer_group_heartbeat_handler
-from tidegate.broker.handlers.create_partitions import create_partitions_handler
-from tidegate.broker.handlers.create_topics import create_topics_handler
-from tidegate.broker.handlers.delete_groups import delete_groups_handler
-from tidegate.broker.handlers.delete_records import delete_records_handler
-from tidegate.broker.handlers.delete_topics import delete_topics_handler
-from tidegate.broker.handlers.describe_cluster import describe_cluster_handler
+from tidegate.broker.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
+from tidegate.broker.handlers.create_partitions import handle_create_partitions
+from tidegate.broker.handlers.create_topics import handle_create_topics
+from tidegate.broker.handlers.delete_groups import handle_delete_groups
+from tidegate.broker.handlers.delete_records import handle_delete_records
+from tidegate.broker.handlers.delete_topics import handle_delete_topics
+from tidegate.broker.handlers.describe_cluster import handle_describe_cluster
 from tidegate.broker.handlers.describe_configs import describe_configs_handler
-from tidegate.broker.handlers.describe_groups import describe_groups_handler
-from tidegate.broker.handlers.describe_log_dirs import describe_log_dirs_handler
-from tidegate.broker.handlers.describe_producers import describe_producers_handler
+from tidegate.broker.handlers.describe_groups import handle_describe_groups
+from tidegate.broker.handlers.describe_log_dirs import handle_describe_log_dirs
+from tidegate.broker.handlers.describe_producers import handle_describe_producers
 from tidegate.broker.handlers.describe_topic_partitions import describe_topic_partitions_handler
-from tidegate.broker.handlers.elect_leaders import elect_leaders_handler
+from tidegate.broker.handlers.elect_leaders import handle_elect_leaders
 from tidegate.broker.handlers.fetch import fetch_handler
-from tidegate.broker.handlers.find_coordinator import find_coordinator_handler
+from tidegate.broker.handlers.find_coordinator import handle_find_coordinator
 from tidegate.broker.handlers.heartbeat import heartbeat_handler
 from tidegate.broker.handlers.incremental_alter_configs import incremental_alter_configs_handler
-from tidegate.broker.handlers.init_producer_id import init_producer_id_handler
+from tidegate.broker.handlers.init_producer_id import handle_init_producer_id
 from tidegate.broker.handlers.join_group import join_group_handler
 from tidegate.broker.handlers.leave_group import leave_group_handler
-from tidegate.broker.handlers.list_config_resources import list_config_resources_handler
-from tidegate.broker.handlers.list_groups import list_groups_handler
-from tidegate.broker.handlers.list_offsets import list_offsets_handler
+from tidegate.broker.handlers.list_config_resources import handle_list_config_resources
+from tidegate.broker.handlers.list_groups import handle_list_groups
+from tidegate.broker.handlers.list_offsets import handle_list_offsets
 from tidegate.broker.handlers.metadata import metadata_handler
 from tidegate.broker.handlers.offset_commit import offset_commit_handler
-from tidegate.broker.handlers.offset_delete import offset_delete_handler
+from tidegate.broker.handlers.offset_delete import handle_offset_delete
 from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
-from tidegate.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch_handler
+from tidegate.broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from tidegate.broker.handlers.partition_reassignments import (
-    alter_partition_reassignments_handler,
-    list_partition_reassignments_handler,
+    handle_alter_partition_reassignments,
+    handle_list_partition_reassignments,
 )
 from tidegate.broker.handlers.produce import produce_handler
 from tidegate.broker.handlers.sync_group import sync_group_handler
@@ -95,35 +96,35 @@ def handler_table(
     return {
         PRODUCE: produce_handler(storage, cluster, scheduler),
         FETCH: fetch_handler(storage, cluster, scheduler),
-        LIST_OFFSETS: list_offsets_handler(storage, cluster, scheduler),
+        LIST_OFFSETS: partial(handle_list_offsets, storage, cluster, scheduler),
         METADATA: metadata_handler(storage, cluster),
         OFFSET_COMMIT: offset_commit_handler(groups),
         OFFSET_FETCH: offset_fetch_handler(storage, cluster),
-        FIND_COORDINATOR: find_coordinator_handler(cluster),
+        FIND_COORDINATOR: partial(handle_find_coordinator, cluster),
         JOIN_GROUP: join_group_handler(groups),
         HEARTBEAT: heartbeat_handler(groups),
         LEAVE_GROUP: leave_group_handler(groups),
         SYNC_GROUP: sync_group_handler(groups),
-        DESCRIBE_GROUPS: describe_groups_handler(groups),
-        LIST_GROUPS: list_groups_handler(groups),
-        CREATE_TOPICS: create_topics_handler(storage, cluster),
-        DELETE_TOPICS: delete_topics_handler(storage),
-        DELETE_RECORDS: delete_records_handler(storage, cluster),
-        INIT_PRODUCER_ID: init_producer_id_handler(storage),
+        DESCRIBE_GROUPS: partial(handle_describe_groups, groups),
+        LIST_GROUPS: partial(handle_list_groups, groups),
+        CREATE_TOPICS: partial(handle_create_topics, storage, cluster),
+        DELETE_TOPICS: partial(handle_delete_topics, storage),
+        DELETE_RECORDS: partial(handle_delete_records, storage, cluster),
+        INIT_PRODUCER_ID: partial(handle_init_producer_id, storage),
         DESCRIBE_CONFIGS: describe_configs_handler(storage, cluster, settings),
-        DELETE_GROUPS: delete_groups_handler(groups),
+        DELETE_GROUPS: partial(handle_delete_groups, groups),
         INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs_handler(storage, cluster, settings),
-        OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch_handler(storage, cluster),
+        OFFSET_FOR_LEADER_EPOCH: partial(handle_offset_for_leader_epoch, storage, cluster),
         ALTER_CONFIGS: alter_configs_handler(storage, cluster, settings),
-        DESCRIBE_LOG_DIRS: describe_log_dirs_handler(storage, cluster),
-        ELECT_LEADERS: elect_leaders_handler(storage),
-        ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments_handler(storage, cluster),
-        LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments_handler(),
-        DESCRIBE_PRODUCERS: describe_producers_handler(storage, cluster),
-        LIST_CONFIG_RESOURCES: list_config_resources_handler(storage, cluster),
-        CREATE_PARTITIONS: create_partitions_handler(storage, cluster),
-        OFFSET_DELETE: offset_delete_handler(groups),
-        DESCRIBE_CLUSTER: describe_cluster_handler(storage, cluster),
-        CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat_handler(),
+        DESCRIBE_LOG_DIRS: partial(handle_describe_log_dirs, storage, cluster),
+        ELECT_LEADERS: partial(handle_elect_leaders, storage),
+        ALTER_PARTITION_REASSIGNMENTS: partial(handle_alter_partition_reassignments, storage, cluster),
+        LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
+        DESCRIBE_PRODUCERS: partial(handle_describe_producers, storage, cluster),
+        LIST_CONFIG_RESOURCES: partial(handle_list_config_resources, storage, cluster),
+        CREATE_PARTITIONS: partial(handle_create_partitions, storage, cluster),
+        OFFSET_DELETE: partial(handle_offset_delete, groups),
+        DESCRIBE_CLUSTER: partial(handle_describe_cluster, storage, cluster),
+        CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
         DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions_handler(storage, cluster),
     }

@@ -7,29 +7,25 @@ Memory: at most 60 bytes for each byte of the request (a name of one byte is a t
 """
 
 from tidegate import error_codes
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 
-__all__ = ["consumer_group_heartbeat_handler"]
+__all__ = ["handle_consumer_group_heartbeat"]
 
 
-def consumer_group_heartbeat_handler() -> Handler:
-    """Return the handler that refuses every join by that protocol.
+def handle_consumer_group_heartbeat(request: Request) -> Work:
+    """Refuse every join by that protocol.
 
     Follows: Kafka `KafkaApis.handleConsumerGroupHeartbeat`, `ConsumerGroupHeartbeatRequest.getErrorResponse`.
     """
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        yield from request.release_body(body)
-        message: Message = {
-            "throttle_time_ms": 0,
-            "error_code": error_codes.UNSUPPORTED_VERSION,
-            "error_message": None,
-            "member_id": None,
-            "member_epoch": 0,
-            "heartbeat_interval_ms": 0,
-            "assignment": None,
-        }
-        return request.answer(message)
-
-    return handle
+    body = yield from request.body_in_slices()
+    yield from request.release_body(body)
+    message: Message = {
+        "throttle_time_ms": 0,
+        "error_code": error_codes.UNSUPPORTED_VERSION,
+        "error_message": None,
+        "member_id": None,
+        "member_epoch": 0,
+        "heartbeat_interval_ms": 0,
+        "assignment": None,
+    }
+    return request.answer(message)

@@ -16,35 +16,27 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release, has_timed_out, release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.timeouts import has_timed_out
 from tidegate.config.values import cut
+from tidegate.in_slices import counts_in_slices
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["create_partitions_handler"]
+__all__ = ["handle_create_partitions"]
 
 
 _Problem = tuple[int, str | None]
 
 
-def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that adds partitions to topics of `storage`."""
-
-    def handle(request: Request) -> Work:
-        with Audit(request.connection) as audit:
-            return (yield from handle_audited(request, audit))
-
-    def handle_audited(request: Request, audit: Audit) -> Work:
+def handle_create_partitions(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """Add partitions to topics of `storage`."""
+    with Audit(request.connection) as audit:
         body = yield from request.body_in_slices()
-        times: dict[str, int] = {}
-        for wanted in body["topics"]:
-            times[wanted["name"]] = times.get(wanted["name"], 0) + 1
-            yield
+        times = yield from counts_in_slices(wanted["name"] for wanted in body["topics"])
         results: list[Message] = []
         for name, count in times.items():
             if count > 1:
@@ -66,8 +58,6 @@ def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler
         yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "results": results}
         return (yield from answer_and_release(request, message, results, charge=Charge.MUTATION))
-
-    return handle
 
 
 def _are_due(request: Request, times: dict[str, int]) -> Generator[None, None, bool]:

@@ -17,21 +17,21 @@ from collections.abc import Generator, Iterator, Mapping
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release, has_timed_out, release
 from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.config_alterations import TOPIC_SETTING
 from tidegate.broker.new_configs import checked_configs_in_slices
-from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.timeouts import has_timed_out
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, name_problem
 from tidegate.config.values import cut
+from tidegate.in_slices import counts_in_slices, map_in_slices
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, described_configs
 
-__all__ = ["MAX_PARTITIONS_PER_REQUEST", "create_topics_handler"]
+__all__ = ["MAX_PARTITIONS_PER_REQUEST", "handle_create_topics"]
 
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka `ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`
 _DEFAULT = -1
@@ -40,19 +40,14 @@ _NO_METADATA_TOPIC = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is pr
 _Problem = tuple[int, str | None]
 
 
-def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that creates topics in `storage`."""
-
-    def handle(request: Request) -> Work:
-        with Audit(request.connection) as audit:
-            return (yield from handle_audited(request, audit))
-
-    def handle_audited(request: Request, audit: Audit) -> Work:
+def handle_create_topics(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """Create topics in `storage`."""
+    with Audit(request.connection) as audit:
         body = yield from request.body_in_slices()
         named_once, answers = yield from _named_once(body["topics"])
         once = yield from _creatable(request, named_once, answers, audit)
         if once and has_timed_out(body):
-            answers, once = (yield from _timed_out(body["topics"])), []
+            answers, once = (yield from map_in_slices(_timed_out, body["topics"])), []
         total = 0
         created: set[str] = set()
         for topic in once:
@@ -66,43 +61,24 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
                 )
                 answers.append(_refused(topic["name"], problem))
             else:
-                answers.append(
-                    (
-                        yield from _create(
-                            storage,
-                            cluster,
-                            request,
-                            topic,
-                            created,
-                            audit,
-                            validate_only=body["validate_only"],
-                        )
-                    )
+                answer = yield from _create(
+                    storage, cluster, request, topic, created, audit, validate_only=body["validate_only"]
                 )
+                answers.append(answer)
             yield
         message = {"throttle_time_ms": 0, "topics": answers}
         yield from release(once)
         yield from request.release_body(body)
         return (yield from answer_and_release(request, message, answers, charge=Charge.MUTATION))
 
-    return handle
 
-
-def _timed_out(wanted: list[Message]) -> Generator[None, None, list[Message]]:
-    """Return an answer for each topic as often as it is named: the timeout of the request is over."""
-    answers: list[Message] = []
-    for topic in wanted:
-        answers.append(_refused(topic["name"], (error_codes.REQUEST_TIMED_OUT, None)))
-        yield
-    return answers
+def _timed_out(topic: Message) -> Message:
+    return _refused(topic["name"], (error_codes.REQUEST_TIMED_OUT, None))
 
 
 def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Message], list[Message]]]:
     """Return the topics that are named once, and an answer for each of the others."""
-    times: dict[str, int] = {}
-    for topic in wanted:
-        times[topic["name"]] = times.get(topic["name"], 0) + 1
-        yield
+    times = yield from counts_in_slices(topic["name"] for topic in wanted)
     once: list[Message] = []
     repeated: list[Message] = []
     for topic in wanted:

@@ -10,46 +10,42 @@ Memory: at most 420 bytes for each byte of the request (a name of one byte becom
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release
 from tidegate.broker.node_groups import NodeGroups, Writes
-from tidegate.broker.releasing import answer_and_release
 from tidegate.in_slices import batched, release
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.groups.group_rows import GroupChange
 
-__all__ = ["delete_groups_handler"]
+__all__ = ["handle_delete_groups"]
 
 
-def delete_groups_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that deletes groups."""
+def handle_delete_groups(groups: NodeGroups, request: Request) -> Work:
+    """Delete groups that have no members, and their offsets."""
+    body = yield from request.body_in_slices()
+    writes = Writes(groups.storage)
+    results: dict[str, Message] = {}
+    for group_id in body["groups_names"]:
+        if group_id not in results:
+            results[group_id] = {"group_id": group_id, "error_code": error_codes.NOT_COORDINATOR}
+            if not request.authorized(acl.DELETE, acl.GROUP, group_id):
+                results[group_id]["error_code"] = error_codes.GROUP_AUTHORIZATION_FAILED
+            elif groups.coordinates(group_id):
+                results[group_id]["error_code"] = yield from groups.delete_in_slices(group_id, writes)
+        yield
+    yield from request.release_body(body)
+    message: Message = {"throttle_time_ms": 0, "results": list(results.values())}
+    deleted: list[Message] = []
+    for some in batched(message["results"]):
+        deleted += [result for result in some if result["error_code"] == error_codes.NONE]
+        yield
+    yield from release(results)
+    if not deleted:
+        return (yield from answer_and_release(request, message, message["results"]))
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        writes = Writes(groups.storage)
-        results: dict[str, Message] = {}
-        for group_id in body["groups_names"]:
-            if group_id not in results:
-                results[group_id] = {"group_id": group_id, "error_code": error_codes.NOT_COORDINATOR}
-                if not request.authorized(acl.DELETE, acl.GROUP, group_id):
-                    results[group_id]["error_code"] = error_codes.GROUP_AUTHORIZATION_FAILED
-                elif groups.coordinates(group_id):
-                    results[group_id]["error_code"] = yield from groups.delete_in_slices(group_id, writes)
+    def make(failed: list[GroupChange]) -> Work:
+        for result in deleted if failed else ():
+            result["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
             yield
-        yield from request.release_body(body)
-        message: Message = {"throttle_time_ms": 0, "results": list(results.values())}
-        deleted: list[Message] = []
-        for some in batched(message["results"]):
-            deleted += [result for result in some if result["error_code"] == error_codes.NONE]
-            yield
-        yield from release(results)
-        if not deleted:
-            return (yield from answer_and_release(request, message, message["results"]))
+        return (yield from answer_and_release(request, message, message["results"], deleted))
 
-        def make(failed: list[GroupChange]) -> Work:
-            for result in deleted if failed else ():
-                result["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
-                yield
-            return (yield from answer_and_release(request, message, message["results"], deleted))
-
-        return writes.answer(make, groups.late)
-
-    return handle
+    return writes.answer(make, groups.late)

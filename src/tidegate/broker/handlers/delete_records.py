@@ -14,16 +14,16 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_partitions, release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_partitions, release
 from tidegate.broker.topic_names import INTERNAL_TOPICS
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["delete_records_handler"]
+__all__ = ["handle_delete_records"]
 
 END = -1
 KEPT_AT_ONCE = 100
@@ -34,45 +34,41 @@ _Deletion = tuple[Topic, PartitionLog, int, Message]
 """A topic, the log of a partition, the offset that is named, and the answer."""
 
 
-def delete_records_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that deletes the first records of partitions."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        wanted = yield from _last_offsets(body["topics"])
-        yield from request.release_body(body)
-        answers: list[Message] = []
-        due: list[_Deletion] = []
-        for name, offsets in wanted.items():
-            topic = storage.topics.by_name.get(name)
-            error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-            if not request.authorized(acl.DELETE, acl.TOPIC, name):
-                topic, error_code = None, error_codes.TOPIC_AUTHORIZATION_FAILED
-            partitions: list[Message] = []
-            for index, offset in offsets.items():
-                answer = {
-                    "partition_index": index,
-                    "low_watermark": _UNKNOWN,
-                    "error_code": error_code,
-                }
-                partitions.append(answer)
-                log = None if topic is None else topic.log(index)
-                if topic is not None and log is not None:
-                    due.append((topic, log, offset, answer))
-                if len(due) == KEPT_AT_ONCE:
-                    _delete(storage, cluster, due)
-                    due.clear()
-                yield
-            if partitions:
-                answers.append({"name": name, "partitions": partitions})
-            yield from release(offsets)
+def handle_delete_records(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """Delete the first records of partitions."""
+    body = yield from request.body_in_slices()
+    wanted = yield from _last_offsets(body["topics"])
+    yield from request.release_body(body)
+    answers: list[Message] = []
+    due: list[_Deletion] = []
+    for name, offsets in wanted.items():
+        topic = storage.topics.by_name.get(name)
+        error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        if not request.authorized(acl.DELETE, acl.TOPIC, name):
+            topic, error_code = None, error_codes.TOPIC_AUTHORIZATION_FAILED
+        partitions: list[Message] = []
+        for index, offset in offsets.items():
+            answer = {
+                "partition_index": index,
+                "low_watermark": _UNKNOWN,
+                "error_code": error_code,
+            }
+            partitions.append(answer)
+            log = None if topic is None else topic.log(index)
+            if topic is not None and log is not None:
+                due.append((topic, log, offset, answer))
+            if len(due) == KEPT_AT_ONCE:
+                _delete(storage, cluster, due)
+                due.clear()
             yield
-        _delete(storage, cluster, due)
-        yield from release(wanted)
-        message = {"throttle_time_ms": 0, "topics": answers}
-        return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
-
-    return handle
+        if partitions:
+            answers.append({"name": name, "partitions": partitions})
+        yield from release(offsets)
+        yield
+    _delete(storage, cluster, due)
+    yield from release(wanted)
+    message = {"throttle_time_ms": 0, "topics": answers}
+    return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
 
 
 def _last_offsets(topics: list[Message]) -> Generator[None, None, dict[str, dict[int, int]]]:

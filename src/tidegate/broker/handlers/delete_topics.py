@@ -13,31 +13,26 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release, has_timed_out, release
 from tidegate.broker.cluster import ZERO_ID
-from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.timeouts import has_timed_out
 from tidegate.config.values import cut
+from tidegate.in_slices import map_in_slices
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["delete_topics_handler"]
+__all__ = ["handle_delete_topics"]
 
 _NOT_NAMED = "Neither topic name nor id were specified."
 _NAMED_IN_TWO_WAYS = "You may not specify both topic name and topic id."
 _NAMED_BY_ID_TOO = "The provided topic name maps to an ID that was already supplied."
 
 
-def delete_topics_handler(storage: Storage) -> Handler:
-    """Return the handler that deletes topics of `storage`."""
-
-    def handle(request: Request) -> Work:
-        with Audit(request.connection) as audit:
-            return (yield from handle_audited(request, audit))
-
-    def handle_audited(request: Request, audit: Audit) -> Work:
+def handle_delete_topics(storage: Storage, request: Request) -> Work:
+    """Delete topics of `storage`."""
+    with Audit(request.connection) as audit:
         body = yield from request.body_in_slices()
         wanted: list[Message] = body.get("topics") or []
         for name in body.get("topic_names") or ():
@@ -46,7 +41,7 @@ def delete_topics_handler(storage: Storage) -> Handler:
         answers, names, ids = yield from _counted(wanted)
         topics: list[Topic] = []
         if has_timed_out(body) and (1 in ids.values() or 1 in names.values()):
-            answers = yield from _timed_out(wanted)
+            answers = yield from map_in_slices(_timed_out, wanted)
         else:
             topics = yield from _find(storage, request, names, ids, answers, audit)
         yield from release(names, ids)
@@ -59,16 +54,9 @@ def delete_topics_handler(storage: Storage) -> Handler:
         message = {"throttle_time_ms": 0, "responses": answers}
         return (yield from answer_and_release(request, message, answers, charge=Charge.MUTATION))
 
-    return handle
 
-
-def _timed_out(wanted: list[Message]) -> Generator[None, None, list[Message]]:
-    """Return an answer for each topic as often as it is named: the timeout of the request is over."""
-    answers: list[Message] = []
-    for part in wanted:
-        answers.append(_result(part["name"], part["topic_id"], error_codes.REQUEST_TIMED_OUT))
-        yield
-    return answers
+def _timed_out(part: Message) -> Message:
+    return _result(part["name"], part["topic_id"], error_codes.REQUEST_TIMED_OUT)
 
 
 def _counted(

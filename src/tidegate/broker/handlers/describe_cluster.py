@@ -8,10 +8,10 @@ The request has no arrays: it is read and answered at once.
 
 from tidegate import error_codes
 from tidegate.broker.cluster import NO_OPERATIONS, ClusterView, cluster_operations
-from tidegate.server.requests.handler import Answer, Handler, Request
+from tidegate.server.requests.handler import Answer, Request
 from tidegate.storage.storage import Storage
 
-__all__ = ["describe_cluster_handler"]
+__all__ = ["handle_describe_cluster"]
 
 BROKERS, CONTROLLERS = 1, 2
 _WRONG_ENDPOINT_TEXT = (
@@ -19,52 +19,48 @@ _WRONG_ENDPOINT_TEXT = (
 )
 
 
-def describe_cluster_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that describes the brokers of the cluster."""
-
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        wanted = body.get("endpoint_type", BROKERS)
-        if wanted != BROKERS:
-            error_code, text = error_codes.MISMATCHED_ENDPOINT_TYPE, _WRONG_ENDPOINT_TEXT
-            if wanted != CONTROLLERS:
-                error_code, text = (
-                    error_codes.UNSUPPORTED_ENDPOINT_TYPE,
-                    f"Unsupported endpoint type {wanted}",
-                )
-            return request.answer(
-                {
-                    "throttle_time_ms": 0,
-                    "error_code": error_code,
-                    "error_message": text,
-                    "endpoint_type": BROKERS,
-                    "cluster_id": "",
-                    "controller_id": -1,
-                    "brokers": [],
-                    "cluster_authorized_operations": NO_OPERATIONS,
-                }
+def handle_describe_cluster(storage: Storage, cluster: ClusterView, request: Request) -> Answer:
+    """Describe the brokers of the cluster."""
+    body = request.body()
+    wanted = body.get("endpoint_type", BROKERS)
+    if wanted != BROKERS:
+        error_code, text = error_codes.MISMATCHED_ENDPOINT_TYPE, _WRONG_ENDPOINT_TEXT
+        if wanted != CONTROLLERS:
+            error_code, text = (
+                error_codes.UNSUPPORTED_ENDPOINT_TYPE,
+                f"Unsupported endpoint type {wanted}",
             )
-        asked = body["include_cluster_authorized_operations"]
         return request.answer(
             {
                 "throttle_time_ms": 0,
-                "error_code": error_codes.NONE,
-                "error_message": None,
+                "error_code": error_code,
+                "error_message": text,
                 "endpoint_type": BROKERS,
-                "cluster_id": storage.cluster_id,
-                "controller_id": cluster.controller_id,
-                "brokers": [
-                    {
-                        "broker_id": broker.id,
-                        "host": broker.host,
-                        "port": broker.port,
-                        "rack": None,
-                        "is_fenced": False,
-                    }
-                    for broker in cluster.brokers(request.connection)
-                ],
-                "cluster_authorized_operations": cluster_operations(request) if asked else NO_OPERATIONS,
+                "cluster_id": "",
+                "controller_id": -1,
+                "brokers": [],
+                "cluster_authorized_operations": NO_OPERATIONS,
             }
         )
-
-    return handle
+    asked = body["include_cluster_authorized_operations"]
+    return request.answer(
+        {
+            "throttle_time_ms": 0,
+            "error_code": error_codes.NONE,
+            "error_message": None,
+            "endpoint_type": BROKERS,
+            "cluster_id": storage.cluster_id,
+            "controller_id": cluster.controller_id,
+            "brokers": [
+                {
+                    "broker_id": broker.id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": None,
+                    "is_fenced": False,
+                }
+                for broker in cluster.brokers(request.connection)
+            ],
+            "cluster_authorized_operations": cluster_operations(request) if asked else NO_OPERATIONS,
+        }
+    )

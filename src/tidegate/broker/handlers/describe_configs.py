@@ -30,7 +30,7 @@ from tidegate.broker.resource_rights import (
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release
 from tidegate.server.requests.handler import Handler, Message, Request, Work
-from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.dynamic_settings import DynamicSettings, RefusedError
 from tidegate.storage.storage import Storage
 
 __all__ = ["MAX_ANSWER_BYTES", "describe_configs_handler"]
@@ -39,18 +39,9 @@ MAX_ANSWER_BYTES = 64 << 20
 """What is past it gets error 42. Source: twice what there is to say about the most topics that a node can have."""
 
 _AT_ONCE = 256  # resources or names looked at between two yields
-_NOTHING = DescribedSettings([], 0)
 _Refused = tuple[Message, tuple[int, str]]
 """A resource, and the error code and text for it."""
 _TOO_MUCH = f"the response would exceed {MAX_ANSWER_BYTES} bytes, expected fewer resources in a request"
-
-
-class _RefusedError(Exception):
-    """Raised where a resource cannot be described: Kafka's code and text."""
-
-    def __init__(self, error_code: int, text: str = "") -> None:
-        super().__init__(text)
-        self.error_code = error_code
 
 
 def describe_configs_handler(storage: Storage, cluster: ClusterView, settings: DynamicSettings) -> Handler:
@@ -138,39 +129,27 @@ class _Results:
 
     def __iter__(self) -> Iterator[Message]:
         for resource in self._resources:
-            error_code, text, described = error_codes.NONE, "", _NOTHING
             try:
                 described = self._describe(resource)
-            except _RefusedError as error:
-                error_code, text = error.error_code, str(error)
-            self._bytes += described.size
-            yield {
-                "error_code": error_code,
-                "error_message": text,
-                "resource_type": resource["resource_type"],
-                "resource_name": resource["resource_name"],
-                "configs": described.messages,
-            }
-        for resource, (error_code, text) in self._refused:
-            yield {
-                "error_code": error_code,
-                "error_message": text,
-                "resource_type": resource["resource_type"],
-                "resource_name": resource["resource_name"],
-                "configs": (),
-            }
+            except RefusedError as error:
+                yield _result(resource, (), error.error_code, error.text)
+            else:
+                self._bytes += described.size
+                yield _result(resource, described.messages)
+        for resource, refusal in self._refused:
+            yield _result(resource, (), *refusal)
 
     def _describe(self, resource: Message) -> DescribedSettings:
-        """Describe one resource. Raises `_RefusedError`."""
+        """Describe one resource. Raises `RefusedError`."""
         if not self._well_formed:
-            raise _RefusedError(error_codes.INVALID_REQUEST, error_codes.TEXTS[error_codes.INVALID_REQUEST])
+            raise RefusedError(error_codes.INVALID_REQUEST, error_codes.TEXTS[error_codes.INVALID_REQUEST])
         kind, name = resource["resource_type"], resource["resource_name"]
         keys: Collection[str] | None = resource["configuration_keys"]
         if isinstance(keys, list):  # an empty list asks for all, as null does
             keys = None
         described = self._settings(kind, name, keys)
         if self._bytes + described.size > MAX_ANSWER_BYTES:
-            raise _RefusedError(error_codes.INVALID_REQUEST, _TOO_MUCH)
+            raise RefusedError(error_codes.INVALID_REQUEST, _TOO_MUCH)
         return described
 
     def _settings(self, kind: int, name: str, keys: Collection[str] | None) -> DescribedSettings:
@@ -185,7 +164,7 @@ class _Results:
             return descriptions.loggers(detail, keys)
         if not name:
             label = "Client metrics subscription" if kind == CLIENT_METRICS else "Group"
-            raise _RefusedError(error_codes.INVALID_REQUEST, f"{label} name must not be empty")
+            raise RefusedError(error_codes.INVALID_REQUEST, f"{label} name must not be empty")
         return (descriptions.client_metrics if kind == CLIENT_METRICS else descriptions.group)(detail, keys)
 
     def _topic_configs(self, name: str) -> Mapping[str, str]:
@@ -194,19 +173,34 @@ class _Results:
             return topic.configs
         problem = name_problem(name)
         if problem is None:
-            raise _RefusedError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-        raise _RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+            raise RefusedError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "")
+        raise RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
     def _check_node(self, name: str, expected: str, *, may_be_empty: bool) -> None:
         """Refuse what is not the number of this node, as Java reads an int."""
         if not name and may_be_empty:
             return
         if not name:
-            raise _RefusedError(error_codes.INVALID_REQUEST, "Broker id must not be empty")
+            raise RefusedError(error_codes.INVALID_REQUEST, "Broker id must not be empty")
         if not is_int(name):
             text = f"Broker id must be an integer, but it is: {name}"
-            raise _RefusedError(error_codes.INVALID_REQUEST, text)
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
         node_id = self._cluster.node_id
         if int(name) != node_id:
             text = f"Unexpected broker id, {expected.format(node_id, name)}"
-            raise _RefusedError(error_codes.INVALID_REQUEST, text)
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
+
+
+def _result(
+    resource: Message,
+    configs: Sequence[Message],
+    error_code: int = error_codes.NONE,
+    text: str | None = "",
+) -> Message:
+    return {
+        "error_code": error_code,
+        "error_message": text,
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+        "configs": configs,
+    }

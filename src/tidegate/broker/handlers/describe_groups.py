@@ -15,9 +15,9 @@ from tidegate.broker.cluster import NO_OPERATIONS
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import GroupState
 from tidegate.in_slices import release_messages
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 
-__all__ = ["MAX_ANSWER_BYTES", "describe_groups_handler"]
+__all__ = ["MAX_ANSWER_BYTES", "handle_describe_groups"]
 
 MAX_ANSWER_BYTES = 32 << 20
 """Bytes of one answer: two of the largest groups."""
@@ -25,31 +25,27 @@ _NOT_FOUND_SINCE = 6
 _MEMBER_BYTES = 100  # about, besides its texts
 
 
-def describe_groups_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that describes groups."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        described: list[Message] = []
-        left = MAX_ANSWER_BYTES
-        is_asked = body.get("include_authorized_operations", False)
-        for group_id in body["groups"]:
-            group = _Described(groups, group_id, request.header.api_version)
-            if request.authorized(acl.DESCRIBE, acl.GROUP, group_id):
-                left -= yield from group.describe(left)
-            else:
-                left -= group.refuse(error_codes.GROUP_AUTHORIZATION_FAILED)
-            if is_asked and group.message["error_code"] == error_codes.NONE:
-                operations = request.authorized_operations(acl.GROUP, group_id)
-                group.message["authorized_operations"] = operations
-            described.append(group.message)
-            yield
-        yield from request.release_body(body)
-        answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "groups": described})
-        yield from release_messages(described)
-        return answer
-
-    return handle
+def handle_describe_groups(groups: NodeGroups, request: Request) -> Work:
+    """Describe groups."""
+    body = yield from request.body_in_slices()
+    described: list[Message] = []
+    left = MAX_ANSWER_BYTES
+    is_asked = body.get("include_authorized_operations", False)
+    for group_id in body["groups"]:
+        group = _Described(groups, group_id, request.header.api_version)
+        if request.authorized(acl.DESCRIBE, acl.GROUP, group_id):
+            left -= yield from group.describe(left)
+        else:
+            left -= group.refuse(error_codes.GROUP_AUTHORIZATION_FAILED)
+        if is_asked and group.message["error_code"] == error_codes.NONE:
+            operations = request.authorized_operations(acl.GROUP, group_id)
+            group.message["authorized_operations"] = operations
+        described.append(group.message)
+        yield
+    yield from request.release_body(body)
+    answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "groups": described})
+    yield from release_messages(described)
+    return answer
 
 
 class _Described:

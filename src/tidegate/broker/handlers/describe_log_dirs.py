@@ -11,56 +11,52 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import release
 from tidegate.in_slices import release_messages
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["describe_log_dirs_handler"]
+__all__ = ["handle_describe_log_dirs"]
 
 _UNKNOWN = -1
 _Wanted = dict[str, set[int]]
 
 
-def describe_log_dirs_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that describes the directory of `storage`."""
+def handle_describe_log_dirs(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """Describe the directory of `storage`."""
     directory = os.path.abspath(storage.directory)
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
-            yield from request.release_body(body)
-            error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
-            return request.answer({"throttle_time_ms": 0, "error_code": error_code, "results": []})
-        wanted: _Wanted | None = None
-        if body["topics"] is not None:
-            wanted = yield from _wanted(body["topics"])
+    body = yield from request.body_in_slices()
+    if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
         yield from request.release_body(body)
-        result: Message = {
-            "error_code": error_codes.NONE,
-            "log_dir": directory,
-            "topics": [],
-            "total_bytes": _UNKNOWN,
-            "usable_bytes": _UNKNOWN,
-            "is_cordoned": False,
-        }
-        try:
-            found = os.statvfs(directory)
-        except OSError:
-            result["error_code"] = error_codes.KAFKA_STORAGE_ERROR
-        else:
-            result["total_bytes"] = found.f_blocks * found.f_frsize
-            result["usable_bytes"] = found.f_bavail * found.f_frsize
-            result["topics"] = yield from _topics(storage, cluster, wanted)
-        yield from release(wanted or {})
-        message = {"throttle_time_ms": 0, "error_code": error_codes.NONE, "results": [result]}
-        answer = yield from request.answer_in_slices(message)
-        yield from release_messages(result["topics"])
-        return answer
-
-    return handle
+        error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+        return request.answer({"throttle_time_ms": 0, "error_code": error_code, "results": []})
+    wanted: _Wanted | None = None
+    if body["topics"] is not None:
+        wanted = yield from _wanted(body["topics"])
+    yield from request.release_body(body)
+    result: Message = {
+        "error_code": error_codes.NONE,
+        "log_dir": directory,
+        "topics": [],
+        "total_bytes": _UNKNOWN,
+        "usable_bytes": _UNKNOWN,
+        "is_cordoned": False,
+    }
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        result["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+    else:
+        result["total_bytes"] = found.f_blocks * found.f_frsize
+        result["usable_bytes"] = found.f_bavail * found.f_frsize
+        result["topics"] = yield from _topics(storage, cluster, wanted)
+    yield from release(wanted or {})
+    message = {"throttle_time_ms": 0, "error_code": error_codes.NONE, "results": [result]}
+    answer = yield from request.answer_in_slices(message)
+    yield from release_messages(result["topics"])
+    return answer
 
 
 def _wanted(topics: list[Message]) -> Generator[None, None, _Wanted]:

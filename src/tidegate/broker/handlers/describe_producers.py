@@ -7,21 +7,21 @@ Memory: at most 120 bytes for each byte of the request (a partition of 4 bytes b
 text), and the answer, whose producers are made while it is written: at most `MAX_PRODUCERS_ANSWERED`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answers_by_topic
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import release
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release_messages
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
 from tidegate.storage.log.producers import ProducerState
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["MAX_PRODUCERS_ANSWERED", "describe_producers_handler"]
+__all__ = ["MAX_PRODUCERS_ANSWERED", "handle_describe_producers"]
 
 MAX_PRODUCERS_ANSWERED = 100_000
 """In one answer, past which partitions get error 42: twice what a node remembers, 4 MB."""
@@ -33,39 +33,33 @@ _NO_TRANSACTION = -1
 _Found = tuple[int, str | None, Sequence[ProducerState]]
 
 
-def describe_producers_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that describes the producers of partitions."""
+def handle_describe_producers(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """Describe the producers of partitions."""
+    body = yield from request.body_in_slices()
+    left = MAX_PRODUCERS_ANSWERED
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        answers: list[Message] = []
-        left = MAX_PRODUCERS_ANSWERED
-        for part in body["topics"]:
-            name = part["name"]
-            topic = storage.topics.by_name.get(name)
-            problem = _problem_of(request, storage, name)
-            partitions: list[Message] = []
-            for index in part["partition_indexes"]:
-                error_code, text, states = problem or _states(cluster, topic, index, left)
-                left -= len(states)
-                partitions.append(
-                    {
-                        "partition_index": index,
-                        "error_code": error_code,
-                        "error_message": text,
-                        "active_producers": LateMessages(states, _producer),
-                    }
-                )
-                yield
-            answers.append({"name": name, "partitions": partitions})
-            yield from release(part["partition_indexes"])
-            yield
-        yield from request.release_body(body)
-        answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "topics": answers})
-        yield from release_messages(answers)
+    def answers_of(name: str) -> Callable[[int], Message]:
+        topic = storage.topics.by_name.get(name)
+        problem = _problem_of(request, storage, name)
+
+        def answer(index: int) -> Message:
+            nonlocal left
+            error_code, text, states = problem or _states(cluster, topic, index, left)
+            left -= len(states)
+            return {
+                "partition_index": index,
+                "error_code": error_code,
+                "error_message": text,
+                "active_producers": LateMessages(states, _producer),
+            }
+
         return answer
 
-    return handle
+    answers = yield from answers_by_topic(body["topics"], answers_of, partitions="partition_indexes")
+    yield from request.release_body(body)
+    answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "topics": answers})
+    yield from release_messages(answers)
+    return answer
 
 
 def _problem_of(request: Request, storage: Storage, name: str) -> _Found | None:

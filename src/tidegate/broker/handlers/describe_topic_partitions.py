@@ -15,14 +15,14 @@ from itertools import islice
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
-from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView
-from tidegate.broker.handlers.metadata import PartitionMessages
-from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.topic_names import INTERNAL_TOPICS, name_problem
+from tidegate.broker.answering import answer_and_release, release
+from tidegate.broker.cluster import ZERO_ID, ClusterView
+from tidegate.broker.handlers.metadata import PartitionMessages, absent_topic_message, topic_message
+from tidegate.broker.topic_names import name_problem
+from tidegate.in_slices import map_in_slices
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
 
 __all__ = ["describe_topic_partitions_handler"]
 
@@ -52,7 +52,9 @@ def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) ->
         for name in names:
             if not request.authorized(acl.DESCRIBE, acl.TOPIC, name):
                 if not of_all:
-                    refused.append(_no_topic(name, error_codes.TOPIC_AUTHORIZATION_FAILED))
+                    refused.append(
+                        absent_topic_message(name, ZERO_ID, error_codes.TOPIC_AUTHORIZATION_FAILED)
+                    )
                 yield
                 continue
             if left == 0:
@@ -67,7 +69,7 @@ def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) ->
                     else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 )
                 operations = request.authorized_operations(acl.TOPIC, name)
-                topics.append({**_no_topic(name, code), "topic_authorized_operations": operations})
+                topics.append(absent_topic_message(name, ZERO_ID, code, operations))
                 yield
                 continue
             count = len(topic.logs)
@@ -76,7 +78,7 @@ def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) ->
                 count, narrow_to_int32(start + left)
             )  # below 0 past Java's largest, and so is the cursor
             described = (yield from partitions.of(topic))[start : max(end, 0)]
-            topics.append(_topic(topic, described, request.authorized_operations(acl.TOPIC, name)))
+            topics.append(topic_message(topic, described, request.authorized_operations(acl.TOPIC, name)))
             left -= len(described)
             if end < count:
                 next_cursor = {"topic_name": name, "partition_index": end}
@@ -109,10 +111,9 @@ def _names(
 
 
 def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
-    topics = []
-    for part in wanted:
-        topics.append(_no_topic(part["name"], error_code))
-        yield
+    topics = yield from map_in_slices(
+        lambda part: absent_topic_message(part["name"], ZERO_ID, error_code), wanted
+    )
     yield from release(wanted)
     return (yield from _answer(request, topics, None))
 
@@ -120,25 +121,3 @@ def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
 def _answer(request: Request, topics: list[Message], next_cursor: Message | None) -> Work:
     message = {"throttle_time_ms": 0, "topics": topics, "next_cursor": next_cursor}
     return (yield from answer_and_release(request, message, topics))
-
-
-def _topic(topic: Topic, partitions: list[Message], operations: int) -> Message:
-    return {
-        "error_code": error_codes.NONE,
-        "name": topic.name,
-        "topic_id": topic.topic_id,
-        "is_internal": topic.name in INTERNAL_TOPICS,
-        "partitions": partitions,
-        "topic_authorized_operations": operations,
-    }
-
-
-def _no_topic(name: str, error_code: int) -> Message:
-    return {
-        "error_code": error_code,
-        "name": name,
-        "topic_id": ZERO_ID,
-        "is_internal": name in INTERNAL_TOPICS,
-        "partitions": [],
-        "topic_authorized_operations": NO_OPERATIONS,
-    }

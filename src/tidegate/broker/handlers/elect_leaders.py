@@ -8,15 +8,16 @@ Memory: at most 130 bytes for each byte of the request (a partition of 4 bytes b
 an error with its text).
 """
 
+from collections.abc import Callable
+
 from tidegate import error_codes
 from tidegate.acl import codes as acl
-from tidegate.broker.releasing import answer_partitions, release
-from tidegate.broker.timeouts import has_timed_out
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
+from tidegate.broker.answering import answer_partitions, answers_by_topic, has_timed_out
+from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["elect_leaders_handler"]
+__all__ = ["handle_elect_leaders"]
 
 PREFERRED, UNCLEAN = 0, 1
 _NOT_NEEDED = "Leader election not needed for topic partition."  # Kafka's text of error 84
@@ -24,39 +25,36 @@ _NOT_NEEDED = "Leader election not needed for topic partition."  # Kafka's text 
 _Problem = tuple[int, str | None]
 
 
-def elect_leaders_handler(storage: Storage) -> Handler:
-    """Return the handler that answers elections."""
+def handle_elect_leaders(storage: Storage, request: Request) -> Work:
+    """Answer the election of partitions' leaders: none is needed."""
+    body = yield from request.body_in_slices()
+    election = body.get("election_type", PREFERRED)
+    refused: _Problem | None = None
+    if election not in (PREFERRED, UNCLEAN) and body["topic_partitions"] != []:
+        refused = error_codes.INVALID_REQUEST, f"Unknown election type {election}"
+    if has_timed_out(body) and body["topic_partitions"] != []:
+        refused = error_codes.REQUEST_TIMED_OUT, None
+    if not request.authorized(acl.ALTER, acl.CLUSTER):
+        refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
+    answers: list[Message] = []
+    if body["topic_partitions"] is None and refused is None:
+        answers = [{"topic": topic.name, "partition_result": []} for topic in storage.topics]
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        election = body.get("election_type", PREFERRED)
-        refused: _Problem | None = None
-        if election not in (PREFERRED, UNCLEAN) and body["topic_partitions"] != []:
-            refused = error_codes.INVALID_REQUEST, f"Unknown election type {election}"
-        if has_timed_out(body) and body["topic_partitions"] != []:
-            refused = error_codes.REQUEST_TIMED_OUT, None
-        if not request.authorized(acl.ALTER, acl.CLUSTER):
-            refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
-        answers: list[Message] = []
-        if body["topic_partitions"] is None and refused is None:
-            answers = [{"topic": topic.name, "partition_result": []} for topic in storage.topics]
-        for part in body["topic_partitions"] or ():
-            name = part["topic"]
-            topic = storage.topics.by_name.get(name)
-            results: list[Message] = []
-            for index in part["partitions"]:
-                error_code, text = refused or _problem(name, topic, index)
-                results.append({"partition_id": index, "error_code": error_code, "error_message": text})
-                yield
-            answers.append({"topic": name, "partition_result": results})
-            yield from release(part["partitions"])
-            yield
-        yield from request.release_body(body)
-        error_code = error_codes.NONE if refused is None else refused[0]
-        message = {"throttle_time_ms": 0, "error_code": error_code, "replica_election_results": answers}
-        return (yield from answer_partitions(request, message, answers, "partition_result", Charge.REQUEST))
+    def answers_of(name: str) -> Callable[[int], Message]:
+        topic = storage.topics.by_name.get(name)
+        return lambda index: _result(index, refused or _problem(name, topic, index))
 
-    return handle
+    answers += yield from answers_by_topic(
+        body["topic_partitions"] or (), answers_of, name="topic", results="partition_result"
+    )
+    yield from request.release_body(body)
+    error_code = error_codes.NONE if refused is None else refused[0]
+    message = {"throttle_time_ms": 0, "error_code": error_code, "replica_election_results": answers}
+    return (yield from answer_partitions(request, message, answers, "partition_result", Charge.REQUEST))
+
+
+def _result(index: int, problem: _Problem) -> Message:
+    return {"partition_id": index, "error_code": problem[0], "error_message": problem[1]}
 
 
 def _problem(name: str, topic: Topic | None, index: int) -> _Problem:

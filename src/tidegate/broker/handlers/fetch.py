@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Iterable
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_partitions, answers_by_topic, release
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.fetching.fetch import (
     NOT_READ,
@@ -49,7 +50,6 @@ from tidegate.broker.fetching.sessions import (
 from tidegate.broker.fetching.waits import FetchWaits, Wait
 from tidegate.broker.kept_answers import set_session_id
 from tidegate.broker.late_answers import LateAnswers
-from tidegate.broker.releasing import answer_partitions, release
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import (
@@ -334,16 +334,12 @@ def _any_is_there(storage: Storage, fetch: Fetch, topics: list[Message]) -> Gene
 
 def _all_failed(request: Request, fetch: Fetch, body: Message) -> Work:
     """Answer that the request failed as a whole: by name each partition too, as often as it was named."""
-    answers = []
-    for part in body["topics"] if fetch.field == "topic" else ():
-        partitions = []
-        for partition in part["partitions"]:
-            partitions.append(
-                failed_partition(partition["partition"], error_codes.UNKNOWN_SERVER_ERROR, aborted=[])
-            )
-            yield
-        answers.append({fetch.field: part[fetch.field], "partitions": partitions})
-        yield
+
+    def answer(wanted: Message) -> Message:
+        return failed_partition(wanted["partition"], error_codes.UNKNOWN_SERVER_ERROR, aborted=[])
+
+    topics = body["topics"] if fetch.field == "topic" else ()
+    answers = yield from answers_by_topic(topics, lambda _: answer, name=fetch.field)
     yield from request.release_body(body)
     session_id = body.get("session_id", NO_SESSION)
     message = fetch_message(answers, error_codes.UNKNOWN_SERVER_ERROR, session_id)

@@ -11,34 +11,30 @@ each key has its address.
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_and_release
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 
-__all__ = ["find_coordinator_handler"]
+__all__ = ["handle_find_coordinator"]
 
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
 _NO_TRANSACTIONS_TEXT = "This server does not support transactions."
 _NO_NODE = -1
 
 
-def find_coordinator_handler(cluster: ClusterView) -> Handler:
-    """Return the handler that names coordinators."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        kind = body.get("key_type", GROUP)
-        if "coordinator_keys" not in body:
-            found = _one_coordinator(cluster, request, kind, body["key"])
-            return request.answer({"throttle_time_ms": 0, **found})
-        coordinators: list[Message] = []
-        for key in body["coordinator_keys"]:
-            coordinators.append({"key": key, **_coordinator(cluster, request, kind, key, text_of_none="")})
-            yield
-        message = {"throttle_time_ms": 0, "coordinators": coordinators}
-        return (yield from answer_and_release(request, message, coordinators, body["coordinator_keys"]))
-
-    return handle
+def handle_find_coordinator(cluster: ClusterView, request: Request) -> Work:
+    """Answer the coordinators of groups."""
+    body = yield from request.body_in_slices()
+    kind = body.get("key_type", GROUP)
+    if "coordinator_keys" not in body:
+        found = _one_coordinator(cluster, request, kind, body["key"])
+        return request.answer({"throttle_time_ms": 0, **found})
+    coordinators: list[Message] = []
+    for key in body["coordinator_keys"]:
+        coordinators.append({"key": key, **_coordinator(cluster, request, kind, key, text_of_none="")})
+        yield
+    message = {"throttle_time_ms": 0, "coordinators": coordinators}
+    return (yield from answer_and_release(request, message, coordinators, body["coordinator_keys"]))
 
 
 def _one_coordinator(cluster: ClusterView, request: Request, kind: int, key: str) -> Message:

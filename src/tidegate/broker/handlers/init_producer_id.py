@@ -13,49 +13,45 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 
-__all__ = ["MAX_TRANSACTION_TIMEOUT_MS", "init_producer_id_handler"]
+__all__ = ["MAX_TRANSACTION_TIMEOUT_MS", "handle_init_producer_id"]
 
 MAX_TRANSACTION_TIMEOUT_MS = 900_000  # Kafka's `transaction.max.timeout.ms`
 _NONE = -1
 _logger = logging.getLogger(__name__)
 
 
-def init_producer_id_handler(storage: Storage) -> Handler:
-    """Return the handler that gives out producer ids of `storage`."""
-
-    def handle(request: Request) -> Work:
-        body = request.body()
-        transactional_id = body["transactional_id"]
-        if transactional_id is not None:
-            if request.authorized(acl.WRITE, acl.TRANSACTIONAL_ID, transactional_id):
-                error_code = _problem(body)
-            else:
-                error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif (yield from _may_produce(request)):
+def handle_init_producer_id(storage: Storage, request: Request) -> Work:
+    """Allocate a producer id of `storage`."""
+    body = request.body()
+    transactional_id = body["transactional_id"]
+    if transactional_id is not None:
+        if request.authorized(acl.WRITE, acl.TRANSACTIONAL_ID, transactional_id):
             error_code = _problem(body)
         else:
-            error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
-        producer_id = _NONE
-        if error_code == error_codes.NONE:
-            try:
-                producer_id = storage.take_producer_id()
-            except StorageError as error:
-                _logger.error("cannot allocate a producer id: %s", error, extra={"repeats": "producer id"})
-                error_code = error_codes.COORDINATOR_NOT_AVAILABLE
-        return request.answer(
-            {
-                "throttle_time_ms": 0,
-                "error_code": error_code,
-                "producer_id": producer_id,
-                "producer_epoch": 0 if error_code == error_codes.NONE else _NONE,
-            }
-        )
-
-    return handle
+            error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif (yield from _may_produce(request)):
+        error_code = _problem(body)
+    else:
+        error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+    producer_id = _NONE
+    if error_code == error_codes.NONE:
+        try:
+            producer_id = storage.take_producer_id()
+        except StorageError as error:
+            _logger.error("cannot allocate a producer id: %s", error, extra={"repeats": "producer id"})
+            error_code = error_codes.COORDINATOR_NOT_AVAILABLE
+    return request.answer(
+        {
+            "throttle_time_ms": 0,
+            "error_code": error_code,
+            "producer_id": producer_id,
+            "producer_epoch": 0 if error_code == error_codes.NONE else _NONE,
+        }
+    )
 
 
 def _may_produce(request: Request) -> Generator[None, None, bool]:

@@ -9,8 +9,8 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release
 from tidegate.broker.node_groups import NodeGroups
-from tidegate.broker.releasing import answer_and_release
 from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
 
 __all__ = ["leave_group_handler"]

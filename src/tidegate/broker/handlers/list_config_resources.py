@@ -12,10 +12,10 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.resource_rights import CLIENT_METRICS, KINDS, LOGGERS, NODE, TOPIC
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.storage import Storage
 
-__all__ = ["list_config_resources_handler"]
+__all__ = ["handle_list_config_resources"]
 
 
 class _Resources:
@@ -35,27 +35,23 @@ class _Resources:
                 yield {"resource_name": name, "resource_type": kind}
 
 
-def list_config_resources_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that lists what has settings."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        wanted = frozenset(body.get("resource_types", (CLIENT_METRICS,))) or KINDS
-        yield from request.release_body(body)
-        names: list[tuple[int, Sequence[str]]] = []
-        error_code = error_codes.NONE if wanted <= KINDS else error_codes.UNSUPPORTED_VERSION
-        if not request.authorized(acl.DESCRIBE_CONFIGS, acl.CLUSTER):
-            error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
-        if error_code == error_codes.NONE:
-            nodes = [str(node_id) for node_id in cluster.ids]
-            names += [(kind, nodes) for kind in (LOGGERS, NODE) if kind in wanted]
-            if TOPIC in wanted:
-                names.append((TOPIC, list(storage.topics.by_name)))
-        message = {
-            "throttle_time_ms": 0,
-            "error_code": error_code,
-            "config_resources": _Resources(names),
-        }
-        return (yield from request.answer_in_slices(message))
-
-    return handle
+def handle_list_config_resources(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """List what has settings."""
+    body = yield from request.body_in_slices()
+    wanted = frozenset(body.get("resource_types", (CLIENT_METRICS,))) or KINDS
+    yield from request.release_body(body)
+    names: list[tuple[int, Sequence[str]]] = []
+    error_code = error_codes.NONE if wanted <= KINDS else error_codes.UNSUPPORTED_VERSION
+    if not request.authorized(acl.DESCRIBE_CONFIGS, acl.CLUSTER):
+        error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+    if error_code == error_codes.NONE:
+        nodes = [str(node_id) for node_id in cluster.ids]
+        names += [(kind, nodes) for kind in (LOGGERS, NODE) if kind in wanted]
+        if TOPIC in wanted:
+            names.append((TOPIC, list(storage.topics.by_name)))
+    message = {
+        "throttle_time_ms": 0,
+        "error_code": error_code,
+        "config_resources": _Resources(names),
+    }
+    return (yield from request.answer_in_slices(message))

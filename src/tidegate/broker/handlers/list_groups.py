@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release
 from tidegate.broker.node_groups import NodeGroups
-from tidegate.broker.releasing import answer_and_release
 from tidegate.groups import GroupState
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 
-__all__ = ["MAX_LISTED", "list_groups_handler"]
+__all__ = ["MAX_LISTED", "handle_list_groups"]
 
 MAX_LISTED = 100_000
 """Groups in one answer. Source: as many as there may be positions in one (row L18)."""
@@ -22,29 +22,25 @@ _CLASSIC = "classic"
 _STATES = frozenset(state.value.lower() for state in GroupState)
 
 
-def list_groups_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that lists groups."""
+def handle_list_groups(groups: NodeGroups, request: Request) -> Work:
+    """List groups."""
+    body = yield from request.body_in_slices()
+    states = yield from _wanted(body.get("states_filter", []), _STATES)
+    types = yield from _wanted(body.get("types_filter", []), (_CLASSIC,))
+    yield from request.release_body(body)
+    listed: list[Message] = []
+    if _CLASSIC in types:
+        may_see_all = request.authorized(acl.DESCRIBE, acl.CLUSTER)
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        states = yield from _wanted(body.get("states_filter", []), _STATES)
-        types = yield from _wanted(body.get("types_filter", []), (_CLASSIC,))
-        yield from request.release_body(body)
-        listed: list[Message] = []
-        if _CLASSIC in types:
-            may_see_all = request.authorized(acl.DESCRIBE, acl.CLUSTER)
+        def may_see(group_id: str) -> bool:
+            return may_see_all or request.authorized(acl.DESCRIBE, acl.GROUP, group_id)
 
-            def may_see(group_id: str) -> bool:
-                return may_see_all or request.authorized(acl.DESCRIBE, acl.GROUP, group_id)
-
-            yield from _list(groups, states, may_see, listed)
-        error_code = error_codes.NONE
-        if len(listed) > MAX_LISTED:
-            error_code, listed = error_codes.INVALID_REQUEST, []
-        message = {"throttle_time_ms": 0, "error_code": error_code, "groups": listed}
-        return (yield from answer_and_release(request, message, listed))
-
-    return handle
+        yield from _list(groups, states, may_see, listed)
+    error_code = error_codes.NONE
+    if len(listed) > MAX_LISTED:
+        error_code, listed = error_codes.INVALID_REQUEST, []
+    message = {"throttle_time_ms": 0, "error_code": error_code, "groups": listed}
+    return (yield from answer_and_release(request, message, listed))
 
 
 def _wanted(texts: list[str], known: Collection[str]) -> Generator[None, None, set[str]]:

@@ -21,17 +21,17 @@ from functools import partial
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_partitions, answers_by_topic, release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_partitions, release
 from tidegate.scheduling import Scheduler
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Wait, Work
+from tidegate.server.requests.handler import Charge, Message, Request, Wait, Work
 from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 from tidegate.storage.log.unpacking import Outcome, Unpack
 from tidegate.storage.storage import Storage
 
-__all__ = ["list_offsets_handler"]
+__all__ = ["handle_list_offsets"]
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
@@ -54,42 +54,41 @@ _UNKNOWN = -1
 _logger = logging.getLogger(__name__)
 
 
-def list_offsets_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
-    """Return the handler that looks offsets up in the logs of `storage`."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        topics = body["topics"]
-        allowed, others = yield from _by_right(request, topics)
-        is_known = body.get("isolation_level", READ_UNCOMMITTED) in (READ_UNCOMMITTED, READ_COMMITTED)
-        if not is_known and allowed:
-            return (yield from _all_answered(request, topics, error_codes.UNKNOWN_SERVER_ERROR))
-        if not allowed:
-            return (yield from _all_answered(request, others, error_codes.TOPIC_AUTHORIZATION_FAILED))
-        version = request.header.api_version
-        unpack = partial(storage.unpacker.unpack, owner=request.connection.owner)
-        answers = _Answers()
-        repeated: dict[str, dict[int, Message]] = {}
-        found = yield from _by_partition(allowed)
-        for name, wanted, times in found.values():
-            if times > 1:
-                answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
-                repeated.setdefault(name, {})[wanted["partition_index"]] = answer
-                yield
-            else:
-                answer = yield from _list_offset(storage, cluster, scheduler, unpack, name, wanted, version)
-                answers.of(name).append(answer)
-                yield
-        yield from release(found)
-        for name, refused in repeated.items():
-            answers.of(name).extend(refused.values())
-            refused.clear()
-            yield
-        yield from release(repeated, answers.by_name)
-        answers.topics += yield from _failed(others, error_codes.TOPIC_AUTHORIZATION_FAILED)
-        return (yield from _answer_all(request, answers.topics))
-
-    return handle
+def handle_list_offsets(
+    storage: Storage, cluster: ClusterView, scheduler: Scheduler, request: Request
+) -> Work:
+    """Look up offsets in the logs of `storage`."""
+    body = yield from request.body_in_slices()
+    topics = body["topics"]
+    allowed, others = yield from _by_right(request, topics)
+    is_known = body.get("isolation_level", READ_UNCOMMITTED) in (READ_UNCOMMITTED, READ_COMMITTED)
+    if not is_known and allowed:
+        answered = yield from _failed(topics, error_codes.UNKNOWN_SERVER_ERROR)
+        return (yield from _answer_all(request, answered))
+    if not allowed:
+        answered = yield from _failed(others, error_codes.TOPIC_AUTHORIZATION_FAILED)
+        return (yield from _answer_all(request, answered))
+    version = request.header.api_version
+    unpack = partial(storage.unpacker.unpack, owner=request.connection.owner)
+    answers = _Answers()
+    repeated: dict[str, dict[int, Message]] = {}
+    found = yield from _by_partition(allowed)
+    for name, wanted, times in found.values():
+        if times > 1:
+            answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
+            repeated.setdefault(name, {})[wanted["partition_index"]] = answer
+        else:
+            answer = yield from _list_offset(storage, cluster, scheduler, unpack, name, wanted, version)
+            answers.of(name).append(answer)
+        yield
+    yield from release(found)
+    for name, refused in repeated.items():
+        answers.of(name).extend(refused.values())
+        refused.clear()
+        yield
+    yield from release(repeated, answers.by_name)
+    answers.topics += yield from _failed(others, error_codes.TOPIC_AUTHORIZATION_FAILED)
+    return (yield from _answer_all(request, answers.topics))
 
 
 class _Answers:
@@ -128,22 +127,13 @@ def _by_right(
     return allowed, refused
 
 
-def _all_answered(request: Request, topics: list[Message], error_code: int) -> Work:
-    """Answer each partition with one error, as often as it was named."""
-    return (yield from _answer_all(request, (yield from _failed(topics, error_code))))
-
-
 def _failed(topics: list[Message], error_code: int) -> Generator[None, None, list[Message]]:
     """Return answers for each partition with one error, as often as it was named."""
-    answers = []
-    for part in topics:
-        parts: list[Message] = []
-        for wanted in part["partitions"]:
-            parts.append(_answer(wanted["partition_index"], None, error_code))
-            yield
-        answers.append({"name": part["name"], "partitions": parts})
-        yield from release(part["partitions"])
-        yield
+
+    def answer(wanted: Message) -> Message:
+        return _answer(wanted["partition_index"], None, error_code)
+
+    answers = yield from answers_by_topic(topics, lambda _: answer)
     yield from release(topics)
     return answers
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_and_release, release
 from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView, cluster_operations
 from tidegate.broker.kept_answers import KeptAnswers, Key
-from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, name_problem
+from tidegate.in_slices import map_in_slices
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Answer, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
@@ -30,7 +31,7 @@ from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["PartitionMessages", "metadata_handler"]
+__all__ = ["PartitionMessages", "absent_topic_message", "metadata_handler", "topic_message"]
 
 _logger = logging.getLogger(__name__)
 _BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
@@ -138,10 +139,9 @@ def _topics(
     if body["topics"]:  # here rather than at the end with all that is built from it: each takes its time
         yield from release(body["topics"])
         yield
-    topics = []
-    for topic_id in unknown_ids:
-        topics.append(_no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, NO_OPERATIONS))
-        yield
+    topics = yield from map_in_slices(
+        lambda topic_id: absent_topic_message(None, topic_id, error_codes.UNKNOWN_TOPIC_ID), unknown_ids
+    )
     refused: list[Message] = []
     for topic in found:
         if request.authorized(acl.DESCRIBE, acl.TOPIC, topic.name):
@@ -149,7 +149,7 @@ def _topics(
             operations = (
                 request.authorized_operations(acl.TOPIC, topic.name) if with_operations else NO_OPERATIONS
             )
-            topics.append(_topic_message(topic, described, operations))
+            topics.append(topic_message(topic, described, operations))
         elif by_id:
             refused.append(_refused(None, topic.topic_id))
         elif not of_all:
@@ -168,7 +168,7 @@ def _topics(
                 operations = (
                     request.authorized_operations(acl.TOPIC, name or "") if with_operations else NO_OPERATIONS
                 )
-                topics.append(_no_topic(name, ZERO_ID, error_code, operations))
+                topics.append(absent_topic_message(name, ZERO_ID, error_code, operations))
             yield
     topics += refused
     return topics, not unknown_ids and not missing
@@ -274,11 +274,11 @@ def _mistake(wanted: Iterable[Message], version: int) -> Generator[None, None, i
 
 def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
     """Answer an error for every topic, and no broker, as Kafka does."""
-    topics = []
-    for part in wanted:
-        name, topic_id = part["name"] or "", part.get("topic_id", ZERO_ID)
-        topics.append(_no_topic(name, topic_id, error_code, NO_OPERATIONS))
-        yield
+
+    def topic(part: Message) -> Message:
+        return absent_topic_message(part["name"] or "", part.get("topic_id", ZERO_ID), error_code)
+
+    topics = yield from map_in_slices(topic, wanted)
     message = {
         "throttle_time_ms": 0,
         "brokers": [],
@@ -293,10 +293,13 @@ def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
 
 def _refused(name: str | None, topic_id: str) -> Message:
     """Return the answer for a topic that the client may not know of: ids are no secret, what is behind them is."""
-    return {**_no_topic(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED, NO_OPERATIONS), "name": name}
+    return {**absent_topic_message(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED), "name": name}
 
 
-def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int) -> Message:
+def absent_topic_message(
+    name: str | None, topic_id: str, error_code: int, operations: int = NO_OPERATIONS
+) -> Message:
+    """Return the message of a topic that is not described, with the reason."""
     return {
         "error_code": error_code,
         "name": name if name is not None or error_code == error_codes.UNKNOWN_TOPIC_ID else "",
@@ -307,7 +310,8 @@ def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int)
     }
 
 
-def _topic_message(topic: Topic, partitions: list[Message], operations: int) -> Message:
+def topic_message(topic: Topic, partitions: list[Message], operations: int) -> Message:
+    """Return the message of a topic with the descriptions of its partitions."""
     return {
         "error_code": error_codes.NONE,
         "name": topic.name,

@@ -18,8 +18,8 @@ from itertools import chain, repeat
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_COMMIT
+from tidegate.broker.answering import answer_partitions, release
 from tidegate.broker.node_groups import NodeGroups, Writes
-from tidegate.broker.releasing import answer_partitions, release
 from tidegate.in_slices import batched
 from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work, at_once_if_short
 from tidegate.storage.groups.committed_offsets import (

@@ -13,46 +13,42 @@ from itertools import chain
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import release
 from tidegate.broker.node_groups import NodeGroups, Writes
-from tidegate.broker.releasing import release
 from tidegate.groups import GroupState
 from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.in_slices import release_messages
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.groups.committed_offsets import CommittedOffset
 from tidegate.storage.groups.group_rows import GroupChange, batched_positions
 
-__all__ = ["offset_delete_handler"]
+__all__ = ["handle_offset_delete"]
 
 _RELEASED_AT_ONCE = 1000  # results
 
 
-def offset_delete_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that deletes offsets."""
+def handle_offset_delete(groups: NodeGroups, request: Request) -> Work:
+    """Delete committed offsets of a group."""
+    body = yield from request.body_in_slices()
+    deletion = _Deletion(groups, request, body)
+    yield from deletion.check()
+    yield from request.release_body(body)
+    message = {"throttle_time_ms": 0, "error_code": deletion.problem, "topics": deletion.topics}
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        deletion = _Deletion(groups, request, body)
-        yield from deletion.check()
-        yield from request.release_body(body)
-        message = {"throttle_time_ms": 0, "error_code": deletion.problem, "topics": deletion.topics}
+    def make(failed: list[GroupChange]) -> Work:
+        if failed:
+            message["error_code"], message["topics"] = error_codes.COORDINATOR_NOT_AVAILABLE, []
+        yield from release(deletion.forgotten)
+        answer = yield from request.answer_in_slices(message)
+        yield from release_messages(deletion.topics)
+        return answer
 
-        def make(failed: list[GroupChange]) -> Work:
-            if failed:
-                message["error_code"], message["topics"] = error_codes.COORDINATOR_NOT_AVAILABLE, []
-            yield from release(deletion.forgotten)
-            answer = yield from request.answer_in_slices(message)
-            yield from release_messages(deletion.topics)
-            return answer
-
-        if deletion.forgotten and not deletion.problem:
-            for some in batched_positions(deletion.forgotten):
-                deletion.writes.add_change(GroupChange(forgotten=some))
-                yield
-            return deletion.writes.answer(make, groups.late)
-        return (yield from make([]))
-
-    return handle
+    if deletion.forgotten and not deletion.problem:
+        for some in batched_positions(deletion.forgotten):
+            deletion.writes.add_change(GroupChange(forgotten=some))
+            yield
+        return deletion.writes.answer(make, groups.late)
+    return (yield from make([]))
 
 
 class _Deletion:

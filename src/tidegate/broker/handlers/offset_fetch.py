@@ -17,8 +17,8 @@ from itertools import repeat
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_FETCH
+from tidegate.broker.answering import answer_partitions
 from tidegate.broker.cluster import ZERO_ID, ClusterView
-from tidegate.broker.releasing import answer_partitions
 from tidegate.in_slices import release_messages, run_at_once
 from tidegate.server.requests.handler import (
     Answer,

@@ -12,94 +12,76 @@ from collections.abc import Generator, Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
+from tidegate.broker.answering import answer_partitions, answers_by_topic, has_timed_out, release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_partitions, release
-from tidegate.broker.timeouts import has_timed_out
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
-__all__ = ["alter_partition_reassignments_handler", "list_partition_reassignments_handler"]
+__all__ = ["handle_alter_partition_reassignments", "handle_list_partition_reassignments"]
 
 _NOBODY: Message = {"replicas": (), "adding_replicas": (), "removing_replicas": ()}
 _Problem = tuple[int, str | None]
 
 
-def alter_partition_reassignments_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that answers reassignments."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        answers: list[Message] = []
-        refused: _Problem | None = None
-        if has_timed_out(body) and body["topics"]:
-            refused = error_codes.REQUEST_TIMED_OUT, None
-        if not request.authorized(acl.ALTER, acl.CLUSTER):
-            refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
-        for part in body["topics"]:
-            name = part["name"]
-            topic = storage.topics.by_name.get(name)
-            results: list[Message] = []
-            for wanted in part["partitions"]:
-                index, replicas = wanted["partition_index"], wanted["replicas"]
-                error_code, text = refused or (yield from _problem(cluster, name, topic, index, replicas))
-                results.append({"partition_index": index, "error_code": error_code, "error_message": text})
-                yield from release(replicas or [])
-                yield
-            answers.append({"name": name, "partitions": results})
-            yield from release(part["partitions"])
+def handle_alter_partition_reassignments(storage: Storage, cluster: ClusterView, request: Request) -> Work:
+    """Answer reassignments."""
+    body = yield from request.body_in_slices()
+    answers: list[Message] = []
+    refused: _Problem | None = None
+    if has_timed_out(body) and body["topics"]:
+        refused = error_codes.REQUEST_TIMED_OUT, None
+    if not request.authorized(acl.ALTER, acl.CLUSTER):
+        refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
+    for part in body["topics"]:
+        name = part["name"]
+        topic = storage.topics.by_name.get(name)
+        results: list[Message] = []
+        for wanted in part["partitions"]:
+            index, replicas = wanted["partition_index"], wanted["replicas"]
+            error_code, text = refused or (yield from _problem(cluster, name, topic, index, replicas))
+            results.append({"partition_index": index, "error_code": error_code, "error_message": text})
+            yield from release(replicas or [])
             yield
-        yield from request.release_body(body)
-        message = {
-            "throttle_time_ms": 0,
-            "allow_replication_factor_change": refused is not None
-            or not answers
-            or body.get("allow_replication_factor_change", True),
-            "error_code": error_codes.NONE if refused is None else refused[0],
-            "error_message": refused[1] if refused is not None else None if answers else "",
-            "responses": answers,
-        }
-        return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
-
-    return handle
-
-
-def list_partition_reassignments_handler() -> Handler:
-    """Return the handler that lists reassignments under way: there is none."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        error_code, text = error_codes.NONE, None
-        topics: list[Message] = []
-        if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
-            error_code, text = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.DESCRIBE)
-            topics = yield from _asked_for(body["topics"] or ())
-        yield from request.release_body(body)
-        message: Message = {
-            "throttle_time_ms": 0,
-            "error_code": error_code,
-            "error_message": text,
-            "topics": topics,
-        }
-        return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
-
-    return handle
-
-
-def _asked_for(wanted: Sequence[Message]) -> Generator[None, None, list[Message]]:
-    """Return the named partitions without replicas, for a client that may not list them, as Kafka does.
-
-    Follows: Kafka `ListPartitionReassignmentsRequest.getErrorResponse`.
-    """
-    topics: list[Message] = []
-    for part in wanted:
-        partitions: list[Message] = []
-        for index in part["partition_indexes"]:
-            partitions.append({"partition_index": index, **_NOBODY})
-            yield
-        topics.append({"name": part["name"], "partitions": partitions})
+        answers.append({"name": name, "partitions": results})
+        yield from release(part["partitions"])
         yield
-    return topics
+    yield from request.release_body(body)
+    message = {
+        "throttle_time_ms": 0,
+        "allow_replication_factor_change": refused is not None
+        or not answers
+        or body.get("allow_replication_factor_change", True),
+        "error_code": error_codes.NONE if refused is None else refused[0],
+        "error_message": refused[1] if refused is not None else None if answers else "",
+        "responses": answers,
+    }
+    return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
+
+
+def handle_list_partition_reassignments(request: Request) -> Work:
+    """List reassignments under way: there are none."""
+    body = yield from request.body_in_slices()
+    error_code, text = error_codes.NONE, None
+    topics: list[Message] = []
+    if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
+        error_code, text = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.DESCRIBE)
+        # Kafka's `ListPartitionReassignmentsRequest.getErrorResponse` answers the named partitions without replicas.
+        topics = yield from answers_by_topic(
+            body["topics"] or (), lambda _: _no_replicas, partitions="partition_indexes"
+        )
+    yield from request.release_body(body)
+    message: Message = {
+        "throttle_time_ms": 0,
+        "error_code": error_code,
+        "error_message": text,
+        "topics": topics,
+    }
+    return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
+
+
+def _no_replicas(index: int) -> Message:
+    return {"partition_index": index, **_NOBODY}
 
 
 def _problem(

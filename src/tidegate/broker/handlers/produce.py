@@ -21,11 +21,11 @@ from typing import Any
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import PRODUCE
+from tidegate.broker.answering import answer_partitions, release
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.kept_answers import ProduceAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import LateAnswers
-from tidegate.broker.releasing import answer_partitions, release
 from tidegate.broker.topic_names import INTERNAL_TOPICS, may_append_to_internal
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Handler, Message, Request, Work

@@ -17,11 +17,11 @@ from tidegate.acl import Acl, AclFilter, Authorizer, codes, known_code
 from tidegate.in_slices import batched, release
 from tidegate.server.administration.acl_administration import AclAdministration, Problem
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
 from tidegate.wire import ProtocolError
 
-__all__ = ["MAX_FOUND", "create_acls_handler", "delete_acls_handler", "describe_acls_handler"]
+__all__ = ["MAX_FOUND", "handle_create_acls", "handle_delete_acls", "handle_describe_acls"]
 
 MAX_FOUND = 200_000
 """ACLs in an answer, each as often as a filter finds it; a filter with which there would be more gets error 44."""
@@ -38,101 +38,89 @@ _UNFORESEEN: Problem = error_codes.UNKNOWN_SERVER_ERROR, None
 _Pattern = tuple[int, str, int]
 
 
-def describe_acls_handler(acls: AclAdministration | None) -> Handler:
-    """Return the handler that describes ACLs."""
+def handle_describe_acls(acls: AclAdministration | None, request: Request) -> Work:
+    """Describe ACLs."""
+    body = request.body()
+    wanted = _filter(request, body)
+    problem: Problem | None = None
+    found: list[Acl] = []
+    if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
+        problem = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(codes.DESCRIBE)
+    elif acls is None:
+        problem = error_codes.SECURITY_DISABLED, f"{_NO_AUTHORIZER[:-1]} on the broker"
+    else:
+        found = yield from acls.authorizer.matching_in_slices(wanted)
+    by_pattern: dict[_Pattern, list[Acl]] = {}
+    for some in batched(found):
+        for acl in some:
+            by_pattern.setdefault(acl[:3], []).append(acl)
+        yield
+    message = {
+        "throttle_time_ms": 0,
+        "error_code": error_codes.NONE if problem is None else problem[0],
+        "error_message": "" if problem is None else problem[1],
+        "resources": LateMessages(by_pattern.items(), _resource),
+    }
+    answer = yield from request.answer_in_slices(message)
+    yield from release(found, by_pattern)
+    return answer
 
-    def handle(request: Request) -> Work:
-        body = request.body()
-        wanted = _filter(request, body)
-        problem: Problem | None = None
-        found: list[Acl] = []
-        if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
-            problem = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(codes.DESCRIBE)
-        elif acls is None:
-            problem = error_codes.SECURITY_DISABLED, f"{_NO_AUTHORIZER[:-1]} on the broker"
+
+def handle_create_acls(acls: AclAdministration | None, request: Request) -> Work:
+    """Create ACLs."""
+    body = yield from request.body_in_slices()
+    wanted: list[Acl] = []
+    is_of_any = False
+    for some in batched(body["creations"]):
+        acls_wanted = [_acl(request, creation) for creation in some]
+        is_of_any = is_of_any or any(map(_is_of_any, acls_wanted))
+        wanted += acls_wanted
+        yield
+    yield from request.release_body(body)
+    results: list[Problem | None]
+    with Audit(request.connection) as audit:
+        problem = _refused(request, acls, audit, "create")
+        if problem is None and is_of_any:
+            problem = _UNFORESEEN
+        if acls is None or problem is not None:
+            results = [problem] * len(wanted)
         else:
-            found = yield from acls.authorizer.matching_in_slices(wanted)
-        by_pattern: dict[_Pattern, list[Acl]] = {}
-        for some in batched(found):
-            for acl in some:
-                by_pattern.setdefault(acl[:3], []).append(acl)
-            yield
-        message = {
-            "throttle_time_ms": 0,
-            "error_code": error_codes.NONE if problem is None else problem[0],
-            "error_message": "" if problem is None else problem[1],
-            "resources": LateMessages(by_pattern.items(), _resource),
-        }
-        answer = yield from request.answer_in_slices(message)
-        yield from release(found, by_pattern)
-        return answer
-
-    return handle
+            results = yield from acls.create_in_slices(wanted, audit)
+    message = {"throttle_time_ms": 0, "results": LateMessages(results, _result)}
+    answer = yield from request.answer_in_slices(message)
+    yield from release(wanted, results)
+    return answer
 
 
-def create_acls_handler(acls: AclAdministration | None) -> Handler:
-    """Return the handler that creates ACLs."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        wanted: list[Acl] = []
-        is_of_any = False
-        for some in batched(body["creations"]):
-            acls_wanted = [_acl(request, creation) for creation in some]
-            is_of_any = is_of_any or any(map(_is_of_any, acls_wanted))
-            wanted += acls_wanted
-            yield
-        yield from request.release_body(body)
-        results: list[Problem | None]
-        with Audit(request.connection) as audit:
-            problem = _refused(request, acls, audit, "create")
-            if problem is None and is_of_any:
-                problem = _UNFORESEEN
-            if acls is None or problem is not None:
-                results = [problem] * len(wanted)
-            else:
-                results = yield from acls.create_in_slices(wanted, audit)
-        message = {"throttle_time_ms": 0, "results": LateMessages(results, _result)}
-        answer = yield from request.answer_in_slices(message)
-        yield from release(wanted, results)
-        return answer
-
-    return handle
-
-
-def delete_acls_handler(acls: AclAdministration | None) -> Handler:
-    """Return the handler that deletes ACLs."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        filters: list[AclFilter] = []
-        for some in batched(body["filters"]):
-            filters += [_filter(request, wanted) for wanted in some]
-            yield
-        yield from request.release_body(body)
-        found: list[list[Acl] | Problem] = []
-        failed: dict[Acl, Problem] = {}
-        with Audit(request.connection) as audit:
-            problem = _refused(request, acls, audit, "delete")
-            if acls is None or problem is not None:
-                assert problem is not None
-                found += [problem] * len(filters)
-            else:
-                yield from _find(acls.authorizer, filters, found)
-                for deleted in found:
-                    if isinstance(deleted, list):
-                        failed |= yield from acls.delete_in_slices(deleted, audit)
-                    yield
-        results = LateMessages(found, lambda one: _filter_result(one, failed))
-        answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "filter_results": results})
-        for some_acls in found:
-            if isinstance(some_acls, list):
-                yield from release(some_acls)
-            yield
-        yield from release(filters, found)
-        return answer
-
-    return handle
+def handle_delete_acls(acls: AclAdministration | None, request: Request) -> Work:
+    """Delete ACLs."""
+    body = yield from request.body_in_slices()
+    filters: list[AclFilter] = []
+    for some in batched(body["filters"]):
+        filters += [_filter(request, wanted) for wanted in some]
+        yield
+    yield from request.release_body(body)
+    found: list[list[Acl] | Problem] = []
+    failed: dict[Acl, Problem] = {}
+    with Audit(request.connection) as audit:
+        problem = _refused(request, acls, audit, "delete")
+        if acls is None or problem is not None:
+            assert problem is not None
+            found += [problem] * len(filters)
+        else:
+            yield from _find(acls.authorizer, filters, found)
+            for deleted in found:
+                if isinstance(deleted, list):
+                    failed |= yield from acls.delete_in_slices(deleted, audit)
+                yield
+    results = LateMessages(found, lambda one: _filter_result(one, failed))
+    answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "filter_results": results})
+    for some_acls in found:
+        if isinstance(some_acls, list):
+            yield from release(some_acls)
+        yield
+    yield from release(filters, found)
+    return answer
 
 
 def _is_of_any(acl: Acl) -> bool:

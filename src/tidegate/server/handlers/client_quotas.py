@@ -19,86 +19,78 @@ from tidegate.quota.admin.keys import ENTITY_TYPES
 from tidegate.server.administration.low_quotas import low_quota_warning
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
 from tidegate.server.settings.config import ServerConfig
 
 __all__ = [
-    "alter_client_quotas_handler",
-    "describe_client_quotas_handler",
+    "handle_alter_client_quotas",
+    "handle_describe_client_quotas",
 ]
 
 _TAKEN_AT_A_TIME = 100  # results, each made when it is taken where storing failed
 _Entity = Iterable[tuple[str, str | None]]
 
 
-def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
-    """Return the handler that answers from `definitions`."""
+def handle_describe_client_quotas(definitions: QuotaDefinitions, request: Request) -> Work:
+    """Describe quotas from `definitions`."""
+    body = yield from request.body_in_slices()
+    if not request.authorized(acl.DESCRIBE_CONFIGS, acl.CLUSTER):
+        yield from request.release_body(body)
+        code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+        return request.answer(
+            {"throttle_time_ms": 0, "error_code": code, "error_message": None, "entries": None}
+        )
+    # One component more than there are types repeats one or is of none: the rest changes nothing.
+    components = [
+        FilterComponent(part["entity_type"], part["match_type"], part["match"])
+        for part in body["components"][: len(ENTITY_TYPES) + 1]
+    ]
+    found = yield from definitions.describe_in_slices(components, strict=body["strict"])
+    message = {
+        "throttle_time_ms": 0,
+        "error_code": found.error_code,
+        "error_message": found.error_message or "",
+        "entries": None if found.entries is None else LateMessages(found.entries, _described),
+    }
+    answer = yield from request.answer_in_slices(message)
+    yield from request.release_body(body)
+    return answer
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        if not request.authorized(acl.DESCRIBE_CONFIGS, acl.CLUSTER):
-            yield from request.release_body(body)
-            code = error_codes.CLUSTER_AUTHORIZATION_FAILED
-            return request.answer(
-                {"throttle_time_ms": 0, "error_code": code, "error_message": None, "entries": None}
+
+def handle_alter_client_quotas(
+    administration: QuotaAdministration, settings: Callable[[], ServerConfig], request: Request
+) -> Work:
+    """Alter what `administration` looks after. settings: those of the node, now."""
+    body = yield from request.body_in_slices()
+    alterations, lists = yield from _alterations(body["entries"])
+    yield from request.release_body(body)
+    results: Iterable[AlterResult]
+    with Audit(request.connection) as audit:
+        if request.authorized(acl.ALTER_CONFIGS, acl.CLUSTER):
+            results = yield from administration.alter_in_slices(
+                alterations, partial(_audit, audit, settings()), validate_only=body["validate_only"]
             )
-        # One component more than there are types repeats one or is of none: the rest changes nothing.
-        components = [
-            FilterComponent(part["entity_type"], part["match_type"], part["match"])
-            for part in body["components"][: len(ENTITY_TYPES) + 1]
-        ]
-        found = yield from definitions.describe_in_slices(components, strict=body["strict"])
-        message = {
-            "throttle_time_ms": 0,
-            "error_code": found.error_code,
-            "error_message": found.error_message or "",
-            "entries": None if found.entries is None else LateMessages(found.entries, _described),
-        }
-        answer = yield from request.answer_in_slices(message)
-        yield from request.release_body(body)
-        return answer
-
-    return handle
-
-
-def alter_client_quotas_handler(
-    administration: QuotaAdministration, settings: Callable[[], ServerConfig]
-) -> Handler:
-    """Return the handler that alters what `administration` looks after. settings: those of the node, now."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        alterations, lists = yield from _alterations(body["entries"])
-        yield from request.release_body(body)
-        results: Iterable[AlterResult]
-        with Audit(request.connection) as audit:
-            if request.authorized(acl.ALTER_CONFIGS, acl.CLUSTER):
-                results = yield from administration.alter_in_slices(
-                    alterations, partial(_audit, audit, settings()), validate_only=body["validate_only"]
-                )
-            else:
-                audit.refused("alter", "quota")
-                results = map(_refused, alterations)
-        altered: list[AlterResult] = []
-        for number, result in enumerate(results):
-            altered.append(result)
-            if number % _TAKEN_AT_A_TIME == 0:
-                yield
-        del results
-        message = {"throttle_time_ms": 0, "entries": LateMessages(altered, _altered)}
-        answer = yield from request.answer_in_slices(message)
-        while lists:
-            yield from release(lists.pop())
+        else:
+            audit.refused("alter", "quota")
+            results = map(_refused, alterations)
+    altered: list[AlterResult] = []
+    for number, result in enumerate(results):
+        altered.append(result)
+        if number % _TAKEN_AT_A_TIME == 0:
             yield
-        for result in altered:
-            if isinstance(result.entity, list):
-                yield from release(result.entity)
-            yield
-        yield from release(alterations, altered)
-        return answer
-
-    return handle
+    del results
+    message = {"throttle_time_ms": 0, "entries": LateMessages(altered, _altered)}
+    answer = yield from request.answer_in_slices(message)
+    while lists:
+        yield from release(lists.pop())
+        yield
+    for result in altered:
+        if isinstance(result.entity, list):
+            yield from release(result.entity)
+        yield
+    yield from release(alterations, altered)
+    return answer
 
 
 def _alterations(

@@ -10,49 +10,41 @@ from collections.abc import Container
 from tidegate import error_codes
 from tidegate.config.values import cut
 from tidegate.fair_share import address_owner
-from tidegate.server.requests.handler import Answer, Handler, Request
+from tidegate.server.requests.handler import Answer, Request
 
-__all__ = ["sasl_authenticate_handler", "sasl_handshake_handler"]
+__all__ = ["handle_sasl_authenticate", "handle_sasl_handshake"]
 
 _log = logging.getLogger("tidegate.server")
 
 
-def sasl_handshake_handler(with_sasl: Container[str]) -> Handler:
-    """Return the handler that refuses SaslHandshake, and logs why. with_sasl: the names of listeners with logins."""
-
-    def handle(request: Request) -> Answer:
-        mechanism = request.body()["mechanism"]
-        connection = request.connection
-        if connection.listener not in with_sasl:
-            _log.warning(
-                "refused SASL handshake (%r) of connection %d from %s: listener %s does not use SASL; hint: set the "
-                "client's security.protocol to PLAINTEXT (SSL if it uses TLS), or connect to a listener with SASL",
-                cut(mechanism),
-                connection.id,
-                connection.client_host,
-                connection.listener,
-                extra={
-                    "repeats": f"no SASL {connection.client_host}",
-                    "repeats_of": address_owner(connection.client_host),
-                },
-            )
-        return request.answer({"error_code": error_codes.ILLEGAL_SASL_STATE, "mechanisms": []})
-
-    return handle
-
-
-def sasl_authenticate_handler() -> Handler:
-    """Return the handler that refuses SaslAuthenticate."""
-
-    def handle(request: Request) -> Answer:
-        request.body()
-        return request.answer(
-            {
-                "error_code": error_codes.ILLEGAL_SASL_STATE,
-                "error_message": "SaslAuthenticate request received after successful authentication",
-                "auth_bytes": b"",
-                "session_lifetime_ms": 0,
-            }
+def handle_sasl_handshake(with_sasl: Container[str], request: Request) -> Answer:
+    """Refuse SaslHandshake, and log why. with_sasl: the names of listeners with logins."""
+    mechanism = request.body()["mechanism"]
+    connection = request.connection
+    if connection.listener not in with_sasl:
+        _log.warning(
+            "refused SASL handshake (%r) of connection %d from %s: listener %s does not use SASL; hint: set the "
+            "client's security.protocol to PLAINTEXT (SSL if it uses TLS), or connect to a listener with SASL",
+            cut(mechanism),
+            connection.id,
+            connection.client_host,
+            connection.listener,
+            extra={
+                "repeats": f"no SASL {connection.client_host}",
+                "repeats_of": address_owner(connection.client_host),
+            },
         )
+    return request.answer({"error_code": error_codes.ILLEGAL_SASL_STATE, "mechanisms": []})
 
-    return handle
+
+def handle_sasl_authenticate(request: Request) -> Answer:
+    """Refuse SaslAuthenticate."""
+    request.body()
+    return request.answer(
+        {
+            "error_code": error_codes.ILLEGAL_SASL_STATE,
+            "error_message": "SaslAuthenticate request received after successful authentication",
+            "auth_bytes": b"",
+            "session_lifetime_ms": 0,
+        }
+    )

@@ -18,72 +18,64 @@ from tidegate.server.authentication.scram_credentials import (
     Upsertion,
     UserResult,
 )
-from tidegate.server.requests.handler import Handler, Message, Request, Work
+from tidegate.server.requests.handler import Message, Request, Work
 
-__all__ = ["alter_user_scram_credentials_handler", "describe_user_scram_credentials_handler"]
-
-
-def describe_user_scram_credentials_handler(credentials: ScramCredentials) -> Handler:
-    """Return the handler that describes `credentials`."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
-            return (yield from _refuse(request, body))
-        names: list[str] = []
-        for users in batched(body["users"] or ()):
-            names += [user["name"] for user in users]
-            yield
-        found = yield from credentials.describe_in_slices(names)
-        results: list[Message] = []
-        for some in batched(found):
-            results += map(_described, some)
-            yield
-        message = {
-            "throttle_time_ms": 0,
-            "error_code": error_codes.NONE,
-            "error_message": "",
-            "results": results,
-        }
-        answer = yield from request.answer_in_slices(message)
-        yield from request.release_body(body)
-        yield from release(names, found)
-        yield from release_messages(results)
-        return answer
-
-    return handle
+__all__ = ["handle_alter_user_scram_credentials", "handle_describe_user_scram_credentials"]
 
 
-def alter_user_scram_credentials_handler(credentials: ScramCredentials) -> Handler:
-    """Return the handler that alters `credentials`."""
+def handle_describe_user_scram_credentials(credentials: ScramCredentials, request: Request) -> Work:
+    """Describe `credentials`."""
+    body = yield from request.body_in_slices()
+    if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
+        return (yield from _refuse(request, body))
+    names: list[str] = []
+    for users in batched(body["users"] or ()):
+        names += [user["name"] for user in users]
+        yield
+    found = yield from credentials.describe_in_slices(names)
+    results: list[Message] = []
+    for some in batched(found):
+        results += map(_described, some)
+        yield
+    message = {
+        "throttle_time_ms": 0,
+        "error_code": error_codes.NONE,
+        "error_message": "",
+        "results": results,
+    }
+    answer = yield from request.answer_in_slices(message)
+    yield from request.release_body(body)
+    yield from release(names, found)
+    yield from release_messages(results)
+    return answer
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        deletions: list[Deletion] = []
-        for some in batched(body["deletions"]):
-            deletions += [Deletion(each["name"], each["mechanism"]) for each in some]
-            yield
-        upsertions: list[Upsertion] = []
-        for some in batched(body["upsertions"]):
-            upsertions += map(_upsertion, some)
-            yield
-        with Audit(request.connection) as audit:
-            if request.authorized(codes.ALTER, codes.CLUSTER):
-                changed = yield from credentials.alter_in_slices(deletions, upsertions, audit)
-            else:
-                audit.refused("alter", "SCRAM credential")
-                changed = yield from _refused(request, deletions, upsertions)
-        results: list[Message] = []
-        for done in batched(changed):
-            results += map(_altered, done)
-            yield
-        message = {"throttle_time_ms": 0, "results": results}
-        answer = yield from request.answer_in_slices(message)
-        yield from request.release_body(body)
-        yield from release(deletions, upsertions, changed, results)
-        return answer
 
-    return handle
+def handle_alter_user_scram_credentials(credentials: ScramCredentials, request: Request) -> Work:
+    """Alter `credentials`."""
+    body = yield from request.body_in_slices()
+    deletions: list[Deletion] = []
+    for some in batched(body["deletions"]):
+        deletions += [Deletion(each["name"], each["mechanism"]) for each in some]
+        yield
+    upsertions: list[Upsertion] = []
+    for some in batched(body["upsertions"]):
+        upsertions += map(_upsertion, some)
+        yield
+    with Audit(request.connection) as audit:
+        if request.authorized(codes.ALTER, codes.CLUSTER):
+            changed = yield from credentials.alter_in_slices(deletions, upsertions, audit)
+        else:
+            audit.refused("alter", "SCRAM credential")
+            changed = yield from _refused(request, deletions, upsertions)
+    results: list[Message] = []
+    for done in batched(changed):
+        results += map(_altered, done)
+        yield
+    message = {"throttle_time_ms": 0, "results": results}
+    answer = yield from request.answer_in_slices(message)
+    yield from request.release_body(body)
+    yield from release(deletions, upsertions, changed, results)
+    return answer
 
 
 def _refuse(request: Request, body: Message) -> Work:
