@@ -9,12 +9,13 @@ Memory: at most 150 bytes for each byte of the request (an ACL of 12 bytes becom
 are those that are kept, and become parts of the answer one by one. An answer has at most `MAX_FOUND`.
 """
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 from tidegate import error_codes
 from tidegate.acl import Acl, AclFilter, Authorizer, codes, known_code
-from tidegate.in_slices import batched, release
+from tidegate.in_slices import batched, map_in_slices, release
 from tidegate.server.administration.acl_administration import AclAdministration, Problem
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Message, Request, Work
@@ -69,13 +70,8 @@ def handle_describe_acls(acls: AclAdministration | None, request: Request) -> Wo
 def handle_create_acls(acls: AclAdministration | None, request: Request) -> Work:
     """Create ACLs."""
     body = yield from request.body_in_slices()
-    wanted: list[Acl] = []
-    is_of_any = False
-    for some in batched(body["creations"]):
-        acls_wanted = [_acl(request, creation) for creation in some]
-        is_of_any = is_of_any or any(map(_is_of_any, acls_wanted))
-        wanted += acls_wanted
-        yield
+    wanted = yield from map_in_slices(partial(_acl, request), body["creations"])
+    is_of_any = any((yield from map_in_slices(_is_of_any, wanted)))
     yield from request.release_body(body)
     results: list[Problem | None]
     with Audit(request.connection) as audit:
@@ -95,10 +91,7 @@ def handle_create_acls(acls: AclAdministration | None, request: Request) -> Work
 def handle_delete_acls(acls: AclAdministration | None, request: Request) -> Work:
     """Delete ACLs."""
     body = yield from request.body_in_slices()
-    filters: list[AclFilter] = []
-    for some in batched(body["filters"]):
-        filters += [_filter(request, wanted) for wanted in some]
-        yield
+    filters = yield from map_in_slices(partial(_filter, request), body["filters"])
     yield from request.release_body(body)
     found: list[list[Acl] | Problem] = []
     failed: dict[Acl, Problem] = {}
@@ -172,10 +165,9 @@ def _filter_problem(wanted: AclFilter) -> Problem | None:
 
 def _filter(request: Request, part: Message) -> AclFilter:
     """Return the filter that a message has. Raises `ProtocolError` where one of its numbers is 0."""
-    resource_type, pattern_type = part["resource_type_filter"], part["pattern_type_filter"]
-    numbers = (resource_type, pattern_type, part["operation"], part["permission_type"])
-    _check(request, numbers)
-    resource_type, pattern_type, operation, permission = _known(numbers)
+    resource_type, pattern_type, operation, permission = _numbers(
+        request, part, "resource_type_filter", "pattern_type_filter"
+    )
     return AclFilter(
         resource_type,
         part["resource_name_filter"],
@@ -189,10 +181,9 @@ def _filter(request: Request, part: Message) -> AclFilter:
 
 def _acl(request: Request, part: Message) -> Acl:
     """Return the ACL that a message has. Raises `ProtocolError` where one of its numbers is 0."""
-    resource_type, pattern_type = part["resource_type"], part["resource_pattern_type"]
-    numbers = (resource_type, pattern_type, part["operation"], part["permission_type"])
-    _check(request, numbers)
-    resource_type, pattern_type, operation, permission = _known(numbers)
+    resource_type, pattern_type, operation, permission = _numbers(
+        request, part, "resource_type", "resource_pattern_type"
+    )
     return Acl(
         resource_type,
         part["resource_name"],
@@ -204,16 +195,15 @@ def _acl(request: Request, part: Message) -> Acl:
     )
 
 
-def _check(request: Request, numbers: Collection[int]) -> None:
+def _numbers(request: Request, part: Message, *types: str) -> Iterator[int]:
+    """Return resource type, pattern type, operation and permission; numbers that Kafka has no name for as unknown."""
+    numbers = [part[name] for name in (*types, "operation", "permission_type")]
     if codes.UNKNOWN in numbers:
         api = request.header.api_key
         raise ProtocolError(
             f"request with api key {api} has an ACL field that is 0, expected resource type, pattern type,"
             " operation and permission above 0"
         )
-
-
-def _known(numbers: tuple[int, int, int, int]) -> Iterator[int]:
     names = (codes.RESOURCE_TYPES, codes.PATTERN_TYPES, codes.OPERATIONS, codes.PERMISSIONS)
     return map(known_code, numbers, names)
 

@@ -8,12 +8,13 @@ in a request and 200,000 definitions to describe, which become parts of the answ
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.config.values import entity_text
-from tidegate.in_slices import batched, release
+from tidegate.in_slices import map_in_slices, release
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions, QuotaRecord
 from tidegate.quota.admin.keys import ENTITY_TYPES
 from tidegate.server.administration.low_quotas import low_quota_warning
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _TAKEN_AT_A_TIME = 100  # results, each made when it is taken where storing failed
+_PART = itemgetter("entity_type", "entity_name")
 _Entity = Iterable[tuple[str, str | None]]
 
 
@@ -100,18 +102,16 @@ def _alterations(
     alterations: list[Alteration] = []
     lists: list[list[Any]] = []
     for entry in entries:
-        entity: list[tuple[str, str | None]] = []
-        for parts in batched(entry["entity"]):
-            entity += [(part["entity_type"], part["entity_name"]) for part in parts]
-            yield
-        ops: list[tuple[str, float | None]] = []
-        for some in batched(entry["ops"]):
-            ops += [(op["key"], None if op["remove"] else op["value"]) for op in some]
-            yield
+        entity: list[tuple[str, str | None]] = yield from map_in_slices(_PART, entry["entity"])
+        ops = yield from map_in_slices(_operation, entry["ops"])
         alterations.append(Alteration(entity=entity, ops=ops))
         lists += [entity, ops]
         yield
     return alterations, lists
+
+
+def _operation(part: Message) -> tuple[str, float | None]:
+    return part["key"], None if part["remove"] else part["value"]
 
 
 def _audit(audit: Audit, config: ServerConfig, record: QuotaRecord, old: float | None) -> None:

@@ -5,10 +5,11 @@ which holds every other rule. Salted passwords come in and never go out.
 """
 
 from collections.abc import Generator, Sequence
+from operator import itemgetter
 
 from tidegate import error_codes
 from tidegate.acl import codes
-from tidegate.in_slices import batched, release, release_messages
+from tidegate.in_slices import batched, map_in_slices, release, release_messages
 from tidegate.server.audit import Audit
 from tidegate.server.authentication.scram_credentials import (
     MAX_SECRET_BYTES,
@@ -28,15 +29,9 @@ def handle_describe_user_scram_credentials(credentials: ScramCredentials, reques
     body = yield from request.body_in_slices()
     if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
         return (yield from _refuse(request, body))
-    names: list[str] = []
-    for users in batched(body["users"] or ()):
-        names += [user["name"] for user in users]
-        yield
+    names: list[str] = yield from map_in_slices(itemgetter("name"), body["users"] or ())
     found = yield from credentials.describe_in_slices(names)
-    results: list[Message] = []
-    for some in batched(found):
-        results += map(_described, some)
-        yield
+    results = yield from map_in_slices(_described, found)
     message = {
         "throttle_time_ms": 0,
         "error_code": error_codes.NONE,
@@ -53,24 +48,15 @@ def handle_describe_user_scram_credentials(credentials: ScramCredentials, reques
 def handle_alter_user_scram_credentials(credentials: ScramCredentials, request: Request) -> Work:
     """Alter `credentials`."""
     body = yield from request.body_in_slices()
-    deletions: list[Deletion] = []
-    for some in batched(body["deletions"]):
-        deletions += [Deletion(each["name"], each["mechanism"]) for each in some]
-        yield
-    upsertions: list[Upsertion] = []
-    for some in batched(body["upsertions"]):
-        upsertions += map(_upsertion, some)
-        yield
+    deletions = yield from map_in_slices(_deletion, body["deletions"])
+    upsertions = yield from map_in_slices(_upsertion, body["upsertions"])
     with Audit(request.connection) as audit:
         if request.authorized(codes.ALTER, codes.CLUSTER):
             changed = yield from credentials.alter_in_slices(deletions, upsertions, audit)
         else:
             audit.refused("alter", "SCRAM credential")
             changed = yield from _refused(request, deletions, upsertions)
-    results: list[Message] = []
-    for done in batched(changed):
-        results += map(_altered, done)
-        yield
+    results = yield from map_in_slices(_altered, changed)
     message = {"throttle_time_ms": 0, "results": results}
     answer = yield from request.answer_in_slices(message)
     yield from request.release_body(body)
@@ -83,10 +69,7 @@ def _refuse(request: Request, body: Message) -> Work:
 
     Follows: Kafka `DescribeUserScramCredentialsRequest.getErrorResponse`.
     """
-    results: list[Message] = []
-    for some in batched(body["users"] or ()):
-        results += [_nobody() for _ in some]
-        yield
+    results = yield from map_in_slices(_nobody, body["users"] or ())
     message = {
         "throttle_time_ms": 0,
         "error_code": error_codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -99,7 +82,7 @@ def _refuse(request: Request, body: Message) -> Work:
     return answer
 
 
-def _nobody() -> Message:
+def _nobody(_: Message) -> Message:
     code = error_codes.CLUSTER_AUTHORIZATION_FAILED
     return {"user": "", "error_code": code, "error_message": None, "credential_infos": []}
 
@@ -115,12 +98,15 @@ def _refused(
             users |= dict.fromkeys(each.user for each in some)
             yield
     text = request.refusal(codes.ALTER)
-    results: list[UserResult] = []
-    for names in batched(list(users)):
-        results += [UserResult(user, error_codes.CLUSTER_AUTHORIZATION_FAILED, text) for user in names]
-        yield
+    results = yield from map_in_slices(
+        lambda user: UserResult(user, error_codes.CLUSTER_AUTHORIZATION_FAILED, text), list(users)
+    )
     yield from release(users)
     return results
+
+
+def _deletion(part: Message) -> Deletion:
+    return Deletion(part["name"], part["mechanism"])
 
 
 def _upsertion(part: Message) -> Upsertion:
