@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 __all__ = [
     "batched",
     "counts_in_slices",
+    "lots",
     "map_in_slices",
     "release",
     "release_messages",
@@ -22,6 +23,26 @@ _RELEASED_AT_ONCE = 500  # elements, each a few objects
 def batched(items: Sequence[T], size: int = _BATCH) -> Iterator[Sequence[T]]:
     """Return `items` so many at a time."""
     return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def lots(
+    items: Iterable[T], size_of: Callable[[T], int], *, most: int | None = None, most_size: int
+) -> Iterator[list[T]]:
+    """Return `items` in lists that end with the item that reaches `most` items or `most_size` in all.
+
+    >>> list(lots("aabbbc", ord, most=3, most_size=300))
+    [['a', 'a', 'b'], ['b', 'b', 'c']]
+    """
+    lot: list[T] = []
+    size = 0
+    for item in items:
+        lot.append(item)
+        size += size_of(item)
+        if len(lot) == most or size >= most_size:
+            yield lot
+            lot, size = [], 0
+    if lot:
+        yield lot
 
 
 def map_in_slices(make: Callable[[T], Made], items: Sequence[T]) -> Generator[None, None, list[Made]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,16 @@ def make_private_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.is_dir()]
     for path in reversed(missing):
         path.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=path.is_dir())
+
+
+@contextlib.contextmanager
+def opened_file(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file for a moment; a file that is made is private. Raises `OSError`."""
+    fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def make_private_file(path: Path) -> None:

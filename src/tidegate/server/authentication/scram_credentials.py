@@ -7,15 +7,14 @@ Follows: Kafka `ScramControlManager`, `ScramImage` (KIP-554).
 """
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from tidegate import error_codes
 from tidegate.config.values import cut
 from tidegate.errors import TidegateError
-from tidegate.in_slices import batched, release
+from tidegate.in_slices import batched, counts_in_slices, lots, release
 from tidegate.scram import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -144,11 +143,7 @@ class ScramCredentials:
                 found += [_described(user, credentials) for user, credentials in there if credentials]
                 yield
             return found
-        seen: dict[str, int] = {}
-        for some in batched(names):
-            for name in some:
-                seen[name] = seen.get(name, 0) + 1
-            yield
+        seen = yield from counts_in_slices(names)
         for some in batched(list(seen), _DESCRIBED_AT_A_TIME):
             for name in some:
                 if seen[name] > 1:
@@ -232,7 +227,9 @@ class ScramCredentials:
                 else:
                     good.append(each)
             yield
-        for changes in _lots(map(_change, good)):
+        for changes in lots(
+            map(_change, good), _letters, most=_STORED_AT_A_TIME, most_size=_STORED_AT_A_TIME_BYTES
+        ):
             if self._bytes + sum(map(_cost, changes)) > MAX_BYTES:
                 text = f"At most {MAX_BYTES >> 20} MB of SCRAM credentials can be kept."
                 results += [UserResult(each.user, error_codes.POLICY_VIOLATION, text) for each in changes]
@@ -308,13 +305,5 @@ def _cost(change: CredentialChange) -> int:
     return _CREDENTIAL_BYTES + 4 * len(change.user) + len(change.credential.salt)
 
 
-def _lots(changes: Iterator[CredentialChange]) -> Iterator[list[CredentialChange]]:
-    """Cut changes into lots that are stored at once."""
-    while lot := list(islice(changes, 1)):
-        size = len(lot[0].user)
-        while (
-            len(lot) < _STORED_AT_A_TIME and size < _STORED_AT_A_TIME_BYTES and (more := next(changes, None))
-        ):
-            lot.append(more)
-            size += len(more.user)
-        yield lot
+def _letters(change: CredentialChange) -> int:
+    return len(change.user)

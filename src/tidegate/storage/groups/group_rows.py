@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup
+from tidegate.in_slices import lots
 from tidegate.storage.errors import StorageError
 from tidegate.storage.groups.committed_offsets import (
     OFFSETS_AT_ONCE,
@@ -326,33 +327,18 @@ def _change(decoded: JournaledPositions | StoredGroup, names: Mapping[str, str])
 
 def batched_positions(positions: Iterable[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
     """Yield positions as many at a time as one transaction should have: `OFFSETS_AT_ONCE` with short metadata."""
-    some: list[CommittedOffset] = []
-    rows = 0
-    for position in positions:
-        some.append(position)
-        rows += 1 + len(position.metadata) // ROW_BYTES
-        if rows >= OFFSETS_AT_ONCE:
-            yield some
-            some, rows = [], 0
-    if some:
-        yield some
+    return lots(positions, lambda at: 1 + len(at.metadata) // ROW_BYTES, most_size=OFFSETS_AT_ONCE)
 
 
 def batched_partitions(positions: Partitions) -> Iterator[Partitions]:
     """Yield packed positions in parts, as `batched_positions` does."""
     if len(positions) + _metadata_rows(positions) <= OFFSETS_AT_ONCE:
-        yield positions
-        return
-    some: Partitions = {}
-    rows = 0
-    for partition, packed in positions.items():
-        some[partition] = packed
-        rows += 1 + (len(packed) - VALUE_BYTES) // ROW_BYTES
-        if rows >= OFFSETS_AT_ONCE:
-            yield some
-            some, rows = {}, 0
-    if some:
-        yield some
+        return iter((positions,))
+    return map(dict, lots(positions.items(), _rows_of, most_size=OFFSETS_AT_ONCE))
+
+
+def _rows_of(position: tuple[int, bytes]) -> int:
+    return 1 + (len(position[1]) - VALUE_BYTES) // ROW_BYTES
 
 
 def _metadata_rows(positions: Partitions) -> int:

@@ -8,6 +8,7 @@ would succeed all the same.
 Follows: Kafka `UnifiedLog.append` and `flush`, `LogManager.flushDirtyLogs`; there every append syncs for itself.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tidegate.scheduling import Scheduler, Timer
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.segment import Segment
+from tidegate.storage.private_files import opened_file
 from tidegate.storage.topics.topic_settings import NEVER
 
 __all__ = ["GroupCommit", "SyncFile", "sync_path"]
@@ -214,11 +216,5 @@ def _job(log: PartitionLog) -> _Job | None:
 
 def sync_path(path: Path) -> None:
     """Sync a file or directory by name; one that is deleted by now needs no sync."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
+    with contextlib.suppress(FileNotFoundError), opened_file(path) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -6,6 +6,7 @@ walking the log. Those of older segments stay on disk and are searched there.
 Follows: Kafka `OffsetIndex` (int32 relative offset, int32 position), `TimeIndex` (int64 time, int32 relative offset).
 """
 
+import contextlib
 import errno
 import os
 import struct
@@ -13,7 +14,7 @@ from array import array
 from bisect import bisect_right
 from pathlib import Path
 
-from tidegate.storage.private_files import PRIVATE_FILE
+from tidegate.storage.private_files import opened_file
 
 __all__ = ["OFFSET_ENTRY", "TIME_ENTRY", "SparseIndex"]
 
@@ -53,41 +54,28 @@ class SparseIndex:
 
     def floor_on_disk(self, key: int) -> tuple[int, int] | None:
         """Return the last entry of the file whose key is not above `key`; None also when there is no file."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
+        with contextlib.suppress(FileNotFoundError), opened_file(self.path) as fd:
             return self._search(fd, key)
-        finally:
-            os.close(fd)
+        return None
 
     def last_on_disk(self) -> tuple[int, int] | None:
         """Return the last whole entry of the file; None also when there is no file."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            count = os.fstat(fd).st_size // self._entry.size
-            if not count:
-                return None
-            key, value = self._entry.unpack(os.pread(fd, self._entry.size, (count - 1) * self._entry.size))
-            return key, value
-        finally:
-            os.close(fd)
+        size = self._entry.size
+        with contextlib.suppress(FileNotFoundError), opened_file(self.path) as fd:
+            count = os.fstat(fd).st_size // size
+            if count:
+                key, value = self._entry.unpack(os.pread(fd, size, (count - 1) * size))
+                return key, value
+        return None
 
     def set_last_on_disk(self, key: int, value: int) -> None:
         """Add an entry to the file alone, where `key` is above that of its last. Raises `OSError`."""
         last = self.last_on_disk()
         if last is not None and last[0] >= key:
             return
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
+        with opened_file(self.path, os.O_RDWR | os.O_CREAT) as fd:
             whole = os.fstat(fd).st_size // self._entry.size
             os.pwrite(fd, self._entry.pack(key, value), whole * self._entry.size)
-        finally:
-            os.close(fd)
 
     def _search(self, fd: int, key: int) -> tuple[int, int] | None:
         entry, found = self._entry, None
@@ -108,14 +96,11 @@ class SparseIndex:
         new = b"".join(map(self._entry.pack, self._keys[self._on_disk :], self._values[self._on_disk :]))
         start = self._on_disk * self._entry.size
         shorter, self._shorter = self._shorter, True  # should this fail half-way
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
+        with opened_file(self.path, os.O_RDWR | os.O_CREAT) as fd:
             if os.pwrite(fd, new, start) != len(new):
                 raise OSError(errno.ENOSPC, f"no disk space for {len(new)} bytes of {self.path.name}")
             if shorter:
                 os.ftruncate(fd, start + len(new))
-        finally:
-            os.close(fd)
         self._on_disk = len(self._keys)
         self._shorter = False
 

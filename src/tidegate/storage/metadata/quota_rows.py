@@ -9,11 +9,11 @@ dropped.
 
 import json
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
-from itertools import islice
 from sqlite3 import Cursor
 
+from tidegate.in_slices import lots
 from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
 
@@ -70,7 +70,7 @@ class QuotaRows:
         One at a time: the next may only begin when this one has ended.
         """
         yield from self._complete()
-        pieces = _pieces(map(_row, records))
+        pieces = lots(map(_row, records), _letters, most=AT_ONCE, most_size=AT_ONCE_BYTES)
         first = next(pieces, [])
         second = next(pieces, None)
         if second is None:
@@ -130,11 +130,5 @@ def _row(record: QuotaRecord) -> _Row:
     return json.dumps(record.entity), record.key, value
 
 
-def _pieces(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
-    """Cut rows into pieces of at most `AT_ONCE`, and not much more than `AT_ONCE_BYTES`."""
-    while piece := list(islice(rows, 1)):
-        size = len(piece[0][0])
-        while len(piece) < AT_ONCE and size < AT_ONCE_BYTES and (following := next(rows, None)):
-            piece.append(following)
-            size += len(following[0])
-        yield piece
+def _letters(row: _Row) -> int:
+    return len(row[0])

@@ -10,14 +10,12 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 
 from tidegate.acl import Acl
-from tidegate.quota.admin.alterations import QuotaRecord
-from tidegate.scram import CredentialChange
 from tidegate.storage.errors import StorageError
 from tidegate.storage.groups.group_rows import GroupRows
 from tidegate.storage.metadata.credential_rows import CREDENTIALS_TABLE, CredentialRows
@@ -40,31 +38,24 @@ _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
 _DECOY_KEY = "scram_decoy_key"
 _DECOY_KEY_BYTES = 32
-_GROWING = """
-CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
-"""
-_TOPIC_OWNERS = """
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topic_owners (
     topic_id TEXT NOT NULL, owner TEXT NOT NULL, partitions INTEGER NOT NULL, PRIMARY KEY (topic_id, owner)
-) WITHOUT ROWID
-"""
-_DYNAMIC_SETTINGS = """
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dynamic_settings (
     node TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (node, name)
-) WITHOUT ROWID
-"""
-_ACLS = """
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS acls (
     resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL,
     principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
     PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission)
-) WITHOUT ROWID
-"""
-_START_OFFSETS = """
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS start_offsets (
     topic_id TEXT NOT NULL, partition INTEGER NOT NULL, start_offset INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
 ) WITHOUT ROWID
 """
+"""Those of files that an older version made."""
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE topics (
@@ -132,10 +123,12 @@ class MetadataStore:
         self._db = self._connection.db
         self._run, self._run_many = self._connection.run, self._connection.run_many
         self._change, self._transaction = self._connection.change, self._connection.transaction
-        self._quotas = QuotaRows(self._run, self._transaction)
+        quotas = QuotaRows(self._run, self._transaction)
+        self.load_quotas, self.apply_quota_records_in_slices = quotas.load, quotas.apply
         self.groups = GroupRows(self._run, self._transaction)
         self.written_groups = GroupRows(self._writer.run, self._writer.transaction)
-        self._credentials = CredentialRows(self._run, self._transaction)
+        credentials = CredentialRows(self._run, self._transaction)
+        self.load_credentials, self.change_credentials = credentials.load, credentials.change
         try:
             self._prepare()
             self._writer.prepare()
@@ -240,14 +233,9 @@ class MetadataStore:
         elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise self._unusable(damage)
         # These tables came after the schema version: a file of an earlier version gets them here.
-        db.execute(_GROWING)
-        db.execute(_TOPIC_OWNERS)
-        db.execute(PENDING_TABLE)
-        db.execute(_DYNAMIC_SETTINGS)
-        db.execute(_ACLS)
-        db.execute(CREDENTIALS_TABLE)
+        for statement in (*_LATER_TABLES.split(";"), PENDING_TABLE, CREDENTIALS_TABLE):
+            db.execute(statement)
         self.groups.prepare()
-        db.execute(_START_OFFSETS)
 
     def _report_damage(self) -> None:
         """Log damage of the write-ahead log, which SQLite passes over, and keep a copy before it is written over."""
@@ -367,10 +355,8 @@ class MetadataStore:
     def delete_topic(self, topic: StoredTopic) -> None:
         """Forget a topic; remember that its files, and the offsets committed in it, have to go."""
         with self._transaction():
-            self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
-            self._run("DELETE FROM growing_topics WHERE topic_id=?", (topic.topic_id,))
-            self._run("DELETE FROM start_offsets WHERE topic_id=?", (topic.topic_id,))
-            self._run("DELETE FROM topic_owners WHERE topic_id=?", (topic.topic_id,))
+            for table in ("topics", "growing_topics", "start_offsets", "topic_owners"):
+                self._run(f"DELETE FROM {table} WHERE topic_id=?", (topic.topic_id,))
             self._run(
                 "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
                 (topic.topic_id, topic.name, topic.partitions),
@@ -396,19 +382,6 @@ class MetadataStore:
             rows = [(*partition, offset) for partition, offset in offsets.items()]
             self._run_many("INSERT OR REPLACE INTO start_offsets VALUES (?, ?, ?)", rows)
 
-    # --- quotas
-
-    def load_quotas(self) -> Iterable[QuotaRecord]:
-        """Return a record per stored definition."""
-        return self._quotas.load()
-
-    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
-        """Store all of `records`, or none, at most a hundred rows between two yields.
-
-        A record without a value removes its definition.
-        """
-        return self._quotas.apply(records)
-
     # --- ACLs
 
     def load_acls(self) -> list[Acl]:
@@ -429,15 +402,6 @@ class MetadataStore:
                 acls,
             )
 
-    # --- credentials
-
-    def load_credentials(self) -> Iterable[CredentialChange]:
-        """Return every SCRAM credential."""
-        return self._credentials.load()
-
-    def change_credentials(self, changes: Sequence[CredentialChange]) -> None:
-        """Keep all of `changes`, or none."""
-        self._credentials.change(changes)
 
     def decoy_key(self) -> bytes:
         """Return a secret of this cluster, made at the first call: unknown users are asked with salts made of it."""
