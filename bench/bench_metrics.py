@@ -104,7 +104,7 @@ async def main() -> None:
             node, admin = running.node, await running.connect("admin")
             for key in ("producer_byte_rate", "request_percentage"):
                 await admin.alter(EVERYBODY, key, 1e9)
-            now_ms = node._clock.now_ms()
+            now_ms = node.clock.now_ms()
             for number in range(CLIENTS):
                 for manager in (node.managers.produce, node.managers.request):
                     manager.record("ANONYMOUS", f"client-{number}", 1.0, now_ms)

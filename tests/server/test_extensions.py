@@ -103,7 +103,7 @@ def test_an_observed_client_is_answered_as_without_quotas(tmp_path, caplog):
         fetched = [answer["responses"][0]["partitions"][0]["records"] for answer in answers[1:4:2]]
         assert [len(records) for records in fetched] == [7000, 7000]
         assert {topic["error_code"] for topic in answers[4]["topics"]} == {0}
-        for metric in node.node.metrics(node.node._clock.now_ms()):
+        for metric in node.node.metrics(node.node.clock.now_ms()):
             metrics[metric.group, metric.name] = metric.value
 
     with caplog.at_level(logging.WARNING):

@@ -22,7 +22,7 @@ KEYS = {"Produce": "producer_byte_rate", "Fetch": "consumer_byte_rate"}
 
 def bounds(node: RunningNode, group: str) -> dict[tuple[str, str], float | None]:
     """Return the quota by which each client is measured, by user and client id."""
-    metrics = node.node.metrics(node.node._clock.now_ms())
+    metrics = node.node.metrics(node.node.clock.now_ms())
     return {
         (metric.tags["user"], metric.tags["client-id"]): metric.bound
         for metric in metrics

@@ -133,7 +133,7 @@ def test_a_throttled_fetch_is_empty_and_its_bytes_are_taken_back(with_node) -> N
         attempted = 1_000_000 + 62  # the cap, and what stands around the records in the body, + 4
         assert body["responses"] == []
         assert body["throttle_time_ms"] == throttle_ms(value=attempted, bound=100_000.0)
-        assert node.node.managers.fetch.peek("ANONYMOUS", "c1", node.node._clock.now_ms()) == 0.0
+        assert node.node.managers.fetch.peek("ANONYMOUS", "c1", node.node.clock.now_ms()) == 0.0
 
     with_node(scenario)
 
@@ -220,7 +220,7 @@ def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
                 CREATE_TOPICS_VERSION,
                 {"topics": topics, "timeout_ms": 1, "validate_only": False},
             )
-        now_ms = node.node._clock.now_ms()
+        now_ms = node.node.clock.now_ms()
         percent = node.node.managers.request.peek("ANONYMOUS", "c1", now_ms)
         rows = [event for event in spool_events(node) if event["kind"] == "request"]
         charged_ns = sum(row["handler_ns"] + row["network_ns"] for row in rows)
@@ -262,7 +262,7 @@ def test_acks_0_is_muted_without_an_answer(with_node) -> None:
         await client.alter(CLIENT, "request_percentage", 1e6)
         client.send_produce(padding=1, acks=0, timeout_ms=13)
         assert await client.closed()
-        exempt = node.node.managers.request.exempt.peek(node.node._clock.now_ms())
+        exempt = node.node.managers.request.exempt.peek(node.node.clock.now_ms())
         rows = [event for event in spool_events(node) if event["kind"] == "request" and event["api_key"] == 0]
         assert [(row["exempt"], row["network_ns"] > 0) for row in rows] == [(True, True), (True, False)]
         assert exempt == 0.0, "a failed request without an answer is charged to nobody"

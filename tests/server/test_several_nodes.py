@@ -167,7 +167,7 @@ def test_three_nodes_admit_three_times_the_bytes(tmp_path: Path) -> None:
         for node in nodes.nodes:
             rates = [
                 metric.value
-                for metric in node.metrics(node._clock.now_ms())
+                for metric in node.metrics(node.clock.now_ms())
                 if (metric.group, metric.name) == ("Produce", "byte-rate")
             ]
             assert len(rates) == 1
@@ -222,7 +222,7 @@ def test_mutations_are_counted_by_the_controller_for_all(tmp_path: Path) -> None
         assert found["error_code"] == THROTTLING_QUOTA_EXCEEDED
         tokens = {
             node.config["node.id"]: [
-                metric.value for metric in node.metrics(node._clock.now_ms()) if metric.name == "tokens"
+                metric.value for metric in node.metrics(node.clock.now_ms()) if metric.name == "tokens"
             ]
             for node in nodes.nodes
         }
@@ -231,7 +231,7 @@ def test_mutations_are_counted_by_the_controller_for_all(tmp_path: Path) -> None
         assert tokens[2] == tokens[3] == []
         muted = [
             (metric.group, metric.value)
-            for metric in nodes.nodes[2].metrics(nodes.nodes[2]._clock.now_ms())
+            for metric in nodes.nodes[2].metrics(nodes.nodes[2].clock.now_ms())
             if metric.name == "throttle-time" and metric.value > 0
         ]
         assert [group for group, _ in muted] == ["Request"]

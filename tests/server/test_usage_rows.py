@@ -101,7 +101,7 @@ def test_names_kept_for_a_connection_take_little(tmp_path: Path) -> None:
             await client.metadata()
             for client.client_id in ids:
                 await client.metadata()
-            node.recorder.maybe_roll(node.node._clock.now_ms() + 10**6)
+            node.recorder.maybe_roll(node.node.clock.now_ms() + 10**6)
             (channel,) = node.node._front.channels
             assert sum(map(sys.getsizeof, channel.connection.recorded.names)) <= 2 << 10
             assert channel.answered is None, "the last header has a long client id"

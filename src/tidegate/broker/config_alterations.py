@@ -45,7 +45,6 @@ from tidegate.server.settings.dynamic_settings import (
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, ConfigType, default_value
-from tidegate.storage.topics.topics import Topic
 
 __all__ = [
     "MAX_VALUE_BYTES",
@@ -197,7 +196,7 @@ def alter_topic_in_slices(
     Raises `RefusedError`, changing nothing.
     """
     while True:
-        topic = yield from _settled(storage, name)
+        topic = yield from storage.topics.settled_in_slices(name)
         before: _Configs = {} if topic is None else topic.configs
         configs = change(before)
         _check_name(name)
@@ -208,7 +207,7 @@ def alter_topic_in_slices(
         if topic is None:
             text = f"The topic '{name}' does not exist."
             raise RefusedError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, text)
-        if topic is (yield from _settled(storage, name)) and topic.configs is before:
+        if topic is (yield from storage.topics.settled_in_slices(name)) and topic.configs is before:
             break
     if validate_only:
         return
@@ -227,15 +226,6 @@ def _check_name(name: str) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
-
-
-def _settled(storage: Storage, name: str) -> Generator[None, None, Topic | None]:
-    """Return a topic after what else is under way with it, None where there is none."""
-    topic = storage.topics.by_name.get(name)
-    while topic is not None and storage.topics.is_changing(topic):
-        yield
-        topic = storage.topics.by_name.get(name)
-    return topic
 
 
 def changed_configs(storage: Storage, before: _Configs, changes: Sequence[SettingChange]) -> _Configs:

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Answer, Deferred, Work
@@ -70,10 +69,6 @@ class LateAnswers:
             deferred.complete(stop.value)
             return True
         except Exception as error:
-            deferred.complete_by(partial(_raise, error))
+            deferred.complete(Answer(None, close=True, error=error))
             return True
         return False
-
-
-def _raise(error: Exception) -> Answer:
-    raise error

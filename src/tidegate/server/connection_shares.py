@@ -8,6 +8,7 @@ Kafka lets new clients wait for a slot, whatever principal has them all. `tidega
 """
 
 from itertools import islice
+from operator import attrgetter
 
 from tidegate.fair_share import ANONYMOUS, ReclaimableBound, owner_of
 from tidegate.quota import ConnectionQuotas
@@ -59,8 +60,4 @@ class ConnectionShares:
         owner, largest = owner_of(ANONYMOUS, host), counted.largest()
         if largest is None or counted.used_by(largest) <= counted.used_by(owner) + 1:
             return None
-        return min(islice(counted.entries_of(largest), _LOOKED_AT), key=_last_active_ns)
-
-
-def _last_active_ns(channel: Channel) -> int:
-    return channel.last_active_ns
+        return min(islice(counted.entries_of(largest), _LOOKED_AT), key=attrgetter("last_active_ns"))

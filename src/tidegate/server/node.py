@@ -13,18 +13,6 @@ from itertools import chain, count
 from typing import Any
 
 from tidegate.acl import Authorizer
-from tidegate.api_keys import (
-    ALTER_CLIENT_QUOTAS,
-    ALTER_USER_SCRAM_CREDENTIALS,
-    API_VERSIONS,
-    CREATE_ACLS,
-    DELETE_ACLS,
-    DESCRIBE_ACLS,
-    DESCRIBE_CLIENT_QUOTAS,
-    DESCRIBE_USER_SCRAM_CREDENTIALS,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-)
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
 from tidegate.in_slices import run_at_once
@@ -57,14 +45,7 @@ from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import Transport
 from tidegate.server.connection_shares import ConnectionShares
-from tidegate.server.handlers.acls import handle_create_acls, handle_delete_acls, handle_describe_acls
-from tidegate.server.handlers.api_versions import api_versions_handler
-from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
-from tidegate.server.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
-from tidegate.server.handlers.scram_credentials import (
-    handle_alter_user_scram_credentials,
-    handle_describe_user_scram_credentials,
-)
+from tidegate.server.handlers import own_handlers
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
 from tidegate.server.listening.tls_listeners import TlsListeners
@@ -73,7 +54,7 @@ from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Throttle
 from tidegate.server.requests.front import Front
-from tidegate.server.requests.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
+from tidegate.server.requests.handler import Connection, HandlerTable, NothingToDo, Turn, Wait
 from tidegate.server.requests.recorder import ControllerRecord, Recorder
 from tidegate.server.requests.slices import SLICE_NS, Slices
 from tidegate.server.settings.config import (
@@ -83,7 +64,7 @@ from tidegate.server.settings.config import (
     request_memory_bytes,
 )
 from tidegate.server.settings.dynamic_settings import DynamicSettings
-from tidegate.wire import API_BY_KEY, Api, compile_ahead
+from tidegate.wire import API_BY_KEY, compile_ahead
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node"]
 
@@ -137,7 +118,7 @@ class Node:
         for notice in self._tls.notices():
             _log.warning("%s", notice)
         self._tls_buffers = TlsBuffers()
-        self._clock = clock
+        self.clock = clock
         self._loop = loop
         self._recorder = recorder
         self._next_connection_id = count(1).__next__ if recorder is None else recorder.next_connection_id
@@ -153,14 +134,15 @@ class Node:
         self._poller = network.poller
         self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
-        self._front: Front | None = None
-        self._logins: Logins | None = None
-        self.closing: Closing | None = None
-        self._answers: AnswerMemory | None = None
+        self._is_serving = False  # from then on there is what `serve` makes:
+        self._front: Front
+        self._logins: Logins
+        self.closing: Closing
+        self._answers: AnswerMemory
+        self._network_metrics: NetworkMetrics
         self._sasl = {listener.name: listener.sasl for listener in config.listeners}
         self.handlers: HandlerTable = {}
         self._authorizer: Authorizer | None = None
-        self._network_metrics: NetworkMetrics | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, Timer] = {}
 
@@ -173,7 +155,7 @@ class Node:
                     self.config,
                     network=network,
                     quotas=self.connections,
-                    clock=self._clock,
+                    clock=self.clock,
                     loop=self._loop,
                     on_admitted=self._on_admitted,
                     make_room=self._make_room,
@@ -182,11 +164,6 @@ class Node:
             for acceptor in self._acceptors.values():
                 acceptor.close()
             raise
-
-    @property
-    def clock(self) -> Clock:
-        """The clock that the node measures by."""
-        return self._clock
 
     @property
     def listeners(self) -> dict[str, Listener]:
@@ -230,7 +207,7 @@ class Node:
         """
         self._load_settings(settings)
         if self._recorder is not None:
-            self._recorder.start(self._clock.now_ms(), self.config.window_records())
+            self._recorder.start(self.clock.now_ms(), self.config.window_records())
         self.callback.note_start()
         self._quotas = quotas
         for record in chain(self.config.extension_records(), self._static_quotas.values()):
@@ -243,7 +220,7 @@ class Node:
         with_sasl = frozenset(name for name, sasl in self._sasl.items() if sasl is not None)
         self.handlers = {
             **handlers,
-            **_own_handlers(handlers, quotas, acls, credentials, with_sasl, lambda: self.config),
+            **own_handlers(handlers, quotas, acls, credentials, with_sasl, lambda: self.config),
         }
         self._codecs = iter(_newest_first(self.handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
@@ -252,8 +229,8 @@ class Node:
             mutations=self._controller.managers.controller_mutation,
             recorder=self._recorder,
             at_controller=self._at_controller,
-            requests=RequestMetrics(self.handlers, self.listeners, self._clock.monotonic_ns),
-            clock=self._clock,
+            requests=RequestMetrics(self.handlers, self.listeners, self.clock.monotonic_ns),
+            clock=self.clock,
             loop=self._loop,
             slices=self._slices,
             poller=self._poller,
@@ -265,7 +242,7 @@ class Node:
             self._front,
             self.config,
             credentials,
-            clock=self._clock,
+            clock=self.clock,
             loop=self._loop,
             poller=self._poller,
             on_user=self._shares.log_in,
@@ -277,19 +254,20 @@ class Node:
             quotas=self.connections,
             settings=lambda: self.config,
             slices=self._slices,
-            monotonic_ns=self._clock.monotonic_ns,
+            monotonic_ns=self.clock.monotonic_ns,
         )
         self._answers = AnswerMemory(
             request_memory_bytes(self.config), later=self._slices.schedule, on_excess=self.closing.unread
         )
-        self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
+        self._is_serving = True
+        self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self.clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         on_step = None
         if self._recorder is not None:
             self._every("roll", _ROLL_USAGE_EVERY_S, partial(self._roll_usage, self._recorder))
             on_step = self._recorder.clock
-        self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, on_step).look)
+        self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self.clock, on_step).look)
         self._every("stalled", _STALL_CHECK_S, self.closing.stalled)
         self._every("memory", _MEMORY_CHECK_S, self.closing.slow)
         self._memory.on_revoke = self.closing.revoke
@@ -311,12 +289,11 @@ class Node:
             self._quotas = None
         for acceptor in self._acceptors.values():
             acceptor.close()
-        if self._front is not None:
+        if self._is_serving:
             for channel in list(self._front.channels):
                 channel.close()
             self._front.muting.close()
             self._front.close()
-        if self._logins is not None:
             self._logins.close()
         self._poller.close()
         self.callback.close()
@@ -331,7 +308,7 @@ class Node:
             record = self._static_quotas.get((record.entity, record.key), record)
         self.managers.apply(record)
         if self._recorder is not None:
-            self._recorder.quota(record, self._clock.now_ms())
+            self._recorder.quota(record, self.clock.now_ms())
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Limit the rate of new connections."""
@@ -382,7 +359,6 @@ class Node:
     ) -> Generator[Wait | None, None, None]:
         """Follow other settings."""
         assert self._quotas is not None
-        assert self.closing is not None
         callback, tls = prepared
         self._tls.put_in_force(tls)
         before, self.config = self.config, config
@@ -416,8 +392,6 @@ class Node:
         Requests may be served, and clients come and go, between two of them. With 50,000 clients all of them take a
         second or so: `metrics_in_slices` leaves the loop to others meanwhile. with_clients: also those of clients.
         """
-        assert self._front is not None
-        assert self._network_metrics is not None
         return chain(
             self.managers.metrics(now_ms) if with_clients else self.managers.shared_metrics(now_ms),
             self._front.muting.metrics(),
@@ -431,33 +405,26 @@ class Node:
         self, now_ms: int, *, with_clients: bool = True
     ) -> AsyncIterator[list[Metric]]:
         """Yield what `metrics` does, in lists that take about a millisecond each, with a turn of the loop between."""
-        part, until_ns = [], self._clock.monotonic_ns() + METRICS_SLICE_NS
+        part, until_ns = [], self.clock.monotonic_ns() + METRICS_SLICE_NS
         for metric in self.metrics(now_ms, with_clients=with_clients):
             part.append(metric)
-            if self._clock.monotonic_ns() >= until_ns:
+            if self.clock.monotonic_ns() >= until_ns:
                 yield part
                 await asyncio.sleep(0)
-                part, until_ns = [], self._clock.monotonic_ns() + METRICS_SLICE_NS
+                part, until_ns = [], self.clock.monotonic_ns() + METRICS_SLICE_NS
         yield part
 
     def throttles(self) -> list[tuple[Channel, Throttle]]:
         """Return the channels that are throttled now, each with its throttle."""
-        assert self._front is not None
         return self._front.muting.throttles()
 
     def _tick_metrics(self) -> None:
-        assert self._front is not None
-        assert self._network_metrics is not None
         self._front.requests.tick()
         self._network_metrics.tick()
 
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
-        assert self._front is not None
-        assert self._logins is not None
-        assert self.closing is not None
-        assert self._answers is not None
         local_host, local_port = transport.local_address
         sasl, tls, handshake = self._sasl[listener], self._tls.of(listener), None
         if tls is not None:
@@ -481,7 +448,7 @@ class Node:
             buffers=self._buffers,
             memory=self._memory,
             answers=self._answers,
-            monotonic_ns=self._clock.monotonic_ns,
+            monotonic_ns=self.clock.monotonic_ns,
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
         self._front.channels[channel] = None
@@ -494,8 +461,6 @@ class Node:
         self.closing.excess()
 
     def _on_closed(self, channel: Channel) -> None:
-        assert self._front is not None
-        assert self._logins is not None
         self._logins.end_login(channel)
         self._shares.remove(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1
@@ -504,7 +469,6 @@ class Node:
 
     def _make_room(self, listener: str | None, host: str) -> bool:
         """Close a connection for a client at `host` whose principal has fewer; return whether there was one."""
-        assert self.closing is not None
         if self.config["tidegate.kafka.exact"]:
             return False
         channel = self._shares.least_used(host, listener)
@@ -535,17 +499,17 @@ class Node:
 
     def _roll_usage(self, recorder: Recorder) -> None:
         """Hand old rows of the usage record to its writer; write the engine's state where that is due."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         recorder.maybe_roll(now_ms)
         if recorder.snapshot_due(now_ms):
-            work = recorder.snapshot_in_slices(self.managers, self._clock.now_ms)
-            self._slices.start(work, self._clock.monotonic_ns)
+            work = recorder.snapshot_in_slices(self.managers, self.clock.now_ms)
+            self._slices.start(work, self.clock.monotonic_ns)
 
     def _expire_sensors(self) -> None:
         """Sweep idle sensors, in slices; the record has the sweep where its first slice is, which decides it all."""
         if self._sweep is not None:
             return  # the last one is not over yet
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         self._sweep = chain(self.managers.expire_in_slices(now_ms), self.connections.expire_in_slices(now_ms))
         next(self._sweep, None)
         if self._recorder is not None:
@@ -554,46 +518,22 @@ class Node:
 
     def _sweep_on(self) -> bool:
         assert self._sweep is not None
-        until_ns = self._clock.monotonic_ns() + SLICE_NS
+        until_ns = self.clock.monotonic_ns() + SLICE_NS
         for _ in self._sweep:
-            if self._clock.monotonic_ns() >= until_ns:
+            if self.clock.monotonic_ns() >= until_ns:
                 return False
         self._sweep = None
         return True
 
 
-def _own_handlers(
-    handlers: HandlerTable,
-    quotas: QuotaAdministration,
-    acls: AclAdministration | None,
-    credentials: ScramCredentials | None,
-    with_sasl: frozenset[str],
-    settings: Callable[[], ServerConfig],
-) -> dict[int, Handler]:
-    own: dict[int, Handler] = {
-        SASL_HANDSHAKE: partial(handle_sasl_handshake, with_sasl),
-        SASL_AUTHENTICATE: handle_sasl_authenticate,
-        DESCRIBE_ACLS: partial(handle_describe_acls, acls),
-        CREATE_ACLS: partial(handle_create_acls, acls),
-        DELETE_ACLS: partial(handle_delete_acls, acls),
-        DESCRIBE_CLIENT_QUOTAS: partial(handle_describe_client_quotas, quotas.definitions),
-        ALTER_CLIENT_QUOTAS: partial(handle_alter_client_quotas, quotas, settings),
-    }
-    if credentials is not None:
-        own[DESCRIBE_USER_SCRAM_CREDENTIALS] = partial(handle_describe_user_scram_credentials, credentials)
-        own[ALTER_USER_SCRAM_CREDENTIALS] = partial(handle_alter_user_scram_credentials, credentials)
-    return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
-
-
 def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
     """Return every (api key, version) that is served: the newest versions of all APIs first, as clients choose them."""
-    apis = [API_BY_KEY[key] for key in handlers]
-    pairs = [(api.max_version - version, api.key, version) for api in apis for version in _versions(api)]
+    pairs = [
+        (api.max_version - version, api.key, version)
+        for api in map(API_BY_KEY.__getitem__, handlers)
+        for version in range(api.min_version, api.max_version + 1)
+    ]
     return [(key, version) for _, key, version in sorted(pairs)]
-
-
-def _versions(api: Api) -> range:
-    return range(api.min_version, api.max_version + 1)
 
 
 def _reachable(host: str) -> str:

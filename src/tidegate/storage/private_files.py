@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,7 @@ def make_private_file(path: Path) -> None:
 def replace_private_file(path: Path, data: bytes) -> None:
     """Write a file whole, or leave what was there. Raises `OSError`."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb", opener=_open_private) as file:
+    with open(temporary, "wb", opener=partial(os.open, mode=PRIVATE_FILE)) as file:
         file.write(data)
     temporary.replace(path)
 
@@ -54,7 +55,3 @@ def remove_files(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _open_private(name: str, flags: int) -> int:
-    return os.open(name, flags, PRIVATE_FILE)

@@ -83,7 +83,7 @@ class Storage:
         self.config = config
         self.clock = clock
         self.store = store
-        self.cluster_id = _cluster_id(store)
+        self.cluster_id = store.kept_meta("cluster_id", _new_cluster_id)
         self.closed = False
         self._removal = FileRemoval(lambda: sync_path(store.recent_path))
         self.topics = Topics(directory, store, config, remove=self._removal.remove_directory)
@@ -473,10 +473,6 @@ def _boot_id() -> str:
         return _NO_BOOT
 
 
-def _cluster_id(store: MetadataStore) -> str:
-    """Return the cluster's id, made at the first start: a UUID in URL-safe base 64, as Kafka writes it."""
-    cluster_id = store.meta("cluster_id")
-    if cluster_id is None:
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        store.set_meta("cluster_id", cluster_id)
-    return cluster_id
+def _new_cluster_id() -> str:
+    """Return a UUID in URL-safe base 64, as Kafka writes it."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -34,7 +34,7 @@ def test_too_fast_ones_wait_for_a_window(tmp_path: Path, setting: str) -> None:
             assert not late.done()
             assert await late is not None
             waited_ms = (time.monotonic() - begun) * 1000
-            metrics = list(node.node.metrics(node.node._clock.now_ms()))
+            metrics = list(node.node.metrics(node.node.clock.now_ms()))
             waits = [m.value for m in metrics if m.name == "connection-accept-throttle-time"]
             assert 0 < waits[0] <= min(waited_ms, MOST_MS)
             for client in clients:

@@ -200,7 +200,7 @@ def test_connections_and_bytes_are_counted_by_listener(node_with) -> None:
     found = {
         listener: {
             metric.name: metric.value
-            for metric in node.node.metrics(node.node._clock.now_ms())
+            for metric in node.node.metrics(node.node.clock.now_ms())
             if metric.tags == {"listener": listener, "networkProcessor": "0"}
         }
         for listener in ("IN", "OUT")

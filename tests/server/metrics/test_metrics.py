@@ -27,7 +27,7 @@ Key = tuple[str, str, frozenset[str], str | None]
 
 def read(node: RunningNode) -> dict[tuple[str, str], float]:
     """Return every number of a node by bean and attribute."""
-    metrics = list(node.node.metrics(node.node._clock.now_ms()))
+    metrics = list(node.node.metrics(node.node.clock.now_ms()))
     found = {(metric.bean, metric.bean_attribute): metric.value for metric in metrics}
     assert len(found) == len(metrics), "no two are the same"
     return found
@@ -181,7 +181,7 @@ def test_bounds_are_with_what_they_bound(with_node) -> None:
         client = await node.connect()
         await client.alter(CLIENT, "producer_byte_rate", 100.0)
         await produce(client, 1)
-        metrics = list(node.node.metrics(node.node._clock.now_ms()))
+        metrics = list(node.node.metrics(node.node.clock.now_ms()))
         (rate,) = [metric for metric in metrics if metric.name == "byte-rate"]
         assert (rate.bound, rate.tags) == (100.0, {"user": "", "client-id": "c1"})
         bounded = {metric.name for metric in metrics if metric.bound is not None}
@@ -196,7 +196,7 @@ def test_many_metrics_are_read_in_slices(with_node) -> None:
     async def scenario(node: RunningNode) -> None:
         admin = await node.connect("admin")
         await admin.alter(EVERYBODY, "producer_byte_rate", 1e9)
-        produce, now_ms = node.node.managers.produce, node.node._clock.now_ms()
+        produce, now_ms = node.node.managers.produce, node.node.clock.now_ms()
         for number in range(5000):
             produce.record("ANONYMOUS", f"c{number}", 1.0, now_ms)
         expected = sum(1 for _ in node.node.metrics(now_ms))
@@ -221,7 +221,7 @@ def test_a_slice_is_short(with_node) -> None:
     async def scenario(node: RunningNode) -> None:
         admin = await node.connect("admin")
         await admin.alter(EVERYBODY, "producer_byte_rate", 1e9)
-        now_ms = node.node._clock.now_ms()
+        now_ms = node.node.clock.now_ms()
         for number in range(5000):
             node.node.managers.produce.record("ANONYMOUS", f"c{number}", 1.0, now_ms)
         took, begun = [], time.monotonic_ns()
@@ -247,7 +247,7 @@ def test_what_is_documented_is_served(with_node) -> None:
         client.send_fetch(max_bytes=1)
         await client.receive()
         await create_topics(client, 1)
-        metrics = list(node.node.metrics(node.node._clock.now_ms()))
+        metrics = list(node.node.metrics(node.node.clock.now_ms()))
         served = {(m.group, m.name, tags_of(m.tags), m.attribute) for m in metrics}
         assert served == documented().keys()
         clients = [metric for metric in metrics if "client-id" in metric.tags]

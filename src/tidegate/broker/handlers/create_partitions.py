@@ -109,10 +109,7 @@ def _create(
 
 def _growable(storage: Storage, owner: str, wanted: Message) -> Generator[None, None, Topic | _Problem]:
     """Return the topic, once nothing else is under way with it, or why it cannot get so many partitions."""
-    topic = storage.topics.by_name.get(wanted["name"])
-    while topic is not None and storage.topics.is_changing(topic):
-        yield
-        topic = storage.topics.by_name.get(wanted["name"])
+    topic = yield from storage.topics.settled_in_slices(wanted["name"])
     if topic is None:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
     problem = _count_problem(storage, owner, topic, wanted)

@@ -110,11 +110,11 @@ class Logins:
     ) -> None:
         """on_user: is told of each channel whose client has logged in, when its principal is known."""
         self.front = front
-        self.on_user = on_user
+        self._on_user = on_user
         self._poller = poller
         self.credentials = credentials
-        self.max_frame_bytes: int = config["socket.request.max.bytes"]
-        self.max_token_bytes: int = config["sasl.server.max.receive.size"]
+        self._max_frame_bytes: int = config["socket.request.max.bytes"]
+        self._max_token_bytes: int = config["sasl.server.max.receive.size"]
         self.monotonic_ns = clock.monotonic_ns
         self.wall_ms = clock.wall_ms
         self._delay_ns = config["connection.failed.authentication.delay.ms"] * _NS_PER_MS
@@ -125,7 +125,7 @@ class Logins:
 
     def start_login(self, channel: Channel) -> None:
         """Start a login. Until it ends, the channel's requests must be short, and other channels are served first."""
-        channel.max_frame_bytes = self.max_token_bytes
+        channel.max_frame_bytes = self._max_token_bytes
         channel.be_patient(self._poller.call_late_in_turn)
         self._begun[channel] = self.monotonic_ns()
 
@@ -133,6 +133,15 @@ class Logins:
         """Note that a login has ended, or its channel."""
         if self._begun.pop(channel, None) is not None:
             channel.be_patient(None)
+            channel.max_frame_bytes = self._max_frame_bytes
+
+    def log_in(self, channel: Channel, user: str, *, knows_reauth: bool) -> None:
+        """Set the user of a channel, and count it. knows_reauth: its client can log in again."""
+        counts = self.counts(channel)
+        counts.logins += 1
+        counts.logins_without_relogin += not knows_reauth
+        channel.connection.set_user(user)
+        self._on_user(channel)
 
     @property
     def under_way(self) -> int:
@@ -310,18 +319,14 @@ class Authenticator:
     def _complete(self, channel: Channel) -> None:
         """Hand the channel over to the front, at once or behind a session's limit."""
         assert self._server is not None
-        logins, counts = self._logins, self._logins.counts(channel)
+        logins = self._logins
         if self._reauthenticates:
-            counts.relogins += 1
+            logins.counts(channel).relogins += 1
         else:
-            counts.logins += 1
-            counts.logins_without_relogin += not self._knows_reauth
-            channel.connection.set_user(self._server.user)
-            logins.on_user(channel)
+            logins.log_in(channel, self._server.user, knows_reauth=self._knows_reauth)
         self._server = None
         self._state = _State.COMPLETE
         logins.end_login(channel)
-        channel.max_frame_bytes = logins.max_frame_bytes
         lifetime_ms = self._sasl.max_reauth_ms[self._mechanism]
         if lifetime_ms:
             self._expires_ns = logins.monotonic_ns() + lifetime_ms * _NS_PER_MS

@@ -52,13 +52,8 @@ class TlsLogin:
             user = self._tls.principal(certificate)
         except NoRuleError as error:
             raise TlsError(f"no principal for the client's certificate: {error}") from error
-        counts = logins.counts(channel)
-        counts.logins += 1
-        counts.logins_without_relogin += 1
-        channel.connection.set_user(user)
-        logins.on_user(channel)
+        logins.log_in(channel, user, knows_reauth=False)
         logins.end_login(channel)
-        channel.max_frame_bytes = logins.max_frame_bytes
 
     def on_handshake_failed(self, reason: str) -> None:
         """Count it, and say why."""

@@ -107,8 +107,6 @@ class Channel:
         "_since_ns",
         "_view",
         "_waiting",
-        "_wants_memory",
-        "_writing",
         "answered",
         "answered_exempt",
         "broken",
@@ -126,9 +124,11 @@ class Channel:
         "pending",
         "put_off_bytes",
         "reading",
+        "sending",
         "sent_ns",
         "throttle_ends_ns",
         "transport",
+        "wants_memory",
     )
 
     def __init__(
@@ -172,7 +172,7 @@ class Channel:
         self._memory = memory
         self._monotonic_ns = monotonic_ns
         self._waiting = False  # for its turn, with a whole frame in `pending`
-        self._wants_memory = False
+        self.wants_memory = False
         self._frame: FrameBuffer | None = None  # a frame of known length that is still coming in
         self._frame_bytes = 0
         self._frame_kept = False  # the owner goes on using the frame that it was given
@@ -182,7 +182,7 @@ class Channel:
         self._since_ns = 0
         self._out: deque[Sendable] = deque()
         self._put_off_ns = 0  # since when
-        self._writing = False
+        self.sending = False
         self._is_late = False  # the answer that is due is in `_out`
         self.reading = True
         transport.set_client(connection)
@@ -229,7 +229,7 @@ class Channel:
         A client that has closed its socket looks like one that still reads. So it is asked now and then.
         """
         self.ended = True
-        if self.held or self._waiting or self._writing:
+        if self.held or self._waiting or self.sending:
             self._stop_reading()
             self.transport.ask_for_client()
         else:
@@ -267,7 +267,7 @@ class Channel:
 
     def _look(self) -> None:
         """Look at the kept bytes, where nothing is held: ask for a turn when a whole request is there."""
-        if self.held or self._waiting or self._wants_memory:
+        if self.held or self._waiting or self.wants_memory:
             return
         count = self.unread_bytes()
         if count < _LENGTH_BYTES:
@@ -328,24 +328,19 @@ class Channel:
             self._collect(data[_LENGTH_BYTES:], size)
             self.network_ns += self._monotonic_ns() - self._since_ns
         else:
-            self._wants_memory = True
+            self.wants_memory = True
             self.pending += data
             self._stop_reading()
 
     def on_grant(self) -> None:
         """Collect the frame that has waited for memory."""
-        self._wants_memory = False
+        self.wants_memory = False
         early, self.pending = self.pending, bytearray()
         (size,) = _read_length(early)
         self.last_active_ns = self._monotonic_ns()
         self._collect(memoryview(early)[_LENGTH_BYTES:], size)
         if not self.closed:
             self._start_reading()
-
-    @property
-    def wants_memory(self) -> bool:
-        """Return whether the client is not read because the node has no memory for its request."""
-        return self._wants_memory
 
     @property
     def collected_bytes(self) -> int:
@@ -436,7 +431,7 @@ class Channel:
             or len(self._out) >= PUT_OFF_ANSWERS
             or now_ns - self._put_off_ns > PUT_OFF_NS
             or len(answer.buffers) > 1
-            or self._writing
+            or self.sending
             or self.broken
         ):
             return False
@@ -460,7 +455,7 @@ class Channel:
         self.sent_ns += self._monotonic_ns() - started_ns
 
     def _write_later(self) -> None:
-        self._writing = True
+        self.sending = True
         self._answers.hold(self, memory_bytes(self._out), self.connection.owner)
         self.transport.start_writing(self._on_writable)
 
@@ -476,7 +471,7 @@ class Channel:
         if not done:
             self._answers.took_some(self)
             return
-        self._writing = False
+        self.sending = False
         self._answers.let_go(self)
         self.transport.stop_writing()
         try:
@@ -518,7 +513,7 @@ class Channel:
         if self.pending:
             self._since_ns = self._monotonic_ns()
             self._look()
-        if self.closed or self._waiting or self._wants_memory:
+        if self.closed or self._waiting or self.wants_memory:
             return
         # No whole request follows for now: answers that were put off for the next one must leave (decision 0041).
         self.flush()
@@ -526,13 +521,8 @@ class Channel:
             return
         if not self.ended:
             self._start_reading()
-        elif not self._writing:
+        elif not self.sending:
             self.close()
-
-    @property
-    def sending(self) -> bool:
-        """Return whether part of an answer waits for the client to read."""
-        return self._writing
 
     def unread_bytes(self) -> int:
         """Return how many bytes were received and not looked at (those in the transport aside)."""
@@ -552,9 +542,9 @@ class Channel:
 
     def waits_for_throttle(self) -> bool:
         """Return whether a client that is gone has something to be served when its throttle ends."""
-        if not self.held & THROTTLED or (self.broken and self._writing):
+        if not self.held & THROTTLED or (self.broken and self.sending):
             return False
-        return bool(self._writing or self.unread_bytes() or self.transport.unread_bytes())
+        return bool(self.sending or self.unread_bytes() or self.transport.unread_bytes())
 
     def _start_reading(self) -> None:
         if not self.reading:
@@ -592,7 +582,7 @@ class Channel:
     def close_when_sent(self) -> None:
         """Serve nothing more, and close when the answers that were given before have left."""
         self.flush()
-        if not self._writing:
+        if not self.sending:
             self.close()
         if self.closed:
             return

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
@@ -290,6 +290,14 @@ class MetadataStore:
         """Keep a fact about the node."""
         self._change("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
+    def kept_meta(self, name: str, make: Callable[[], str]) -> str:
+        """Return a value that is made once, when it is first asked for."""
+        value = self.meta(name)
+        if value is None:
+            value = make()
+            self.set_meta(name, value)
+        return value
+
     def take_producer_ids(self) -> range:
         """Return producer ids that were never given out before."""
         # Stored before any id is used: after `kill -9` the rest of a block is left out, but no id is given twice.
@@ -402,11 +410,6 @@ class MetadataStore:
                 acls,
             )
 
-
     def decoy_key(self) -> bytes:
         """Return a secret of this cluster, made at the first call: unknown users are asked with salts made of it."""
-        key = self.meta(_DECOY_KEY)
-        if key is None:
-            key = secrets.token_hex(_DECOY_KEY_BYTES)
-            self.set_meta(_DECOY_KEY, key)
-        return bytes.fromhex(key)
+        return bytes.fromhex(self.kept_meta(_DECOY_KEY, lambda: secrets.token_hex(_DECOY_KEY_BYTES)))

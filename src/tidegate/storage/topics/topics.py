@@ -186,6 +186,14 @@ class Topics:
         """Return whether a topic is being given partitions or deleted: nothing else is begun with it meanwhile."""
         return topic.name in self._changing
 
+    def settled_in_slices(self, name: str) -> Generator[None, None, Topic | None]:
+        """Return a topic after what else is under way with it, None where there is none."""
+        topic = self.by_name.get(name)
+        while topic is not None and self.is_changing(topic):
+            yield
+            topic = self.by_name.get(name)
+        return topic
+
     def create(
         self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
     ) -> Topic:
