@@ -20,6 +20,7 @@ from tidegate.broker.configs.tables import (
     ConfigRow,
 )
 from tidegate.broker.configs.texts import BEHIND_TOPICS, documentation
+from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, NODE
 from tidegate.server.listening.sasl_config import JAAS
 from tidegate.server.requests.handler import Message
 from tidegate.server.settings.config import CALLBACK_SETTINGS, SETTINGS
@@ -110,21 +111,16 @@ class ConfigDescriptions:
         own = {name: self._of_topic(name, value, detail) for name, value in configs.items()}
         return DescribedSettings.of({**self._once(self._topic_defaults, detail), **own}, names)
 
-    def node(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
-        """Describe this node."""
-        return DescribedSettings.of(self._once(self._node_entries, detail), names)
+    def resource(
+        self, kind: int, name: str, detail: Detail, names: Collection[str] | None = None
+    ) -> DescribedSettings:
+        """Describe this node, or without a name what is set for all nodes; a client metrics subscription, or a group.
 
-    def cluster(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
-        """Describe what is set for all nodes of the cluster."""
-        return DescribedSettings.of(self._once(self._cluster_entries, detail), names)
-
-    def client_metrics(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
-        """Describe a client metrics subscription. None can be made: what holds without one."""
-        return DescribedSettings.of(self._once(self._client_metrics_entries, detail), names)
-
-    def group(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
-        """Describe a group, which cannot have settings of its own."""
-        return DescribedSettings.of(self._once(self._group_entries, detail), names)
+        Subscriptions cannot be made, and groups have no settings of their own: described is what holds without any.
+        """
+        of_node = self._node_entries if name else self._cluster_entries
+        make = {NODE: of_node, CLIENT_METRICS: _client_metrics_entries, GROUP: _group_entries}[kind]
+        return DescribedSettings.of(self._once(make, detail), names)
 
     def loggers(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
         """Describe the levels of this process's loggers."""
@@ -212,15 +208,6 @@ class ConfigDescriptions:
         """Return what is set for the node."""
         return next((texts[name] for texts, _ in self._sources() if name in texts), None)
 
-    def _client_metrics_entries(self, detail: Detail) -> dict[str, _Entry]:
-        return {row.name: _sourced(row, row.default, [], detail) for row in CLIENT_METRICS_ROWS.values()}
-
-    def _group_entries(self, detail: Detail) -> dict[str, _Entry]:
-        return {
-            row.name: _sourced(row, row.default, [_synonym(row.synonym, row.default, DEFAULT_SOURCE)], detail)
-            for row in GROUP_ROWS.values()
-        }
-
     def _synonyms(self, names: tuple[str, ...]) -> list[Message]:
         """Return what stands behind a setting, the first in force; nothing unless the first of `names` has a value."""
         found = [
@@ -240,6 +227,17 @@ class ConfigDescriptions:
         while found and found[0]["name"] != names[0]:  # as Kafka has it
             found.pop(0)
         return found
+
+
+def _client_metrics_entries(detail: Detail) -> dict[str, _Entry]:
+    return {row.name: _sourced(row, row.default, [], detail) for row in CLIENT_METRICS_ROWS.values()}
+
+
+def _group_entries(detail: Detail) -> dict[str, _Entry]:
+    return {
+        row.name: _sourced(row, row.default, [_synonym(row.synonym, row.default, DEFAULT_SOURCE)], detail)
+        for row in GROUP_ROWS.values()
+    }
 
 
 def _plain(name: str, text: str) -> str:

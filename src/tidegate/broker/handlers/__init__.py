@@ -39,7 +39,7 @@ from tidegate.api_keys import (
     SYNC_GROUP,
 )
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.handlers.alter_configs import alter_configs_handler
+from tidegate.broker.handlers.alter_configs import alter_configs_handler, incremental_alter_configs_handler
 from tidegate.broker.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
 from tidegate.broker.handlers.create_partitions import handle_create_partitions
 from tidegate.broker.handlers.create_topics import handle_create_topics
@@ -56,7 +56,6 @@ from tidegate.broker.handlers.elect_leaders import handle_elect_leaders
 from tidegate.broker.handlers.fetch import fetch_handler
 from tidegate.broker.handlers.find_coordinator import handle_find_coordinator
 from tidegate.broker.handlers.heartbeat import heartbeat_handler
-from tidegate.broker.handlers.incremental_alter_configs import incremental_alter_configs_handler
 from tidegate.broker.handlers.init_producer_id import handle_init_producer_id
 from tidegate.broker.handlers.join_group import join_group_handler
 from tidegate.broker.handlers.leave_group import leave_group_handler

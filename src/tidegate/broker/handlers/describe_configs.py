@@ -158,14 +158,13 @@ class _Results:
             return descriptions.topic(self._topic_configs(name), detail, keys)
         if kind == NODE:
             self._check_node(name, "expected {} or empty string, but received {}", may_be_empty=True)
-            return (descriptions.node if name else descriptions.cluster)(detail, keys)
-        if kind == LOGGERS:
+        elif kind == LOGGERS:
             self._check_node(name, "expected {} but received {}", may_be_empty=False)
             return descriptions.loggers(detail, keys)
-        if not name:
+        elif not name:
             label = "Client metrics subscription" if kind == CLIENT_METRICS else "Group"
             raise RefusedError(error_codes.INVALID_REQUEST, f"{label} name must not be empty")
-        return (descriptions.client_metrics if kind == CLIENT_METRICS else descriptions.group)(detail, keys)
+        return descriptions.resource(kind, name, detail, keys)
 
     def _topic_configs(self, name: str) -> Mapping[str, str]:
         topic = self._storage.topics.by_name.get(name)

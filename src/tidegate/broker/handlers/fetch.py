@@ -19,7 +19,7 @@ Not implemented: followers (error 6), rack awareness.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -129,7 +129,7 @@ class _WholeFetches:
     def answer(self, request: Request) -> Work:
         """Read a request whole, and answer it, or wait."""
         body = yield from request.body_in_slices()
-        follower = _replica_id(body) >= 0  # -1 is a consumer, -2 one that debugs
+        follower = body.get("replica_state", body)["replica_id"] >= 0  # -1 is a consumer, -2 one that debugs
         session_id, epoch = body.get("session_id", NO_SESSION), body.get("session_epoch", NO_EPOCH)
         if epoch in (NEW_EPOCH, NO_EPOCH):
             # A full fetch ends the session that it names: the client begins another one, or wants none (KIP-227).
@@ -164,7 +164,7 @@ class _WholeFetches:
             and len(partitions) <= config.max_partitions
             and (not follower or self._is_exempt(request))
         ):
-            by_ids, in_order = _by_ids(request), _in_order(fetch.wanted)
+            by_ids, in_order = _by_ids(request), {(each.topic, each.index): each for each in fetch.wanted}
             # With one owner for all sessions, evictions follow Kafka's rule alone (`sessions`).
             owner = UNKNOWN_OWNER if config.kafka_exact else request.connection.owner
 
@@ -253,11 +253,6 @@ def _by_ids(request: Request) -> bool:
     return request.header.api_version >= TOPIC_IDS_SINCE
 
 
-def _in_order(wanted: Iterable[FetchedPartition]) -> Partitions:
-    """Return the partitions of a session, as its first answer has them."""
-    return {(each.topic, each.index): each for each in wanted}
-
-
 def _take_over(
     topics: list[Message],
     fetch: Fetch,
@@ -310,11 +305,6 @@ def _forget(topics: list[Message], fetch: Fetch, partitions: Partitions) -> Gene
             yield
         yield from release(part["partitions"])
         yield
-
-
-def _replica_id(body: Message) -> int:
-    replica_id: int = body.get("replica_state", body)["replica_id"]
-    return replica_id
 
 
 def _any_is_there(storage: Storage, fetch: Fetch, topics: list[Message]) -> Generator[None, None, bool]:

@@ -5,9 +5,8 @@ told all quotas and the cluster, a little at a time, while no quota changes; fro
 the one before, with fresh sensors. Throttle times that were answered run on. The one before is closed last.
 """
 
-import contextlib
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from tidegate.clock import Clock
@@ -17,6 +16,7 @@ from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord
 from tidegate.scheduling import Scheduler
 from tidegate.server.callback.callback_guard import GuardedCallback, load_callback
 from tidegate.server.requests.handler import Wait
+from tidegate.server.requests.slices import run_on_thread
 from tidegate.server.settings.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
 
 __all__ = ["LOAD_S", "UNCHANGED", "NodeCallback"]
@@ -141,32 +141,16 @@ class NodeCallback:
     def _load_on_thread(
         self, name: str, config: ServerConfig
     ) -> Generator[Wait | None, None, GuardedCallback]:
-        wait, results, given_up = Wait(), list[GuardedCallback | Exception](), False
-
-        def load() -> None:
-            try:
-                results.append(load_callback(name, config.for_callback(), self._clock.monotonic_ns))
-            except Exception as error:
-                results.append(error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(loaded)
-
-        def loaded() -> None:
-            if given_up and isinstance(results[0], GuardedCallback):
-                results[0].close()
-            wait.resume()
-
-        threading.Thread(target=load, name="tidegate-callback", daemon=True).start()
-        timer = self._loop.call_later(LOAD_S, wait.resume)
-        yield wait
-        timer.cancel()
-        if not results:
-            given_up = True
-            raise ConfigError(f"{CALLBACK_CLASS} is {name!r}: not loaded within {LOAD_S:.0f} s")
-        result = results[0]
-        if isinstance(result, Exception):
-            raise result
-        return result
+        load = partial(load_callback, name, config.for_callback(), self._clock.monotonic_ns)
+        try:
+            return (
+                yield from run_on_thread(
+                    self._loop, load, name="tidegate-callback", most_s=LOAD_S, on_late=GuardedCallback.close
+                )
+            )
+        except TimeoutError as error:
+            text = f"{CALLBACK_CLASS} is {name!r}: not loaded within {LOAD_S:.0f} s"
+            raise ConfigError(text) from error
 
 
 def _settings_of(config: ServerConfig) -> dict[str, str]:

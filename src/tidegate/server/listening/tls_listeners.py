@@ -9,14 +9,14 @@ Follows: Kafka `SslFactory.createNewSslEngineFactory`, `DynamicBrokerConfig.relo
 import contextlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tidegate.errors import ConfigError
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Wait
+from tidegate.server.requests.slices import run_on_thread
 from tidegate.server.settings.config import ServerConfig
 from tidegate.tls.settings import (
     ALLOW_DN_CHANGES,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["TlsListeners", "store_settings"]
 
 _log = logging.getLogger("tidegate.server")
-_Result = TypeVar("_Result")
 _LOCATIONS = tuple(name for name in STORE_SETTINGS if name.endswith(".location"))
 _Made = tuple[tuple[str, ...], tuple[tuple[int, int, int] | None, ...]]
 """What stores are made of: their settings, and inode, time and size of their files."""
@@ -68,7 +67,10 @@ class TlsListeners:
         for name in self._configs:
             made_of = _made_of(name, config)
             if made_of != self._made_of[name]:
-                made = yield from _on_thread(self._loop, partial(_made, name, config))
+                # A store takes longer to open than the loop may be held.
+                made = yield from run_on_thread(
+                    self._loop, partial(_made, name, config), name="tidegate-stores"
+                )
                 self._check_same(name, made, config)
                 prepared[name] = (made_of, made)
         return prepared
@@ -128,22 +130,3 @@ def _file(location: str) -> tuple[int, int, int] | None:
             status = os.stat(location)
             return status.st_ino, status.st_mtime_ns, status.st_size
     return None
-
-
-def _on_thread(loop: Scheduler, work: Callable[[], _Result]) -> Generator[Wait | None, None, _Result]:
-    """Return what `work` returns, or raise what it raises; a store takes longer to open than a loop may be held."""
-    wait, results, errors = Wait(), list[_Result](), list[BaseException]()
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(wait.resume)
-
-    threading.Thread(target=run, name="tidegate-stores", daemon=True).start()
-    yield wait
-    if errors:
-        raise errors[0]
-    return results[0]

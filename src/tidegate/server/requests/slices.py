@@ -9,15 +9,20 @@ do, and with other long work in rounds.
     slices.schedule(run_slice)  # is called at most once in a turn of the loop, until it returns True
 """
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from tidegate.fair_share import Rounds
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Wait
 
-__all__ = ["SLICE_NS", "UNFINISHED", "OneAtATime", "RunSlice", "Slices", "advance"]
+__all__ = ["SLICE_NS", "UNFINISHED", "OneAtATime", "RunSlice", "Slices", "advance", "run_on_thread"]
+
+T = TypeVar("T")
 
 SLICE_NS = 2_000_000
 """How long one slice may last: others wait for one at the most between two looks at the sockets."""
@@ -41,6 +46,44 @@ def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callab
                 return UNFINISHED
     except StopIteration as stop:
         return stop.value
+
+
+def run_on_thread(
+    loop: Scheduler,
+    work: Callable[[], T],
+    *,
+    name: str,
+    most_s: float | None = None,
+    on_late: Callable[[T], object] = lambda _: None,
+) -> Generator[Wait, None, T]:
+    """Return what `work` returns on a thread of its own, or raise what it raises.
+
+    most_s: after it `TimeoutError` is raised, and `on_late` gets the result that comes later.
+    """
+    wait, result, is_late = Wait(), Future[T](), False
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(end)
+
+    def end() -> None:
+        if is_late and result.exception() is None:
+            on_late(result.result())
+        wait.resume()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    timer = None if most_s is None else loop.call_later(most_s, wait.resume)
+    yield wait
+    if timer is not None:
+        timer.cancel()
+    is_late = not result.done()
+    if is_late:
+        raise TimeoutError
+    return result.result()
 
 
 class Slices:
