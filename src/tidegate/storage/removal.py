@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidegate.storage.private_files import remove_files
 
-__all__ = ["FileRemoval", "remove_directory"]
+__all__ = ["FileRemoval"]
 
 
 class FileRemoval:
@@ -53,10 +53,5 @@ class FileRemoval:
             return
         with contextlib.suppress(OSError):
             self._sync()
-            for directory in some:
-                remove_directory(directory)
-
-
-def remove_directory(directory: Path) -> None:
-    """Delete a directory and all in it; what cannot be deleted stays and is tried again at the next start."""
-    shutil.rmtree(directory, ignore_errors=True)
+            for directory in some:  # what cannot be deleted stays, and is tried again at the next start
+                shutil.rmtree(directory, ignore_errors=True)

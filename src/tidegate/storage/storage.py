@@ -128,25 +128,22 @@ class Storage:
                 f"cannot use data directory {str(directory)!r}: {error.strerror}",
                 hint="use a directory that the broker can write to (--data, log.dirs)",
             ) from error
-        store = storage = None
         try:
-            _raise_open_files_limit(config.max_partitions)
-            check_store(directory, directory / _DATABASE, directory / CHECKPOINT)
-            store = MetadataStore(directory / _DATABASE)
-            storage = cls(directory, config, clock, store, lock_fd, sync)
-            storage._recover()
-        except BaseException as error:
-            if storage is not None:
-                storage._journal.close()
-            if store is not None:
-                store.close()
-            os.close(lock_fd)
-            if isinstance(error, OSError):
-                raise StorageError(
-                    f"cannot open data directory {str(directory)!r}: {error}",
-                    hint="check the permissions of its files and the free space on its disk",
-                ) from error
-            raise
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, lock_fd)
+                _raise_open_files_limit(config.max_partitions)
+                check_store(directory, directory / _DATABASE, directory / CHECKPOINT)
+                store = MetadataStore(directory / _DATABASE)
+                undo.callback(store.close)
+                storage = cls(directory, config, clock, store, lock_fd, sync)
+                undo.callback(storage._journal.close)
+                storage._recover()
+                undo.pop_all()
+        except OSError as error:
+            raise StorageError(
+                f"cannot open data directory {str(directory)!r}: {error}",
+                hint="check the permissions of its files and the free space on its disk",
+            ) from error
         return storage
 
     @staticmethod
@@ -419,15 +416,9 @@ def opened_store(directory: Path) -> Iterator[MetadataStore]:
             hint="use the directory of --data (log.dirs)",
         )
     Storage.check_owner(directory)
-    lock_fd = _lock(directory)
-    try:
-        store = MetadataStore(database)
-        try:
-            yield store
-        finally:
-            store.close()
-    finally:
-        os.close(lock_fd)
+    with contextlib.ExitStack() as closing:
+        closing.callback(os.close, _lock(directory))
+        yield closing.enter_context(contextlib.closing(MetadataStore(database)))
 
 
 def _lock(directory: Path) -> int:
