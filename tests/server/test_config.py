@@ -8,9 +8,10 @@ from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import ListenerLimits
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.process_memory import process_memory_bytes
-from tidegate.server.settings.config import SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.metrics_settings import MetricsConfig
 from tidegate.server.settings.node_configs import node_configs
+from tidegate.server.settings.table import SETTINGS
 
 
 def test_defaults_are_kafkas() -> None:

@@ -9,7 +9,8 @@ from tests.unit.tls.certificates import identity
 from tidegate.config.properties import parse_properties
 from tidegate.errors import ConfigError
 from tidegate.server.listening.tls_config import tls_config
-from tidegate.server.settings.config import SETTINGS, ServerConfig
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.table import SETTINGS
 from tidegate.server.settings.unused_settings import is_unused
 
 ROWS = json.loads((Path(__file__).parents[1] / "vectors" / "settings" / "settings.json").read_text())

@@ -5,8 +5,9 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from tidegate.in_slices import run_at_once
-from tidegate.server.settings.config import SETTINGS, ServerConfig
+from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.table import SETTINGS
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topic_configs import check_given

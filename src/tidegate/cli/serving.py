@@ -34,9 +34,10 @@ from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import Recorder, open_recorder
-from tidegate.server.settings.config import SETTINGS, ServerConfig
+from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.server.settings.node_configs import node_configs
+from tidegate.server.settings.table import SETTINGS
 from tidegate.server.short_collections import ShortCollections
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping

@@ -57,13 +57,9 @@ from tidegate.server.requests.front import Front
 from tidegate.server.requests.handler import Connection, HandlerTable, NothingToDo, Turn, Wait
 from tidegate.server.requests.recorder import ControllerRecord, Recorder
 from tidegate.server.requests.slices import SLICE_NS, Slices
-from tidegate.server.settings.config import (
-    CALLBACK_CLASS,
-    CONNECTION_SETTINGS,
-    ServerConfig,
-    request_memory_bytes,
-)
+from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.table import CALLBACK_CLASS, CONNECTION_SETTINGS
 from tidegate.wire import API_BY_KEY, compile_ahead
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node"]

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.in_slices import whole
 from tests.unit.storage.node import StorageNode
 
-from tidegate.server.settings.config import SETTINGS
+from tidegate.server.settings.table import SETTINGS
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 

@@ -23,8 +23,8 @@ from tidegate.broker.configs.texts import BEHIND_TOPICS, documentation
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, NODE
 from tidegate.server.listening.sasl_config import JAAS
 from tidegate.server.requests.handler import Message
-from tidegate.server.settings.config import CALLBACK_SETTINGS, SETTINGS
 from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.table import CALLBACK_SETTINGS, SETTINGS
 from tidegate.server.settings.unused_settings import without_listener
 from tidegate.storage.config import text_of
 from tidegate.storage.storage import Storage

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tidegate.server.settings.config import SETTINGS
+from tidegate.server.settings.table import SETTINGS
 from tidegate.storage.topics.config_synonyms import TOPIC_SYNONYMS
 
 __all__ = ["BEHIND_TOPICS", "documentation"]

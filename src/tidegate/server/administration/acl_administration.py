@@ -14,7 +14,8 @@ from tidegate.errors import TidegateError
 from tidegate.in_slices import batched
 from tidegate.server.administration.stores import AclStore
 from tidegate.server.audit import Audit
-from tidegate.server.settings.config import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS, ServerConfig
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.table import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS
 
 __all__ = ["AclAdministration", "Problem"]
 

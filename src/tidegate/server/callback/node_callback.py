@@ -17,7 +17,8 @@ from tidegate.scheduling import Scheduler
 from tidegate.server.callback.callback_guard import GuardedCallback, load_callback
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import run_on_thread
-from tidegate.server.settings.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.table import CALLBACK_CLASS, CALLBACK_SETTINGS
 
 __all__ = ["LOAD_S", "UNCHANGED", "NodeCallback"]
 

@@ -20,12 +20,7 @@ from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import OneAtATime
-from tidegate.server.settings.config import (
-    CALLBACK_SETTINGS,
-    CONNECTION_SETTINGS,
-    SETTINGS,
-    ServerConfig,
-)
+from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.setting_texts import (
     is_beyond_kafka,
     is_kafkas_or_ours,
@@ -34,6 +29,7 @@ from tidegate.server.settings.setting_texts import (
     warn_of_ignored,
     warn_of_refusing,
 )
+from tidegate.server.settings.table import CALLBACK_SETTINGS, CONNECTION_SETTINGS, SETTINGS
 from tidegate.tls.settings import STORE_SETTINGS, listed
 
 __all__ = [

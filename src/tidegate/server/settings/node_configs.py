@@ -13,8 +13,9 @@ import re
 from dataclasses import replace
 
 from tidegate.errors import ConfigError
-from tidegate.server.settings.config import SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.metrics_settings import METRICS_LISTENER
+from tidegate.server.settings.table import SETTINGS
 
 __all__ = ["MAX_NODES", "node_configs"]
 

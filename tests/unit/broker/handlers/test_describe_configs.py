@@ -11,7 +11,7 @@ from tests.unit.broker.node import CONNECTION, Node
 
 from tidegate.broker.handlers import describe_configs
 from tidegate.server.requests.handler import Answer, Request
-from tidegate.server.settings.config import SETTINGS, STATIC_QUOTA_SETTINGS
+from tidegate.server.settings.table import SETTINGS, STATIC_QUOTA_SETTINGS
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.tls.settings import SECRET_TLS_SETTINGS
 from tidegate.wire import decode_request_header, encode_request

@@ -11,7 +11,7 @@ from tidegate.quota.managers.extensions import (
     changed_records_in_slices,
     extension_records,
 )
-from tidegate.server.settings.config import SETTINGS
+from tidegate.server.settings.table import SETTINGS
 
 _OFF = {name: SETTINGS[name].default for name in EXTENSION_SETTINGS}
 _SET = {
