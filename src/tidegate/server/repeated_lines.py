@@ -23,6 +23,7 @@ many there were since the one before; `sums` has those that are left when no mor
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
 
@@ -35,16 +36,14 @@ _OTHERS = "others"
 _MAX_TEXT = 1000
 
 
+@dataclass(slots=True)
 class _Kind:
     """Suppressed log lines of one kind, since the last line that was written: their count and the last text."""
 
-    __slots__ = ("count", "last", "owner", "until_s")
-
-    def __init__(self, until_s: float, owner: str) -> None:
-        self.until_s = until_s
-        self.owner = owner
-        self.count = 0
-        self.last: str = ""
+    until_s: float
+    owner: str
+    count: int = 0
+    last: str = ""
 
 
 class RepeatedLines(logging.Filter):

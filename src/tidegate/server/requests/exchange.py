@@ -1,5 +1,6 @@
 """One request and what becomes of it: from its frame to the row of the usage record and the answer that leaves."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 from tidegate.quota import MutationQuota, QuotaType
@@ -21,15 +22,13 @@ class TurnEnd(Enum):
     """An error of ours ended it at an unknown point: requests that have a part in it get no answer."""
 
 
+@dataclass(slots=True)
 class SlicedWork:
     """A handler that needs more than its first slice: its steps, its request, and the quotas that it asks."""
 
-    __slots__ = ("quotas", "request", "steps")
-
-    def __init__(self, steps: Work, request: Request, quotas: EngineQuotas) -> None:
-        self.steps = steps
-        self.request = request
-        self.quotas = quotas
+    steps: Work
+    request: Request
+    quotas: EngineQuotas
 
 
 class Exchange:
