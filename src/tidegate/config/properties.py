@@ -13,7 +13,10 @@ __all__ = ["MAX_PROPERTIES_BYTES", "load_properties", "parse_properties"]
 MAX_PROPERTIES_BYTES = 1 << 20
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _END_OF_LINE = re.compile("\r\n|\r|\n")  # no others of `str.splitlines`: they may be in a password
-_HEX = re.compile("[0-9A-Fa-f]{4}")
+_KEY_AND_VALUE = re.compile(
+    r"(?P<key>(?:[^\\=: \t\f]++|\\.?)*+)[ \t\f]*+(?:[=:][ \t\f]*+)?(?P<value>.*)", re.DOTALL
+)
+_ESCAPE = re.compile(r"\\(?:u(?P<hex>[0-9A-Fa-f]{4})|(?P<letter>.))", re.DOTALL)
 
 
 def load_properties(path: Path) -> dict[str, str]:
@@ -76,44 +79,23 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    escaped = False
-    for at, char in enumerate(line):
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char in "=: \t\f":
-            rest = line[at:].lstrip(" \t\f")
-            if rest[:1] in ("=", ":"):
-                rest = rest[1:].lstrip(" \t\f")
-            return line[:at], rest
-    return line, ""
+    """Return key and value: an equals sign, a colon or a blank ends the key, unless it is escaped."""
+    match = _KEY_AND_VALUE.fullmatch(line)
+    assert match is not None, "each part of the pattern may be empty"
+    return match["key"], match["value"]
 
 
 def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    at = 0
-    has_halves = False
-    while at < len(text):
-        char = text[at]
-        if char != "\\" or at + 1 == len(text):
-            out.append(char)
-            at += 1
-        elif text[at + 1] == "u":
-            digits = text[at + 2 : at + 6]
-            if _HEX.fullmatch(digits) is None:
-                raise ValueError("expected four hexadecimal digits")
-            out.append(chr(int(digits, 16)))
-            has_halves = has_halves or "\ud800" <= out[-1] <= "\udfff"
-            at += 6
-        else:
-            out.append(_ESCAPES.get(text[at + 1], text[at + 1]))
-            at += 2
-    unescaped = "".join(out)
-    if (
-        has_halves
-    ):  # of letters beyond U+FFFF, which escapes write as two; half a letter alone is a `ValueError`
+    """Return a text without its escapes. Raises `ValueError` for one that is no letter."""
+    unescaped = _ESCAPE.sub(_letter, text)
+    if "\\u" in text:  # letters beyond U+FFFF are written as two halves
         return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     return unescaped
+
+
+def _letter(escape: re.Match[str]) -> str:
+    if escape["hex"] is not None:
+        return chr(int(escape["hex"], 16))
+    if escape["letter"] == "u":
+        raise ValueError("expected four hexadecimal digits")
+    return _ESCAPES.get(escape["letter"], escape["letter"])

@@ -26,6 +26,7 @@ from typing import Any
 from tidegate.config.fields import Fields, is_disputed_number, is_number, not_finite, shown
 from tidegate.config.plain_yaml import (
     ConfigFileError,
+    ListNode,
     Node,
     TableNode,
     read_config_text,
@@ -211,13 +212,15 @@ class _Parser:
         self._check_version(top)
         entries = self._fields.list(top.items["quotas"], label="quotas")
         if len(entries.items) > MAX_ENTRIES:
-            problem = f"quotas must be at most {MAX_ENTRIES}, got {len(entries.items)}"
-            raise self._fields.error(problem, entries)
+            raise self._fields.error(
+                f"quotas must be at most {MAX_ENTRIES}, got {len(entries.items)}", entries
+            )
         return QuotasFile(
-            groups=self._groups(top.items.get("groups")),  # an entry must not be of a member
+            # First: an entry must not be of a member.
+            groups=self._groups(top.items.get("groups", ListNode(line=top.line))),
             entries=tuple(self._entry(node) for node in entries.items),
-            windows=self._windows(top.items.get("windows")),
-            settings=self._settings(top.items.get("settings")),
+            windows=self._windows(top.items.get("windows", TableNode(line=top.line))),
+            settings=self._settings(top.items.get("settings", TableNode(line=top.line))),
         )
 
     def _check_version(self, top: TableNode) -> None:
@@ -225,9 +228,7 @@ class _Parser:
         if node is not None and self._fields.scalar(node, label="version").text != _FORMAT_VERSION:
             raise self._fields.error(f"version must be {_FORMAT_VERSION}, got {shown(node)}", node)
 
-    def _windows(self, node: Node | None) -> dict[str, int]:
-        if node is None:
-            return {}
+    def _windows(self, node: Node) -> dict[str, int]:
         table = self._fields.table(node, WINDOW_SETTINGS, label="windows")
         return {setting: self._window(setting, value) for setting, value in table.items.items()}
 
@@ -235,14 +236,15 @@ class _Parser:
         number = self._fields.decimal(node, label=setting)
         return self._fields.checked(node, lambda: checked_window_setting(setting, number))
 
-    def _settings(self, node: Node | None) -> dict[str, str | int]:
-        if node is None:
-            return {}
+    def _settings(self, node: Node) -> dict[str, str | int]:
         items = self._fields.table(node, SMOOTH_SETTINGS, label="settings").items
         settings = {setting: self._setting(setting, value) for setting, value in items.items()}
         if SMOOTH_BURST_S in settings and SMOOTH not in settings:
-            hint = f"add {SMOOTH}: all, or a list of entities"
-            raise self._fields.error(f"{SMOOTH_BURST_S} has no effect without {SMOOTH}", node, hint=hint)
+            raise self._fields.error(
+                f"{SMOOTH_BURST_S} has no effect without {SMOOTH}",
+                node,
+                hint=f"add {SMOOTH}: all, or a list of entities",
+            )
         return settings
 
     def _setting(self, setting: str, node: Node) -> str | int:
@@ -250,9 +252,7 @@ class _Parser:
         given = read(node, label=setting)
         return self._fields.checked(node, lambda: checked_smooth_setting(setting, given))
 
-    def _groups(self, node: Node | None) -> tuple[QuotaGroup, ...]:
-        if node is None:
-            return ()
+    def _groups(self, node: Node) -> tuple[QuotaGroup, ...]:
         items = self._fields.list(node, label="groups").items
         if len(items) > MAX_ENTRIES:
             raise self._fields.error(f"groups must be at most {MAX_ENTRIES}, got {len(items)}", node)
@@ -270,16 +270,18 @@ class _Parser:
         found = tuple(self._member(member, name) for member in members.items)
         values = self._values(items, ((GROUP_TAG, name),), _GROUP_QUOTA_KEYS)
         if not values:
-            hint = f"keys are {', '.join(_GROUP_QUOTA_KEYS)}"
-            raise self._fields.error(f"no quota is set for group {name!r}", node, hint=hint)
+            raise self._fields.error(
+                f"no quota is set for group {name!r}", node, hint=f"keys are {', '.join(_GROUP_QUOTA_KEYS)}"
+            )
         return QuotaGroup(name=name, members=found, values=values, **self._texts(items, values))
 
     def _group_name(self, node: Node) -> str:
         text = self._fields.text(node, label="name")
         name = self._fields.checked(node, lambda: checked_group_name(text))
         if name in self._group_lines:
-            problem = f"repeated group {name!r}, first on line {self._group_lines[name]}"
-            raise self._fields.error(problem, node)
+            raise self._fields.error(
+                f"repeated group {name!r}, first on line {self._group_lines[name]}", node
+            )
         self._group_lines[name] = node.line
         return name
 
@@ -291,8 +293,11 @@ class _Parser:
         (kind,) = items
         name = self._part(kind, items[kind])
         if name is None:
-            hint = "for clients in no group, set a default in 'quotas'"
-            raise self._fields.error("a member must have a name, got default: true", node, hint=hint)
+            raise self._fields.error(
+                "a member must have a name, got default: true",
+                node,
+                hint="for clients in no group, set a default in 'quotas'",
+            )
         self._fields.checked(node, lambda: checked_entity([(kind, name)]))
         other = self._members.get((kind, name))
         if other is not None:
@@ -311,8 +316,9 @@ class _Parser:
         self._refuse_member(entity, node)
         values = self._values(items, entity, QUOTA_KEYS)
         if not values:
-            hint = f"keys are {', '.join(QUOTA_KEYS)}"
-            raise self._fields.error(f"no quota is set for {entity_text(entity)}", node, hint=hint)
+            raise self._fields.error(
+                f"no quota is set for {entity_text(entity)}", node, hint=f"keys are {', '.join(QUOTA_KEYS)}"
+            )
         return QuotaEntry(entity=entity, values=values, **self._texts(items, values))
 
     def _values(
@@ -343,8 +349,9 @@ class _Parser:
 
     def _refuse_repetition(self, entity: EntityParts, node: Node) -> None:
         if entity in self._entity_lines:
-            problem = f"repeated entity {entity_text(entity)}, first on line {self._entity_lines[entity]}"
-            raise self._fields.error(problem, node)
+            raise self._fields.error(
+                f"repeated entity {entity_text(entity)}, first on line {self._entity_lines[entity]}", node
+            )
         self._entity_lines[entity] = node.line
 
     def _refuse_member(self, entity: EntityParts, node: Node) -> None:
@@ -352,10 +359,10 @@ class _Parser:
         for kind, name in entity:
             group = None if name is None else self._members.get((kind, name))
             if group is not None:
-                member = entity_text(((kind, name),))
-                problem = f"{member} is in group {group!r}, which replaces its own quota"
                 raise self._fields.error(
-                    problem, node, hint="remove the quota, or remove the member from the group"
+                    f"{entity_text(((kind, name),))} is in group {group!r}, which replaces its own quota",
+                    node,
+                    hint="remove the quota, or remove the member from the group",
                 )
 
     def _value(self, key: str, node: Node, entity: EntityParts) -> float:
