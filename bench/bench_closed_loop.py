@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench_growth import measure
 from bench_replay import bench_files, bench_plan
-from tidegate.config.quotas_file import QuotaEntry, QuotasFile, dump_quotas_file
+from tidegate.config.quotas_file import QuotaEntry, QuotasFile
+from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.pipeline.warm_up import CLOSED, OPEN, compile_replay_kernel
 from tidegate.quota.admin.definitions import EntityParts
 

@@ -148,7 +148,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     from tidegate.config.quota_changes import exported
-    from tidegate.config.quotas_file import dump_quotas_file
+    from tidegate.config.quotas_text import dump_quotas_file
 
     file, refused = exported(run_admin(args, _look).quotas)
     print(dump_quotas_file(file), end="")
@@ -203,7 +203,7 @@ async def _look(admin: "Admin") -> _Cluster:
 
 def _print_changes(changes: Sequence["QuotaChange"]) -> None:
     """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value."""
-    from tidegate.config.quotas_file import value_text
+    from tidegate.config.quotas_text import value_text
     from tidegate.config.values import entity_text
 
     rows = [
@@ -257,7 +257,7 @@ def _print_forecast(directory: str, quotas: "Quotas") -> None:
     """Print what quotas would have done to recorded traffic, as `tidegate replay` does."""
     from tidegate.cli import replay
     from tidegate.config.quota_changes import exported
-    from tidegate.config.quotas_file import dump_quotas_file
+    from tidegate.config.quotas_text import dump_quotas_file
 
     parser = ArgumentParser(prog="tidegate")
     replay.add_parser(parser.add_subparsers(dest="command"))

@@ -1,4 +1,4 @@
-"""Reading and writing of `quotas.yaml`: the quotas of each entity, their owner and reason.
+"""Reading of `quotas.yaml`: the quotas of each entity, their owner and reason.
 
 >>> quotas = parse_quotas_file('''
 ... quotas:
@@ -14,12 +14,9 @@ The file is specified in `docs/quotas-file.md`. Mistakes are refused with file, 
 fix; nothing is guessed.
 """
 
-import io
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +46,17 @@ from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS,
 from tidegate.quota.managers.extensions import SMOOTH, SMOOTH_BURST_S, extension_records
 
 __all__ = [
+    "FORMAT_VERSION",
     "MAX_ENTRIES",
     "MAX_MEMBERS",
     "MAX_TEXT_CHARS",
+    "TEXT_KEYS",
     "QuotaEntry",
     "QuotaGroup",
     "QuotasFile",
-    "dump_quotas_file",
+    "checked_note",
     "load_quotas_file",
     "parse_quotas_file",
-    "size_text",
-    "value_text",
 ]
 
 MAX_ENTRIES = 10_000
@@ -71,18 +68,16 @@ MAX_MEMBERS = 10_000
 MAX_TEXT_CHARS = 1000
 """Characters of an owner or a reason."""
 
-_FORMAT_VERSION = "1"
+FORMAT_VERSION = "1"
 _TOP_KEYS = ("version", "windows", "settings", "groups", "quotas")
-_TEXT_KEYS = ("owner", "reason")
+TEXT_KEYS = ("owner", "reason")
 _PART_KEYS = ("name", "default")
-_ENTRY_KEYS = (*ENTITY_TYPES, *QUOTA_KEYS, *_TEXT_KEYS)
+_ENTRY_KEYS = (*ENTITY_TYPES, *QUOTA_KEYS, *TEXT_KEYS)
 _GROUP_QUOTA_KEYS = tuple(key for key in QUOTA_KEYS if key in keys_for(MEMBER_TYPES[0]))
-_GROUP_KEYS = ("name", "members", *_GROUP_QUOTA_KEYS, *_TEXT_KEYS)
+_GROUP_KEYS = ("name", "members", *_GROUP_QUOTA_KEYS, *TEXT_KEYS)
 _MEMBER_HINT = 'write - user: {name: "..."} or - client-id: {name: "..."}'
 _FILE_HINT = "see docs/quotas-file.md for the format and an example"
 _GROUP_HINT = "a group has a name, members, and at least one quota"
-_BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
-_DECIMAL_UNITS = (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,36 +160,6 @@ def _hinted() -> Iterator[None]:
         raise
 
 
-def dump_quotas_file(quotas: QuotasFile) -> str:
-    """Return the text of a file that reads back as `quotas`. Raises `ConfigError` where none would.
-
-    Names are always quoted; byte rates are written as sizes where they come out even.
-    """
-    out = io.StringIO()
-    out.write(f"version: {_FORMAT_VERSION}\n")
-    if quotas.windows:
-        out.write("windows:\n")
-    for setting, value in quotas.windows.items():
-        out.write(f"  {setting}: {checked_window_setting(setting, value)}\n")
-    if quotas.settings:
-        out.write("settings:\n")
-    for setting, given in quotas.settings.items():
-        checked = checked_smooth_setting(setting, given)
-        out.write(f"  {setting}: {_quoted(checked) if isinstance(checked, str) else checked}\n")
-    if quotas.groups:
-        out.write("groups:\n")
-    _write_items(out, map(_group_lines, quotas.groups))
-    out.write("quotas:\n" if quotas.entries else "quotas: []\n")
-    _write_items(out, map(_entry_lines, quotas.entries))
-    return out.getvalue()
-
-
-def _write_items(out: io.StringIO, items: Iterable[Iterable[str]]) -> None:
-    for first, *others in items:
-        out.write(f"  - {first}\n")
-        out.writelines(f"    {line}\n" for line in others)
-
-
 class _Parser:
     """Turns the tree of a file into a `QuotasFile`, or raises the error that says where it cannot."""
 
@@ -225,8 +190,8 @@ class _Parser:
 
     def _check_version(self, top: TableNode) -> None:
         node = top.items.get("version")
-        if node is not None and self._fields.scalar(node, label="version").text != _FORMAT_VERSION:
-            raise self._fields.error(f"version must be {_FORMAT_VERSION}, got {shown(node)}", node)
+        if node is not None and self._fields.scalar(node, label="version").text != FORMAT_VERSION:
+            raise self._fields.error(f"version must be {FORMAT_VERSION}, got {shown(node)}", node)
 
     def _windows(self, node: Node) -> dict[str, int]:
         table = self._fields.table(node, WINDOW_SETTINGS, label="windows")
@@ -329,7 +294,7 @@ class _Parser:
 
     def _texts(self, items: Mapping[str, Node], values: Iterable[str]) -> dict[str, Any]:
         """Return owner, reason, and how the values were written."""
-        notes = {key: self._note(key, items.get(key)) for key in _TEXT_KEYS}
+        notes = {key: self._note(key, items.get(key)) for key in TEXT_KEYS}
         return notes | {"texts": {key: self._fields.scalar(items[key], label=key).text for key in values}}
 
     def _part(self, kind: str, node: Node) -> str | None:
@@ -379,82 +344,11 @@ class _Parser:
         if node is None:
             return None
         text = self._fields.text(node, label=key)
-        return self._fields.checked(node, lambda: _checked_note(key, text))
+        return self._fields.checked(node, lambda: checked_note(key, text))
 
 
-def _checked_note(key: str, text: str) -> str:
+def checked_note(key: str, text: str) -> str:
+    """Return an owner or a reason. Raises `ConfigError` where it is too long."""
     if len(text) > MAX_TEXT_CHARS:
         raise ConfigError(f"{key} must be at most {MAX_TEXT_CHARS} characters, got {len(text)}")
     return text
-
-
-def _entry_lines(entry: QuotaEntry) -> Iterator[str]:
-    entity = dict(checked_entity(entry.entity))
-    for kind in ENTITY_TYPES:
-        if kind in entity:
-            yield _part_line(kind, entity[kind])
-    if not entry.values:
-        raise ConfigError(f"no quota is set for {entity_text(entry.entity)}")
-    yield from _value_lines(entry, entry.entity)
-
-
-def _group_lines(group: QuotaGroup) -> Iterator[str]:
-    yield f"name: {_quoted(checked_group_name(group.name))}"
-    yield "members:"
-    for member in group.members:
-        ((kind, name),) = checked_entity([member])
-        yield f"  - {_part_line(kind, name)}"
-    if not group.members or not group.values:
-        raise ConfigError(f"group {group.name!r} needs members and a quota")
-    yield from _value_lines(group, ((GROUP_TAG, group.name),))
-
-
-def _part_line(kind: str, name: str | None) -> str:
-    return f"{kind}: {{default: true}}" if name is None else f"{kind}: {{name: {_quoted(name)}}}"
-
-
-def _value_lines(quota: _Quota, entity: EntityParts) -> Iterator[str]:
-    for key, value in quota.values.items():
-        yield f"{key}: {value_text(key, checked_value(key, value, entity))}"
-    for key, text in zip(_TEXT_KEYS, (quota.owner, quota.reason), strict=True):
-        if text is not None:
-            yield f"{key}: {_quoted(_checked_note(key, text))}"
-
-
-def value_text(key: str, value: float) -> str:
-    """Return a value as a file has it: a byte rate as a size where it comes out even."""
-    if not math.isfinite(value):
-        return str(value)  # Kafka stores such values; no file has them
-    if value.is_integer():
-        return size_text(int(value)) if key in SIZE_KEYS else str(int(value))
-    return format(Decimal(repr(value)), "f")
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a size exactly, in the unit that makes the shortest text; a power of 1024 where two are equally short.
-
-    >>> [size_text(size) for size in (65536, 12_000_000, 1_200_000, 1_572_864, 1_234_567)]
-    ['64KiB', '12MB', '1.2MB', '1536KiB', '1234567']
-    """
-    if not 0 < size_bytes < 2**63:
-        return str(size_bytes)
-    found = [f"{size_bytes // factor}{unit}" for unit, factor in _BINARY_UNITS if size_bytes % factor == 0]
-    for unit, factor in _DECIMAL_UNITS:
-        hundredths, rest = divmod(100 * size_bytes, factor)
-        if hundredths >= 100 and rest == 0:
-            found.append(f"{Decimal(hundredths) / 100:f}{unit}")
-    return min([*found, str(size_bytes)], key=len)
-
-
-def _quoted(text: str) -> str:
-    """Return a double-quoted scalar; whatever does not print is escaped."""
-    return f'"{"".join(_escaped(char) for char in text)}"'
-
-
-def _escaped(char: str) -> str:
-    if char in '"\\':
-        return f"\\{char}"
-    if char.isprintable():
-        return char
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

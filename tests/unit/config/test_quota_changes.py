@@ -17,7 +17,8 @@ from tidegate.config.quota_changes import (
     undo_text,
     wanted_quotas,
 )
-from tidegate.config.quotas_file import dump_quotas_file, parse_quotas_file
+from tidegate.config.quotas_file import parse_quotas_file
+from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.errors import ConfigError
 
 ALICE, BOB, EVERYONE = (("user", "alice"),), (("user", "bob"),), (("client-id", None), ("user", None))

@@ -15,10 +15,10 @@ from tidegate.config.quotas_file import (
     QuotaEntry,
     QuotaGroup,
     QuotasFile,
-    dump_quotas_file,
     load_quotas_file,
     parse_quotas_file,
 )
+from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.quota import QuotaType

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.config.quotas_file import QuotasFile, dump_quotas_file, parse_quotas_file
+from tidegate.config.quotas_file import QuotasFile, parse_quotas_file
+from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.pipeline.prometheus.measured import Measured
 from tidegate.pipeline.prometheus.spellings import Client

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from tidegate.config.quotas_file import QuotaEntry, QuotasFile, dump_quotas_file
+from tidegate.config.quotas_file import QuotaEntry, QuotasFile
+from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.errors import ConfigError
 from tidegate.pipeline.proposals.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
 from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of

@@ -15,13 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tidegate.config.quotas_file import (
-    MAX_TEXT_CHARS,
-    QuotaEntry,
-    QuotasFile,
-    dump_quotas_file,
-    parse_quotas_file,
-)
+from tidegate.config.quotas_file import MAX_TEXT_CHARS, QuotaEntry, QuotasFile, parse_quotas_file
+from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.config.values import checked_entity
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError

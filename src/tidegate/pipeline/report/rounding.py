@@ -3,7 +3,7 @@
 import math
 from decimal import ROUND_CEILING, Decimal
 
-from tidegate.config.quotas_file import size_text
+from tidegate.config.quotas_text import size_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
