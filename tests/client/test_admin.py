@@ -22,7 +22,14 @@ from tidegate.api_keys import (
     FIND_COORDINATOR,
     METADATA,
 )
-from tidegate.client import Admin, ClientError, NewTopic, RequestTimeoutError, ScramChange
+from tidegate.client import (
+    Admin,
+    ClientError,
+    ConnectionLostError,
+    NewTopic,
+    RequestTimeoutError,
+    ScramChange,
+)
 from tidegate.client import ThrottlingQuotaExceededError as Throttled
 from tidegate.client.cluster import NO_ID
 
@@ -237,17 +244,33 @@ def test_an_api_that_the_broker_does_not_have(api, call, hint):
     assert hint in caught.value.hint
 
 
+def test_a_listener_that_closes_new_connections_is_given_up():
+    """A listener with SASL treats clients without a login so: after five connections that is the error, with a hint."""
+    seen = []
+
+    def script(request):
+        if request.api_key == METADATA:
+            seen.append(request.connection)
+            return CLOSE
+        return None
+
+    with pytest.raises(ConnectionLostError, match="closed the connection") as caught:
+        create(script, call=lambda admin: admin.list_topics())
+    assert "SASL" in caught.value.hint
+    assert len(set(seen)) == 5
+
+
 def test_the_last_error_is_named_when_the_time_is_over():
-    """A listener with SASL closes connections without a login: the client tries again, then says what happened."""
+    """A broker that closes connections after it has answered is asked again; then the error says what happened."""
     with pytest.raises(
-        RequestTimeoutError, match=r"no answer within 0\.1 s; last error: .* closed the"
+        RequestTimeoutError, match=r"no answer within 0\.2 s; last error: .* closed the"
     ) as caught:
         create(
-            lambda request: CLOSE if request.api_key == METADATA else None,
-            call=lambda admin: admin.list_topics(),
-            api_timeout_s=0.1,
+            lambda request: CLOSE if request.api_key == DESCRIBE_CONFIGS else None,
+            call=lambda admin: admin.describe_configs(2, "t"),
+            api_timeout_s=0.2,
         )
-    assert "SASL" in caught.value.hint
+    assert caught.value.hint == "raise default.api.timeout.ms"
 
 
 def test_scram_users_are_changed_by_the_controller():

@@ -193,8 +193,8 @@ def test_logins_and_tls(tmp_path):
             )
         assert "ssl.keystore.location" in caught.value.hint
         hasty = {**broker.java("TLS"), "bootstrap.servers": broker.servers("LOGIN")}
-        with pytest.raises(Exception, match=r"last error: broker .* closed the connection") as caught:
-            asyncio.run(describe(client_settings({**hasty, "default.api.timeout.ms": "1000"})))
+        with pytest.raises(Exception, match="closed the connection") as caught:
+            asyncio.run(describe(client_settings(hasty)))
         assert "SASL" in caught.value.hint
         plain = client_settings({"bootstrap.servers": broker.servers("TLS")})
         with pytest.raises(Exception, match=r"closed the connection|broke|invalid response") as caught:

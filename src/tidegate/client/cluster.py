@@ -41,6 +41,12 @@ _NO_TOPICS: Message = {
     "include_topic_authorized_operations": False,
 }
 _MOST_DOUBLINGS = 30
+_MOST_REFUSALS = 5
+"""New connections that brokers close until a call gives up, as long as no broker has answered."""
+_LOGIN_HINT = (
+    "check that security.protocol is that of the listener at this port: "
+    "one with SASL closes connections without a login"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,9 +287,10 @@ class Cluster:
     async def _retried(self, ask: Callable[[Node], Awaitable[Reply]], failures: deque[ClientError]) -> Reply:
         """Call `ask` with one broker after another. Once each was tried and none is reachable, that is the error.
 
-        Adds to `failures` what is tried again.
+        Adds to `failures` what is tried again. Gives up when `_MOST_REFUSALS` new connections were closed.
         """
         tried: set[Address] = set()
+        refusals = 0
         while True:
             nodes = self._candidates()
             node = min(nodes, key=lambda node: (node.address in tried, node.rank))
@@ -295,6 +302,9 @@ class Cluster:
                     raise
             except (ConnectionLostError, RequestTimeoutError) as error:
                 failures.append(error)
+                refusals += isinstance(error, ConnectionLostError) and error.is_first and not self._addresses
+                if refusals == _MOST_REFUSALS:
+                    raise ConnectionLostError(str(error), hint=_LOGIN_HINT) from error
                 await asyncio.sleep(self.settings.retry_backoff_s)
 
     def _candidates(self) -> list[Node]:

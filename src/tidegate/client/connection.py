@@ -78,7 +78,6 @@ _NEEDED = {
 }
 """What a broker needs to be, by the API that it does not support."""
 _WRONG_PROTOCOL = "check that security.protocol is that of the listener at this port"
-_LOGIN_HINT = f"{_WRONG_PROTOCOL}: one with SASL closes connections without a login"
 _TLS_HINT = "set ssl.keystore.location if the listener asks for a certificate; check that the port is of a TLS listener"
 
 
@@ -251,12 +250,8 @@ class Connection:
                     )
                 self._on_response(await self._reader.readexactly(size))
         except asyncio.IncompleteReadError:
-            refuses = self._answers == 0 and not self._settings.mechanism
-            self._fail(
-                ConnectionLostError(
-                    f"broker {self.address} closed the connection", hint=_LOGIN_HINT if refuses else None
-                )
-            )
+            is_first = self._answers == 0 and not self._settings.mechanism
+            self._fail(ConnectionLostError(f"broker {self.address} closed the connection", is_first=is_first))
         except ProtocolError as error:
             self._fail(ConnectionLostError(f"broker {self.address} sent an invalid response: {shown(error)}"))
         except ssl.SSLError as error:  # TLS 1.3: a client without a certificate learns it after the handshake

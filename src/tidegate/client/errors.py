@@ -41,7 +41,15 @@ class UnreachableError(ClientError, ConnectionError):
 
 
 class ConnectionLostError(ClientError, ConnectionError):
-    """Raised where a connection ended before the response came. The broker may have done what was asked."""
+    """Raised where a connection ended before the response came. The broker may have done what was asked.
+
+    is_first: the client does not log in, and nothing but ApiVersions was answered on the connection. A listener with
+    SASL ends a connection so.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, is_first: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_first = is_first
 
 
 class LoginError(ClientError):
