@@ -1,17 +1,21 @@
-"""A compiled reader or writer, and where in a message it failed when it did.
+"""A compiled reader or writer: its source text, and where in a message it failed when it did.
 
 Compiled code is straight-line code without checks of its own for what Python checks anyway: reading past the end
 raises `struct.error` or `IndexError`, a missing key `KeyError`. When that happens the line that failed gives the field,
-and the variables of the function give the offset and the array indexes. Nothing is spent on it before.
+and the variables of the function give the offset and the array indexes. Nothing is spent on it before: what the lines
+are about is kept beside them.
 """
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
 
-__all__ = ["Failure", "Member", "Path", "Program", "Spot", "failure"]
+from tidegate.wire.definitions import Field
+
+__all__ = ["Failure", "Member", "Path", "Program", "Source", "Spot", "failure", "repeated_structs"]
 
 Path = tuple[tuple[str, str | None], ...]
 """Field names from the outside in, each with the variable that holds an array's index, or `items/element`."""
@@ -106,3 +110,125 @@ def _step(name: str, index: str | None, variables: Mapping[str, Any]) -> str:
         return f"{name}[{variables.get(items, '')}]"
     found = (place for place, value in enumerate(variables.get(items, ())) if value is variables.get(element))
     return f"{name}[{next(found, '')}]"
+
+
+# --- source text -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Function:
+    """One function under construction: its lines, and for each what it is about."""
+
+    header: str
+    lines: list[str] = field(default_factory=list)
+    spots: list[Spot] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Source:
+    """Functions under construction, in slices generators. `path` is the field that lines written now are about."""
+
+    in_slices: bool = False
+    finished: list[_Function] = field(default_factory=list)
+    open: list[_Function] = field(default_factory=list)
+    structs: dict[str, struct.Struct] = field(default_factory=dict)
+    path: Path = ()
+    depth: int = 1
+    _names: int = 0
+
+    def line(self, text: str, *members: Member) -> None:
+        """Add one line at the present indentation; `members` are the fields that it reads or packs together."""
+        self.open[-1].lines.append(" " * self.depth + text)
+        self.open[-1].spots.append(Spot(self.path, members))
+
+    def slice_ends(self) -> None:
+        """Add a `yield` here, in slices, so that other work can run."""
+        if self.in_slices:
+            self.line("yield")
+
+    @contextmanager
+    def indented(self, text: str = "") -> Iterator[None]:
+        """Write `text`, then what follows inside of it."""
+        if text:
+            self.line(text)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    @contextmanager
+    def function(self, name: str, parameters: str) -> Iterator[None]:
+        """Write a function of its own; its paths begin anew, they are joined with the caller's.
+
+        In slices it is a generator, whether anything in it yields or not.
+        """
+        depth, path = self.depth, self.path
+        self.depth, self.path = 1, ()
+        self.open.append(_Function(f"def {name}({parameters}):"))
+        self.slice_ends()
+        yield
+        self.finished.append(self.open.pop())
+        self.depth, self.path = depth, path
+
+    @contextmanager
+    def about(self, name: str, index: str | None = None) -> Iterator[None]:
+        """Mark the lines that follow as lines about a field inside the present field."""
+        outer = self.path
+        self.path = (*outer, (name, index))
+        yield
+        self.path = outer
+
+    @contextmanager
+    def about_element(self, index: str) -> Iterator[None]:
+        """Mark the lines that follow as lines about an element of the present field."""
+        outer = self.path
+        self.path = (*outer[:-1], (outer[-1][0], index))
+        yield
+        self.path = outer
+
+    def name(self, stem: str) -> str:
+        """Return a name not used before."""
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    def struct_method(self, code: str, method: str) -> str:
+        """Return the name that holds `method` of the big-endian struct `code`."""
+        name = f"{method}_{code.replace('?', 'o')}"
+        if name not in self.structs:
+            self.structs[name] = struct.Struct(">" + code)
+        return name
+
+    def size(self, code: str) -> int:
+        """Return how many bytes the struct `code` has."""
+        return struct.calcsize(">" + code)
+
+    def program(self, title: str, namespace: Mapping[str, Any]) -> "Program":
+        """Compile the finished functions; the one called `run` is the program's."""
+        lines: list[str] = []
+        spots: list[Spot] = []
+        for function in self.finished:
+            lines += function.header, *function.lines
+            spots += Spot((), ()), *function.spots
+        text = "\n".join(lines) + "\n"
+        bound = dict(namespace)
+        for name, packed in self.structs.items():
+            bound[name] = getattr(packed, name.rpartition("_")[0])
+        file_name = f"<tidegate.wire {title} {id(self):x}>"
+        exec(compile(text, file_name, "exec"), bound)  # our own text, made from our own table
+        return Program(title=title, function=bound["run"], file_name=file_name, spots=tuple(spots), text=text)
+
+
+def repeated_structs(fields: tuple[Field, ...]) -> set[str]:
+    """Return the structures that occur more than once, by their `repr`: they become functions, which compile once."""
+    seen: set[str] = set()
+    repeated: set[str] = set()
+    for inner in _structs(fields):
+        key = repr(inner)
+        (repeated if key in seen else seen).add(key)
+    return repeated
+
+
+def _structs(fields: tuple[Field, ...]) -> Iterator[tuple[Field, ...]]:
+    for inner in fields:
+        if inner.type == "struct":
+            yield inner.fields
+            yield from _structs(inner.fields)

@@ -13,8 +13,7 @@ between two yields, so that its caller can serve other requests in between. It c
 from tidegate.wire import primitives, slices
 from tidegate.wire.codec_types import PlainRows
 from tidegate.wire.definitions import FIXED_CODES, Field, Layout, minimum_size
-from tidegate.wire.program import Member, Program
-from tidegate.wire.source import Source, repeated_structs
+from tidegate.wire.program import Member, Program, Source, repeated_structs
 
 __all__ = ["compile_reader"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from tidegate.wire.codec_types import MALFORMED, Buffer
 from tidegate.wire.definitions import FIXED_CODES, Field, Layout, layout
 from tidegate.wire.primitives import varint
-from tidegate.wire.source import Source
+from tidegate.wire.program import Source
 
 __all__ = ["SplitReader", "split_reader"]
 

@@ -14,8 +14,7 @@ from typing import Any
 from tidegate.wire import primitives, slices
 from tidegate.wire.codec_types import EncodedElements
 from tidegate.wire.definitions import FIXED_CODES, REQUIRED, Field, Layout
-from tidegate.wire.program import Member, Program
-from tidegate.wire.source import Source, repeated_structs
+from tidegate.wire.program import Member, Program, Source, repeated_structs
 
 __all__ = ["JOINED_RECORDS_BYTES", "SLICED_BUFFER_BYTES", "compile_writer"]
 

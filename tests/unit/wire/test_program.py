@@ -2,8 +2,7 @@
 
 from tidegate.wire.codecs import reader, writer
 from tidegate.wire.definitions import layout
-from tidegate.wire.program import Failure, failure
-from tidegate.wire.source import Source, repeated_structs
+from tidegate.wire.program import Failure, Source, failure, repeated_structs
 
 
 def test_line_that_fails_tells_the_field():
