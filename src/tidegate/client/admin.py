@@ -195,13 +195,9 @@ class Admin:
         }
         async with self.cluster.time_limit():
             while True:
-                with contextlib.suppress(
-                    ConnectionLostError, RequestTimeoutError
-                ):  # the same again does no harm
-                    answer = (
-                        await self.cluster.ask_controller(ALTER_USER_SCRAM_CREDENTIALS, message)
-                    ).message
-                    results = {each["user"]: _result(each) for each in answer["results"]}
+                with contextlib.suppress(ConnectionLostError, RequestTimeoutError):  # it can be sent again
+                    reply = await self.cluster.ask_controller(ALTER_USER_SCRAM_CREDENTIALS, message)
+                    results = {each["user"]: _result(each) for each in reply.message["results"]}
                     if not any(_has_code(result, error_codes.NOT_CONTROLLER) for result in results.values()):
                         return results
                 self.cluster.forget_controller()

@@ -67,6 +67,7 @@ def _administer(port: int, work: "Callable[[Admin], Awaitable[_Result]]") -> _Re
     import asyncio
 
     from tidegate.client import Admin, ClientError, client_settings
+    from tidegate.client import BrokerError as RefusedError
 
     settings = client_settings(
         {
@@ -84,4 +85,5 @@ def _administer(port: int, work: "Callable[[Admin], Awaitable[_Result]]") -> _Re
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(lambda: asyncio.run(run())).result()
     except ClientError as error:
-        raise BrokerError(f"the broker did not do what the kit asked: {error}", hint=_HINT) from error
+        hint = _HINT if isinstance(error, RefusedError) else error.hint
+        raise BrokerError(f"the broker did not do what the kit asked: {error}", hint=hint) from error
