@@ -28,7 +28,8 @@ def _report(directory: Path) -> Path:
     node.start(START_MS, records=records)
     for second in range(310):  # enough for a proposal
         for place, name in enumerate(names):
-            node.produce("alice", name, 600 * (20 - place), START_MS + 1000 * second)
+            event = node.produce("alice", name, 600 * (20 - place), START_MS + 1000 * second)
+            event |= {"topic": f"topic-{name}"[:249], "other_topics": place % 3}
     write_events(directory / "usage", node.events)
     (directory / "tight.yaml").write_text(_PLAN)
     page = directory / "report.html"
@@ -51,6 +52,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
         assert " entities were throttled. Longest total throttle times: " in first
         text = browser.run("document.body.innerText")
         assert "client-id=loader (produce)" in text
+        assert "Produce and Fetch requests by topic, most bytes first." in text
         assert "Raise their quotas for a while, record again, and repeat the command." in text
         assert "loader" in browser.run("document.querySelector('.chart svg').textContent")
         colours = set()
