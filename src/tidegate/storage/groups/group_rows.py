@@ -70,8 +70,9 @@ _PUT_OFFSETS = (
     " expire_ms=excluded.expire_ms"
 )
 _FORGET_OWNER = (
-    "DELETE FROM group_owners WHERE group_id=?1 AND NOT EXISTS (SELECT 1 FROM offsets WHERE group_id=?1)"
-    " AND NOT EXISTS (SELECT 1 FROM groups WHERE group_id=?1)"
+    "DELETE FROM group_owners WHERE group_id=?"
+    " AND NOT EXISTS (SELECT 1 FROM offsets WHERE offsets.group_id=group_owners.group_id)"
+    " AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.group_id=group_owners.group_id)"
 )
 
 
@@ -298,9 +299,9 @@ class GroupRows:
         with self._transaction():
             deleted = self._run(
                 "DELETE FROM offsets WHERE (group_id, topic, partition) IN"
-                " (SELECT group_id, topic, partition FROM offsets WHERE topic=?1"
-                " AND NOT EXISTS (SELECT 1 FROM topics WHERE name=?1) LIMIT ?2)",
-                (topic, OFFSETS_AT_ONCE),
+                " (SELECT group_id, topic, partition FROM offsets WHERE topic=?"
+                " AND NOT EXISTS (SELECT 1 FROM topics WHERE name=?) LIMIT ?)",
+                (topic, topic, OFFSETS_AT_ONCE),
             )
         return deleted.rowcount > 0
 
