@@ -12,7 +12,7 @@ two numbers), and the answer.
 """
 
 import struct
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Sequence
 from itertools import chain, repeat
 
 from tidegate import error_codes
@@ -21,7 +21,15 @@ from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.answering import answer_partitions, release
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.in_slices import batched
-from tidegate.server.requests.handler import Charge, Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import (
+    Answer,
+    Charge,
+    Handler,
+    Message,
+    Request,
+    Work,
+    at_once_if_short,
+)
 from tidegate.storage.groups.committed_offsets import (
     POSITION_BYTES,
     Partitions,
@@ -77,6 +85,9 @@ def offset_commit_handler(groups: NodeGroups) -> Handler:
         if not request.authorized(acl.READ, acl.GROUP, body["group_id"]):
             return (yield from _refuse(request, body))
         commit = _Commit(groups, request, body)
+        answer = commit.commit_rows()
+        if answer is not None:
+            return answer
         yield from commit.check()
         yield from request.release_body(body)
         if not (yield from commit.store()):
@@ -114,6 +125,8 @@ class _Commit:
 
     def __init__(self, groups: NodeGroups, request: Request, body: Message) -> None:
         self.field = "name" if request.header.api_version < _TOPIC_IDS_SINCE else "topic_id"
+        is_flexible = API_BY_KEY[OFFSET_COMMIT].is_flexible(request.header.api_version)
+        self._result = "ihx" if is_flexible else "ih"
         self.writes = Writes(groups.storage)
         self._groups = groups
         self._request = request
@@ -138,6 +151,28 @@ class _Commit:
         self._owner = groups.owner(self._group_id) or request.connection.owner
         self._room = self._reserved = 0
 
+    def commit_rows(self) -> Answer | None:
+        """Keep positions without metadata in one topic, as nearly always; None: nothing is done, `check` them."""
+        topics = self._body["topics"]
+        if len(topics) != 1 or self._problem():
+            return None
+        key = topics[0][self.field]
+        topic, _ = self._find(key)
+        self._room = self._offsets.bound.room(self._owner)
+        rows = None if topic is None else self._read_rows(topic, topics[0]["partitions"])
+        if topic is None or not rows:
+            return None
+        indexes, positions, _ = rows
+        is_new = self._group_id not in self._offsets
+        ids = {topic.name: topic.topic_id}
+        change = GroupChange(self._group_id, {topic.name: positions}, ids, self._owner, is_new)
+        if not self._groups.storage.group_writes.journal_change(change):
+            return None
+        results = _encoded([value for index in indexes for value in (index, error_codes.NONE)], self._result)
+        partitions = EncodedElements(len(indexes), [results])
+        message = {"throttle_time_ms": 0, "topics": [{self.field: key, "partitions": partitions}]}
+        return self._request.answer(message)
+
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
         refused = self._problem()
@@ -158,29 +193,41 @@ class _Commit:
                 yield from self._check_partitions(key, topic, _messages(part["partitions"]), refused)
             yield
 
-    def _accept_rows(self, key: str, topic: Topic, rows: PlainRows | list[Message]) -> bool:
-        """Accept all partitions of one topic together, as nearly always; False: they have to be looked at one by one.
+    def _read_rows(
+        self, topic: Topic, rows: PlainRows | list[Message]
+    ) -> tuple[Collection[int], Partitions, int] | None:
+        """Return indexes and positions of all partitions of one topic, and the bytes of those that are new.
 
-        They are accepted where they have no metadata, all are there, and there is room for them.
+        None: they have to be looked at one by one. Not where they have no metadata, all are there, and there is room.
         """
-        if not isinstance(rows, PlainRows):
-            return False
+        if not isinstance(rows, PlainRows) or not rows.count:
+            return None
         of_topic = self._offsets.growth_of_new(self._group_id, topic.name)
-        if of_topic + len(rows) * POSITION_BYTES > self._room:
-            return False
+        if of_topic + rows.count * POSITION_BYTES > self._room:
+            return None
         is_short = self._request.header.api_version < _LEADER_EPOCH_SINCE
         rest = _NO_EPOCH + self._times if is_short else self._times
         read = _ROW_WITHOUT_EPOCH if is_short else _ROW
-        found = list(read.iter_unpack(rows.data))
-        positions = {index: value + rest for index, value in found}
-        if min(positions, default=0) < 0 or max(positions, default=-1) >= len(topic.logs):
-            return False
+        positions = {index: value + rest for index, value in read.iter_unpack(rows.data)}
+        if min(positions) < 0 or max(positions) >= len(topic.logs):
+            return None
         before = self._offsets.partitions(self._group_id, topic.name)
         added = 0 if positions.keys() <= before.keys() else len(positions.keys() - before.keys())
-        self._reserve(of_topic + added * POSITION_BYTES)
-        indexes = positions if len(positions) == len(found) else [index for index, _ in found]
-        results = list(chain.from_iterable(zip(indexes, repeat(error_codes.NONE))))
-        self._found.append((key, topic.name, results))
+        indexes: Collection[int] = positions
+        if len(positions) < rows.count:
+            indexes = [index for index, _ in read.iter_unpack(rows.data)]
+        return indexes, positions, of_topic + added * POSITION_BYTES
+
+    def _accept_rows(self, key: str, topic: Topic, rows: PlainRows | list[Message]) -> bool:
+        """Accept all partitions of one topic together; False: they have to be looked at one by one."""
+        read = self._read_rows(topic, rows)
+        if read is None:
+            return False
+        indexes, positions, size = read
+        self._reserve(size)
+        self._found.append(
+            (key, topic.name, list(chain.from_iterable(zip(indexes, repeat(error_codes.NONE)))))
+        )
         self._accepted.setdefault(topic.name, {}).update(positions)
         return True
 
@@ -294,13 +341,10 @@ class _Commit:
             answered: Iterable[tuple[str, list[int]]] = self._missing.items()
         else:
             answered = ((key, results) for key, _, results in self._found)
-        is_flexible = API_BY_KEY[OFFSET_COMMIT].is_flexible(self._request.header.api_version)
-        code = "ihx" if is_flexible else "ih"
         for key, results in answered:
             chunks: list[bytes] = []
             for at in range(0, len(results), 2 * _ENCODED_AT_ONCE):
-                some = results[at : at + 2 * _ENCODED_AT_ONCE]
-                chunks.append(struct.pack(">" + code * (len(some) // 2), *some))
+                chunks.append(_encoded(results[at : at + 2 * _ENCODED_AT_ONCE], self._result))
                 yield
             topics.append({self.field: key, "partitions": EncodedElements(len(results) // 2, chunks)})
             yield
@@ -347,6 +391,11 @@ class _Commit:
         if not self._request.authorized(acl.READ, acl.TOPIC, name if topic is None else topic.name):
             return None, error_codes.TOPIC_AUTHORIZATION_FAILED
         return topic, missing
+
+
+def _encoded(results: Sequence[int], layout: str) -> bytes:
+    """Return results, partition and error code in turn, as they are on the wire."""
+    return struct.pack(">" + layout * (len(results) // 2), *results)
 
 
 def _java_length(text: str) -> int:

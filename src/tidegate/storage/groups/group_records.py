@@ -38,6 +38,7 @@ sizes of positions that differ, then the positions."""
 _GROUP_NUMBERS = struct.Struct(">iq")
 """Numbers of a group: generation, time of its state. Five texts follow, then the members."""
 _NULL = -1
+_NO_VALUE = _LENGTH.pack(_NULL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def encode_group(group: StoredGroup) -> bytes:
         _GROUP_NUMBERS.pack(group.generation, group.state_at_ms),
     ]
     texts = (group.protocol_type, group.protocol, group.leader_id, group.owner, pack_owners(group.members))
-    parts += _sized([None if text is None else text.encode() for text in texts])
+    _add_sized(parts, *[None if text is None else text.encode() for text in texts])
     parts += pack_members(group.members)
     return b"".join(parts)
 
@@ -125,30 +126,31 @@ def decode_record(record: bytes) -> JournaledPositions | StoredGroup:
     return JournaledPositions(group_id=group_id, positions=positions, owner=owner if is_new else None)
 
 
-def pack_members(members: Sequence[StoredMember]) -> Iterator[bytes]:
-    """Yield members as bytes: two numbers, then six values with their lengths."""
+def pack_members(members: Sequence[StoredMember]) -> list[bytes]:
+    """Return members as bytes: of each two numbers, then six values with their lengths."""
+    parts: list[bytes] = []
     for member in members:
-        yield _NUMBERS.pack(member.rebalance_timeout_ms, member.session_timeout_ms)
-        yield from _sized(
-            (
-                member.member_id.encode(),
-                None if member.instance_id is None else member.instance_id.encode(),
-                member.client_id.encode(),
-                member.client_host.encode(),
-                member.metadata,
-                member.assignment,
-            )
+        parts.append(_NUMBERS.pack(member.rebalance_timeout_ms, member.session_timeout_ms))
+        instance_id = member.instance_id
+        _add_sized(
+            parts,
+            member.member_id.encode(),
+            None if instance_id is None else instance_id.encode(),
+            member.client_id.encode(),
+            member.client_host.encode(),
+            member.metadata,
+            member.assignment,
         )
+    return parts
 
 
-def _sized(values: Sequence[bytes | None]) -> Iterator[bytes]:
-    """Yield values with their lengths."""
+def _add_sized(parts: list[bytes], *values: bytes | None) -> None:
+    """Add values with their lengths."""
     for value in values:
         if value is None:
-            yield _LENGTH.pack(_NULL)
+            parts.append(_NO_VALUE)
         else:
-            yield _LENGTH.pack(len(value))
-            yield value
+            parts += _LENGTH.pack(len(value)), value
 
 
 def pack_owners(members: Sequence[StoredMember]) -> str | None:

@@ -197,9 +197,7 @@ class GroupWrites:
         if self._closed:
             on_over(False)
             return
-        if self._journal is not None and self._append(change, self._journal):
-            self.written += 1
-            self._count(change)
+        if self.journal_change(change):
             on_over(True)
             return
         entry = _Entry(change, on_over)
@@ -222,6 +220,14 @@ class GroupWrites:
         if group_id is not None:
             self._groups[group_id] = entry
         self._plan()
+
+    def journal_change(self, change: GroupChange) -> bool:
+        """Keep a small change at once; False: nothing is done, and it has to wait for the database (`add_change`)."""
+        if self._closed or self._journal is None or not self._append(change, self._journal):
+            return False
+        self.written += 1
+        self._count(change)
+        return True
 
     def drop_topic(self, topic: str) -> None:
         """Forget the positions in a topic that was deleted, when they are over. The database has its id no more."""
