@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,24 @@ from tidegate.server.connection.channel import ANSWER_DUE, Channel
 from tidegate.server.connection.poller import make_poller
 from tidegate.server.connection.request_memory import NO_BOUND, RequestMemory
 from tidegate.server.connection.transport import SocketTransport
+from tidegate.server.connection.turn_loop import TurnLoop
 from tidegate.server.muting import Muting
 from tidegate.server.requests.handler import Connection
 from tidegate.server.requests.slices import Slices
+
+
+class _TurnLoops(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> TurnLoop:
+        """Return a loop of the kind that `tidegate serve` runs."""
+        return TurnLoop()
+
+
+@pytest.fixture(autouse=True)
+def turn_loops() -> Iterator[None]:
+    """Run these tests as `tidegate serve` runs: the loop waits in the poller."""
+    asyncio.set_event_loop_policy(_TurnLoops())
+    yield
+    asyncio.set_event_loop_policy(None)
 
 
 class EchoOwner:

@@ -28,6 +28,7 @@ from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.audit import AUDIT_LOGGER
 from tidegate.server.authentication.scram_credentials import ScramCredentials
+from tidegate.server.connection.turn_loop import TurnLoop
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.monitoring.metrics_listener import MetricsListener
@@ -90,7 +91,8 @@ def serve(args: argparse.Namespace) -> int:
         configs = node_configs(config, args.nodes)
         for notice in config.notices():
             _tell(args, notice, logging.WARNING)
-        asyncio.run(_serve(configs, args, repeated))
+        with asyncio.Runner(loop_factory=TurnLoop) as runner:
+            runner.run(_serve(configs, args, repeated))
     except TidegateError as error:
         if args.log_format != JSON:
             raise

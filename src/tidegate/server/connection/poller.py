@@ -20,6 +20,7 @@ from typing import Protocol
 
 from tidegate.fair_share import Rounds, first_in_rounds
 from tidegate.server.connection.mute_watch import MuteWatch
+from tidegate.server.connection.turn_loop import TurnLoop
 
 __all__ = [
     "Client",
@@ -44,6 +45,8 @@ SCAN_SHARE = 25
 """Least time between two scans, in times of what the last one took."""
 LATE_NS = 1_000_000
 """Least time for late calls in each turn of calls, in ns."""
+_ONCE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLONESHOT", 0)
+"""Reported once: the turns go on meanwhile, and the loop looks when these are over."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
@@ -223,7 +226,17 @@ class EpollPoller:
         self.call_in_turn, self.call_late_in_turn = self._calls.schedule, self._calls.add_late
         self._mute_watch = MuteWatch(loop)
         self.watch, self.unwatch = self._mute_watch.watch, self._mute_watch.remove
-        loop.add_reader(self._epoll.fileno(), self._serve_ready)
+        self._loop_was_ready = False
+        self._loop_fd = -1  # of a loop that waits here
+        self._turn_loop = loop if isinstance(loop, TurnLoop) and loop.waiter is None else None
+        if self._turn_loop is None:
+            loop.add_reader(self._epoll.fileno(), self._serve_ready)
+        else:
+            # The loop waits in `wait`, and its other descriptors are one more socket here.
+            self._turn_loop.waiter = self
+            self._loop_fd = self._turn_loop.fileno()
+            self._readers[self._loop_fd] = self._want_loop
+            self._epoll.register(self._loop_fd, _ONCE)
 
     def serve_in(self, turns: Turns) -> None:
         """Call `turns` for each turn."""
@@ -272,8 +285,49 @@ class EpollPoller:
         """Close both epolls, and stop the calls in turns."""
         self._calls.close()
         self._mute_watch.close()
-        self._loop.remove_reader(self._epoll.fileno())
+        if self._turn_loop is None:
+            self._loop.remove_reader(self._epoll.fileno())
+        else:
+            self._turn_loop.waiter = None
         self._epoll.close()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Serve sockets until the loop has something to do, at most for `timeout_s`, or a turn longer. See `Waiter`."""
+        loop = self._turn_loop
+        assert loop is not None
+        loop.is_wanted = False
+        if self._loop_was_ready:
+            self._loop_was_ready = False
+            self._epoll.modify(self._loop_fd, _ONCE)
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            # What the last turns have left comes first: a poll now would report those sockets behind others.
+            ready = [] if self._left else self._ready_sockets(timeout_s)
+            if not (ready or self._left):
+                return
+            try:
+                self._serve_ready(ready)
+            except Exception as error:
+                loop.call_exception_handler({"message": "error in a turn", "exception": error})
+            if loop.is_wanted or self._epoll.closed:
+                return
+            if until_s is not None:
+                timeout_s = until_s - time.monotonic()
+                if timeout_s <= 0:
+                    return
+
+    def _ready_sockets(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Return at most `BATCH` sockets that are ready, after `timeout_s` at the latest; the loop needs no turn."""
+        ready: list[tuple[int, int]] = self._epoll.poll(timeout_s, BATCH)
+        if len(ready) == 1 and ready[0][0] == self._loop_fd:
+            self._want_loop()
+            return []
+        return ready
+
+    def _want_loop(self) -> None:
+        """Return from `wait`: another descriptor of the loop is ready."""
+        assert self._turn_loop is not None
+        self._turn_loop.is_wanted = self._loop_was_ready = True
 
     def _tell_once(self, fd: int) -> Callable[[], None] | None:
         """Return what to call for a broken socket that is not read; the kernel reports it no more until it is."""
@@ -296,8 +350,8 @@ class EpollPoller:
             self._epoll.modify(fd, mask)
         self._masks[fd] = mask
 
-    def _serve_ready(self) -> None:
-        """Run turns until no connection waits, or the time is over."""
+    def _serve_ready(self, ready: list[tuple[int, int]] | None = None) -> None:
+        """Run turns until no connection waits, or the time is over. ready: the sockets of the first turn, if known."""
         if self._epoll.closed:
             return
         turns, self._woken = self._turns, False
@@ -305,7 +359,8 @@ class EpollPoller:
         more = True
         now_ns = self._monotonic_ns()
         until_ns = now_ns + SERVE_NS
-        while (ready := self._take_left() or self._poll(now_ns)) or more:
+        ready = self._choose(ready, now_ns) if ready else self._take_left() or self._poll(now_ns)
+        while ready or more:
             if self._scans.ended_ns > now_ns:
                 # A scan is charged to no client, and does not shorten the time of the turns (decision 0114).
                 until_ns += self._scans.ended_ns - now_ns
@@ -320,7 +375,10 @@ class EpollPoller:
                 # Sockets in `_left` need no wake: the epoll reports them again as long as they are ready.
                 if more:
                     self.wake()
+                if self._turn_loop is not None:
+                    self._turn_loop.is_wanted = True
                 return
+            ready = self._take_left() or self._poll(now_ns)
 
     def _take_left(self) -> list[tuple[int, int]]:
         left, self._left = self._left, []
@@ -331,8 +389,11 @@ class EpollPoller:
         self._left[:0] = [(fd, events & ~_BROKEN) for fd, events in rest if events & ~_BROKEN]
 
     def _poll(self, now_ns: int) -> list[tuple[int, int]]:
-        """Return the sockets of the next turn: those that became ready first; after a scan, some of each principal."""
-        ready: list[tuple[int, int]] = self._epoll.poll(0, BATCH)
+        """Return the sockets of the next turn."""
+        return self._choose(self._ready_sockets(0), now_ns)
+
+    def _choose(self, ready: list[tuple[int, int]], now_ns: int) -> list[tuple[int, int]]:
+        """Return the sockets of a turn: those that became ready first; after a scan, some of each principal."""
         if len(ready) < BATCH or now_ns < self._scans.next_ns:
             return ready
         clients = self._clients
