@@ -221,3 +221,90 @@ def test_a_browser_shows_the_entities(
             assert set(page.requests) <= {f"{url}/", f"{url}/entities", "data:,"}
             assert page.complaints == []
     limit(metered, _HOSTILE, producer_byte_rate=None)
+
+
+def test_a_link_is_for_the_developer_of_a_client(
+    new_broker: Callable[..., Broker], create_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    """The operator makes it; a browser and `explain` show one client with it, and nothing of it is in the log."""
+    token_file, wrong_file = tmp_path / "token", tmp_path / "wrong"
+    token_file.write_text(f"{_TOKEN}\n")
+    wrong_file.write_text(_TOKEN[::-1])
+    broker = new_broker(tidegate_metrics_listener="127.0.0.1:0", tidegate_metrics_token_file=str(token_file))
+    url, topic = url_of(broker), create_topic(broker, unique)
+    made = ("explain", "--client-id", _HOSTILE, "--link", "--metrics", url, "--token-file")
+    assert "(status 401)\nhint: use --token-file" in tidegate(*made, str(wrong_file)).stderr
+    done = tidegate(*made, str(token_file), "--expires", "15m")
+    assert (done.returncode, done.stderr) == (0, "")
+    link = done.stdout.removesuffix("\n")
+    assert link.startswith(f"{url}/explain?user=ANONYMOUS&client-id=%3Cimg")
+    limit(broker, _HOSTILE, producer_byte_rate=1000.0)
+    with PlainClient(broker.port, _HOSTILE) as client:
+        client.send_produce(topic, value_bytes=200_000)
+        client.receive_produce()
+        shown = tidegate("explain", "--metrics", link)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert re.search(r"throttled: 1 connection until \S+, produce quota exceeded", shown.stdout)
+        (quota,) = (
+            each
+            for each in json.loads(fetched(link, Accept="application/json"))["quotas"]
+            if each["quota_type"] == "Produce"
+        )
+        assert (quota["limit"], quota["throttled_connections"]) == (1000.0, 1)
+        with opened(link, tmp_path / "home") as page:
+            text = page.run("document.body.innerText")
+            assert "Throttled now: Produce." in text
+            assert "produce quota exceeded" in text
+            assert page.run("document.querySelector('bdi:nth-of-type(2)').textContent") == _HOSTILE
+            assert page.run("document.querySelectorAll('img, script').length") == 0
+            colours = set()
+            for scheme in ("light", "dark"):
+                for width in (_NARROW, _WIDE):
+                    page.look(width=width, scheme=scheme)
+                    assert page.run("document.documentElement.scrollWidth <= window.innerWidth")
+                colours.add(page.run("getComputedStyle(document.body).backgroundColor"))
+            assert len(colours) == 2
+            page.run("document.querySelector('summary').focus()")
+            page.press_enter()
+            assert page.run("document.querySelector('details').open")
+            assert page.run("document.querySelectorAll('details tbody tr').length") == 8
+            assert page.run("document.querySelectorAll('th:not([scope])').length") == 0
+            assert set(page.requests) == {link, "data:,"} or set(page.requests) == {link}
+            assert page.complaints == []
+    signature = link.rpartition("=")[2]
+    refused = tidegate("explain", "--metrics", link.replace("ANONYMOUS", "alice"))
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"error: {url}: the link is wrong or has expired (status 403)\n"
+        "hint: ask the operator of the broker for a new one: tidegate explain --link\n"
+    )
+    broken = tidegate("explain", "--metrics", f"{link}&x=1"), tidegate("top", "--metrics", link)
+    for done in (*broken, tidegate("explain", "--metrics", link.replace("127.0.0.1", "[x"))):
+        assert done.returncode == 2
+        assert signature not in done.stderr
+        assert "Traceback" not in done.stderr
+    assert signature not in broker.log
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--user", "a", "--link"), "error: --link needs --token-file: "),
+        (
+            ("--user", "a", "--link", "--token-file", "TOKEN", "--expires", "31d"),
+            "error: --expires must be from 1s to",
+        ),
+        (("--user", "a", "--expires", "1h"), "error: --expires needs --link"),
+        (("--user", "a", "--link", "--bootstrap-server", "x:1"), "error: --link is for a metrics listener"),
+        (("--link",), "error: no client is named"),
+        (("--link", "--token-file", "TOKEN", "--client-id", "x" * 20_000), "error: the link has 20"),
+        (("--user", os.fsdecode(b"\xff")), "error: --user is "),
+    ],
+)
+def test_options_of_links_are_checked(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    """Before any listener is asked."""
+    token_file = tmp_path / "token"
+    token_file.write_text(_TOKEN)
+    done = tidegate("explain", *(str(token_file) if text == "TOKEN" else text for text in options))
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)

@@ -2,26 +2,33 @@
 
 import argparse
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from tidegate.cli.arguments import printable
 from tidegate.cli.client_options import add_client_options, run_admin
+from tidegate.cli.job_options import duration_type
 from tidegate.cli.metrics_client import (
     MetricsClient,
     add_metrics_options,
-    amount_text,
     clock_text,
-    used_text,
+    link_fields,
 )
 from tidegate.cli.metrics_options import add_prometheus_options, check_prometheus, latest_from
 from tidegate.errors import ConfigError
+from tidegate.server.monitoring.amounts import amount_text, used_text
+from tidegate.server.monitoring.http_request import MAX_TARGET_BYTES
+from tidegate.server.monitoring.links import LINK_PATH, MAX_LINK_S, link_key, signed_fields
 
 if TYPE_CHECKING:
     from tidegate.pipeline.prometheus.latest import Uses
     from tidegate.quota.managers.explain import Explanation
 
 __all__ = ["add_parser", "explanation_lines", "run"]
+
+_LINK_S = 24 * 3600
 
 _DESCRIPTION = """\
 Show which quotas apply to a client. For each quota type: the entity whose limit
@@ -37,6 +44,11 @@ examples:
   tidegate explain --user alice --client-id billing
   tidegate explain --user alice --json --metrics http://10.0.0.5:9404 \\
       --token-file token
+
+  tidegate explain --user alice --client-id billing --link --expires 24h \\
+      --metrics http://10.0.0.5:9404 --token-file token
+                                               a link for the client's developer
+  tidegate explain --metrics 'LINK'            what a link shows
 
   tidegate explain --user alice --client-id billing \\
       --bootstrap-server kafka1:9092           quotas of an Apache Kafka
@@ -64,21 +76,40 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_metrics_options(parser)
+    add_metrics_options(parser, with_links=True)
     add_client_options(parser)
     add_prometheus_options(
         parser, what="with --bootstrap-server: rate and throttle time now, from Kafka's metrics of clients"
     )
     parser.add_argument("--user", metavar="U", help="user of the client (default: ANONYMOUS)")
     parser.add_argument("--client-id", metavar="C", help="client id (default: empty)")
+    parser.add_argument(
+        "--link",
+        action="store_true",
+        help="print a link that shows this explanation and nothing else, without the token, until it expires",
+    )
+    parser.add_argument(
+        "--expires",
+        dest="expires_ms",
+        metavar="TIME",
+        type=duration_type,
+        help="how long the link is valid, such as 90s, 15m, 6h or 2d, at most 30d (default: 24h)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the broker and print its answer. Raises `TidegateError`."""
     names = {"user": args.user, "client_id": args.client_id}
-    given = {name: text for name, text in names.items() if text is not None}
-    if not given:
+    given = {name: _checked_name(name, text) for name, text in names.items() if text is not None}
+    linked = link_fields(args.metrics)
+    if linked and (given or args.link or args.token_file or args.bootstrap_server or args.command_config):
+        raise ConfigError(
+            "a link names its client and needs no other option", hint="give --metrics LINK alone"
+        )
+    if not given and not linked:
         raise ConfigError("no client is named, expected --user, --client-id or both")
+    if args.expires_ms is not None and not args.link:
+        raise ConfigError("--expires needs --link")
     check_prometheus(args)
     is_of_cluster = args.bootstrap_server is not None or args.command_config is not None
     if args.prometheus and not is_of_cluster:
@@ -87,12 +118,51 @@ def run(args: argparse.Namespace) -> int:
             hint="--bootstrap-server names the cluster whose quotas are explained; a Tidegate broker is asked with "
             "--metrics",
         )
+    if args.link:
+        if is_of_cluster:
+            raise ConfigError("--link is for a metrics listener", hint="leave out --bootstrap-server")
+        print(_link(args))
+        return 0
     if is_of_cluster:
         document = _explained_definitions(args)
     else:
-        document = MetricsClient(url=args.metrics, token_file=args.token_file).get("/explain", **given)
+        url = args.metrics.partition(LINK_PATH)[0]  # errors repeat it: no signature in it
+        document = MetricsClient(url=url, token_file=args.token_file).get(LINK_PATH, **(given or linked))
     print(json.dumps(document, indent=2) if args.json else "\n".join(explanation_lines(document)))
     return 0
+
+
+def _checked_name(option: str, text: str) -> str:
+    """Return a name. Raises `ConfigError` where it is not UTF-8: no client can have it."""
+    if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise ConfigError(f"--{option.replace('_', '-')} is {text!r}, expected UTF-8")
+    return text
+
+
+def _link(args: argparse.Namespace) -> str:
+    """Return a link to the explanation of the client, once the listener has accepted it. Raises `TidegateError`."""
+    from tidegate.server.settings.metrics_settings import read_token
+
+    if args.token_file is None:
+        raise ConfigError(
+            "--link needs --token-file: the link is signed with the listener's token",
+            hint="a listener without a token has no links; set tidegate.metrics.token.file of the broker",
+        )
+    valid_s = _LINK_S if args.expires_ms is None else args.expires_ms // 1000
+    if not 0 < valid_s <= MAX_LINK_S:
+        raise ConfigError("--expires must be from 1s to 30d")
+    fields = signed_fields(
+        link_key(read_token(args.token_file)),
+        user=args.user or "",
+        client_id=args.client_id or "",
+        expires_s=int(time.time()) + valid_s,
+    )
+    target = f"{LINK_PATH}?{urlencode(fields)}"
+    if len(target) > MAX_TARGET_BYTES:
+        raise ConfigError(f"the link has {len(target)} bytes, expected at most {MAX_TARGET_BYTES}")
+    MetricsClient(url=args.metrics, token_file=args.token_file).get(LINK_PATH, user=fields["user"])
+    MetricsClient(url=args.metrics).get(LINK_PATH, **fields)
+    return f"{args.metrics}{target}"
 
 
 def _explained_definitions(args: argparse.Namespace) -> dict[str, Any]:
@@ -154,7 +224,7 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
         source = f" of {_entity_text(quota['entity'])}"
     yield f"{quota['quota_type']} ({quota['quota_key']}): {limit}{source}"
     if quota["limit"] is not None:
-        shared = ", ".join(f"{kind}={printable(repr(name))}" for kind, name in quota["shared_by"].items())
+        shared = ", ".join(f"{kind}={_shared_name(name)}" for kind, name in quota["shared_by"].items())
         yield f"  shared by all clients with {shared or 'any name'}"
     if "rate" in quota:
         yield from _use_lines(quota, unit)
@@ -193,6 +263,11 @@ def _broker_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
         yield f"  {name}: rate {amount_text(broker['rate'], unit)}{used}, {throttled}"
     if not quota["brokers"] and quota["limit"] is not None:
         yield "  no broker has metrics of it: these clients have sent no such request lately, or it is not exported"
+
+
+def _shared_name(name: str | None) -> str:
+    """Return a name that usage is counted by; None: a link does not show what a quota callback chose."""
+    return "<chosen by the quota callback>" if name is None else printable(repr(name))
 
 
 def _entity_text(entity: Mapping[str, str | None]) -> str:

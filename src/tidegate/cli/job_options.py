@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_job_options",
     "directory_argument",
+    "duration_type",
     "from_option",
     "json_option",
     "location_type",
@@ -108,7 +109,7 @@ def where_options(parser: argparse.ArgumentParser) -> None:
         "--last",
         dest="last_ms",
         metavar="TIME",
-        type=_duration,
+        type=duration_type,
         help="read the last part of the record, such as 90s, 15m, 6h or 2d, up to its newest row",
     )
     parser.add_argument("--explain", action="store_true", help="print to stderr where the job runs, and why")
@@ -249,7 +250,7 @@ def _time(text: str) -> int:
     )
 
 
-def _duration(text: str) -> int:
+def duration_type(text: str) -> int:
     """Return a length of time in ms. Raises `argparse.ArgumentTypeError`."""
     match = _DURATION.fullmatch(text)
     if match is None:

@@ -3,27 +3,26 @@
 import argparse
 import http.client
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tidegate.cli.arguments import printable
 from tidegate.cli.job_options import json_option, path_type
 from tidegate.errors import TidegateError
+from tidegate.server.monitoring.links import LINK_FIELDS, LINK_PATH
 
 __all__ = [
     "DEFAULT_URL",
     "MetricsClient",
     "MetricsError",
     "add_metrics_options",
-    "amount_text",
     "clock_text",
+    "link_fields",
     "name_text",
-    "used_text",
 ]
 
 DEFAULT_URL = "http://127.0.0.1:9404"
@@ -34,23 +33,20 @@ _FORMAT = 1
 _NO_LISTENER = (
     "start the broker with --override tidegate.metrics.listener=127.0.0.1:9404, or correct --metrics"
 )
-_NOTHING = "–"
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP = 1024
 
 
 class MetricsError(TidegateError):
     """Raised where a metrics listener does not give what was asked for."""
 
 
-def add_metrics_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the listener and its token, and `--json`."""
+def add_metrics_options(parser: argparse.ArgumentParser, *, with_links: bool = False) -> None:
+    """Add the options that name the listener and its token, and `--json`. with_links: also accept a signed link."""
     parser.add_argument(
         "--metrics",
         metavar="URL",
-        type=_url,
+        type=_url_or_link if with_links else _url,
         default=DEFAULT_URL,
-        help=f"metrics listener of the broker (default: {DEFAULT_URL})",
+        help=f"metrics listener of the broker{', or a link of --link' if with_links else ''} (default: {DEFAULT_URL})",
     )
     parser.add_argument(
         "--token-file",
@@ -63,17 +59,34 @@ def add_metrics_options(parser: argparse.ArgumentParser) -> None:
 
 def _url(text: str) -> str:
     """Return the address of a listener as a URL without a path. Raises `argparse.ArgumentTypeError`."""
+    shown = text.partition("?")[0]  # behind it may be the signature of a link
     hint = f" (hint: write {DEFAULT_URL})"
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {text!r}{hint}") from error
+        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {shown!r}{hint}") from error
     is_plain = parts.path in ("", "/", "/metrics") and not (parts.query or parts.fragment or parts.username)
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
-        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {text!r}{hint}")
+        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {shown!r}{hint}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}"
+
+
+def _url_or_link(text: str) -> str:
+    """Return a URL of `_url`, or a signed link as it is. Raises `ArgumentTypeError`, which repeats no signature."""
+    address, mark, query = text.partition("?")
+    if not mark:
+        return _url(text)
+    fields = link_fields(text)
+    if not address.endswith(LINK_PATH) or fields.keys() != LINK_FIELDS:
+        raise argparse.ArgumentTypeError("malformed link (hint: copy it whole, and put it in quotes)")
+    return f"{_url(address.removesuffix(LINK_PATH))}{LINK_PATH}?{query}"
+
+
+def link_fields(url: str) -> dict[str, str]:
+    """Return the fields of a signed link; none where `url` is not one."""
+    return dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +143,9 @@ class MetricsClient:
         assert parts.hostname is not None, "checked by `_url`"
         make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = make(parts.hostname, parts.port, timeout=TIMEOUT_S)
-        headers = {} if self.token_file is None else {"Authorization": f"Bearer {_token(self.token_file)}"}
+        headers = {"Accept": "application/json"}
+        if self.token_file is not None:
+            headers["Authorization"] = f"Bearer {_token(self.token_file)}"
         try:
             connection.request("GET", target, headers=headers)
             response = connection.getresponse()
@@ -151,37 +166,6 @@ def _token(path: Path) -> str:
     from tidegate.server.settings.metrics_settings import read_token
 
     return read_token(path)
-
-
-def amount_text(value: float | None, unit: str) -> str:
-    """Return a rate or a limit, short.
-
-    >>> amount_text(1536.0, "bytes per second"), amount_text(12.5, "percent of one thread")
-    ('1.5 KiB/s', '12.5 %')
-    >>> amount_text(2.0, "mutations per second"), amount_text(None, "bytes per second")
-    ('2/s', '–')
-    """
-    if value is None:
-        return _NOTHING
-    if unit.startswith("bytes"):
-        at = 0
-        while abs(round(value, min(at, 1))) >= _STEP and at < len(_BYTE_UNITS) - 1:
-            value /= _STEP
-            at += 1
-        return f"{value:.0f} B/s" if at == 0 else f"{value:.1f} {_BYTE_UNITS[at]}/s"
-    return f"{value:.4g} %" if unit.startswith("percent") else f"{value:.4g}/s"
-
-
-def used_text(utilization: float | None) -> str:
-    """Return a utilization in percent.
-
-    >>> used_text(0.5), used_text(None), used_text(1234.5)
-    ('50 %', '–', '>999 %')
-    """
-    if utilization is None:
-        return _NOTHING
-    percent = 100 * utilization
-    return f"{percent:.0f} %" if math.isfinite(percent) and percent < 999.5 else ">999 %"
 
 
 def clock_text(time_ms: int) -> str:

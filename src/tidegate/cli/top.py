@@ -13,11 +13,10 @@ from tidegate.cli.metrics_client import (
     MetricsClient,
     MetricsError,
     add_metrics_options,
-    amount_text,
     clock_text,
     name_text,
-    used_text,
 )
+from tidegate.server.monitoring.amounts import amount_text, used_text
 
 __all__ = ["add_parser", "run"]
 

@@ -1,6 +1,6 @@
-"""The explanation of a client's quotas as JSON: which entity applies on each quota type, and why the others do not."""
+"""The explanation of a client's quotas: which entity applies on each quota type, and why the others do not."""
 
-import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidegate.quota import DEFAULT, QuotaEntity, name_of_tag
@@ -22,10 +22,10 @@ from tidegate.server.monitoring.entities import (
 if TYPE_CHECKING:
     from tidegate.server.node import Node
 
-__all__ = ["definition_fields", "explanation_document"]
+__all__ = ["definition_fields", "explanation_document", "without_other_names"]
 
 
-async def explanation_document(node: "Node", user: str, client_id: str, pace: Pace) -> list[bytes]:
+async def explanation_document(node: "Node", user: str, client_id: str, pace: Pace) -> dict[str, Any]:
     """Return the explanation for a client. Raises `CallbackError` where a quota callback fails."""
     throttled = await find_throttled(node, pace)
     quotas = []
@@ -33,7 +33,7 @@ async def explanation_document(node: "Node", user: str, client_id: str, pace: Pa
         name = manager.sensor_name(user, client_id)
         quotas.append(_quota(node, manager, user, client_id, throttled.get((manager.quota_type, name))))
         await pace.rest()
-    document = {
+    return {
         "format": FORMAT,
         "node_id": node.config["node.id"],
         "time_ms": node.clock.wall_ms(),
@@ -41,7 +41,19 @@ async def explanation_document(node: "Node", user: str, client_id: str, pace: Pa
         "client_id": shown_name(client_id),
         "quotas": quotas,
     }
-    return [json.dumps(document).encode() + b"\n"]
+
+
+def without_other_names(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an explanation without the names that a quota callback counts the client's usage by: null instead."""
+    own = {document["user"], document["client_id"]}
+    quotas = [
+        {
+            **quota,
+            "shared_by": {kind: name if name in own else None for kind, name in quota["shared_by"].items()},
+        }
+        for quota in document["quotas"]
+    ]
+    return {**document, "quotas": quotas}
 
 
 def _quota(

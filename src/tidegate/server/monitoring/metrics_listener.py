@@ -6,6 +6,7 @@
 | `/metrics` | metrics for Prometheus |
 | `/entities` | the live quota entities as JSON |
 | `/explain?user=U&client-id=C` | the quotas of one client as JSON |
+| `/explain?user=U&client-id=C&expires=S&signature=T` | the same as a page or JSON, for a reader without the token |
 
 One response is made at a time, about a millisecond in each turn of the event loop, however many clients ask.
 """
@@ -15,18 +16,22 @@ import base64
 import hashlib
 import hmac
 import ipaddress
+import json
 import re
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 from tidegate import __version__
 from tidegate.fair_share import ANONYMOUS
 from tidegate.quota import CallbackError
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.monitoring.entities import OTHERS, Pace, entities_document, find_entities, find_throttled
-from tidegate.server.monitoring.explanations import explanation_document
+from tidegate.server.monitoring.explanations import explanation_document, without_other_names
 from tidegate.server.monitoring.http_request import HttpError, HttpRequest
 from tidegate.server.monitoring.http_server import HttpResponse, HttpServer
+from tidegate.server.monitoring.link_page import error_page, explanation_page
+from tidegate.server.monitoring.links import LINK_PATH, is_link, is_signed, link_key
 from tidegate.server.monitoring.prometheus_text import CONTENT_TYPE, Families
 from tidegate.server.node import Node
 from tidegate.server.settings.metrics_settings import METRICS_TOKEN_FILE, MetricsConfig, read_token
@@ -34,6 +39,7 @@ from tidegate.server.settings.metrics_settings import METRICS_TOKEN_FILE, Metric
 __all__ = ["MetricsListener"]
 
 _JSON = "application/json"
+_NEW_LINK = "ask the operator of the broker for a new one: tidegate explain --link"
 _PATHS = "paths are /, /metrics, /entities and /explain"
 _INLINE = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
@@ -45,6 +51,7 @@ class MetricsListener:
     def __init__(self, node: Node, token: str | None) -> None:
         self._node = node
         self._token = None if token is None else token.encode()
+        self._link_key = None if token is None else link_key(token)
         self._one_at_a_time = asyncio.Lock()
         self._server: HttpServer | None = None
         self._host = ""
@@ -73,6 +80,8 @@ class MetricsListener:
         self._check_host(request)
         if request.path == "/":
             return _page()
+        if request.path == LINK_PATH and is_link(request.query):
+            return await self._linked(request)
         self._check_token(request)
         async with self._one_at_a_time:
             pace = Pace(self._node.clock.monotonic_ns)
@@ -80,8 +89,8 @@ class MetricsListener:
                 return HttpResponse(content_type=CONTENT_TYPE, body=await self._metrics(pace))
             if request.path == "/entities":
                 return HttpResponse(content_type=_JSON, body=await entities_document(self._node, pace))
-            if request.path == "/explain":
-                return HttpResponse(content_type=_JSON, body=await self._explanation(request, pace))
+            if request.path == LINK_PATH:
+                return _json(await self._explanation(request, pace))
         raise HttpError(404, f"path {request.path[:40]!r} does not exist", hint=_PATHS)
 
     def _check_host(self, request: HttpRequest) -> None:
@@ -109,7 +118,29 @@ class MetricsListener:
                 "authorization.credentials_file of Prometheus",
             )
 
-    async def _explanation(self, request: HttpRequest, pace: Pace) -> list[bytes]:
+    async def _linked(self, request: HttpRequest) -> HttpResponse:
+        """Return what a signed link shows, as a page or as JSON. Raises `HttpError`."""
+        accepted = request.headers.get("accept", "")
+        as_page = _JSON not in accepted or "text/html" in accepted
+        clock, query = self._node.clock, request.query
+        now_s = (
+            max(clock.now_ms(), clock.wall_ms()) // 1000
+        )  # a clock that is set back makes no link valid again
+        if self._link_key is None or not is_signed(self._link_key, query, now_s=now_s):
+            refusal = HttpError(403, "the link is wrong or has expired", hint=_NEW_LINK)
+            if as_page:
+                return error_page(refusal)
+            raise refusal
+        async with self._one_at_a_time:
+            pace = Pace(clock.monotonic_ns)
+            try:
+                document = await explanation_document(self._node, query["user"], query["client-id"], pace)
+            except CallbackError as error:
+                raise HttpError(500, "the quota callback failed") from error
+        shown = without_other_names(document)
+        return explanation_page(shown, expires_s=int(query["expires"])) if as_page else _json(shown)
+
+    async def _explanation(self, request: HttpRequest, pace: Pace) -> dict[str, Any]:
         query = request.query
         unknown = query.keys() - {"user", "client-id"}
         if unknown or not query:
@@ -168,6 +199,11 @@ class MetricsListener:
             body.append(line.encode("utf-8", "backslashreplace"))
             await pace.rest()
         return body
+
+
+def _json(document: dict[str, Any]) -> HttpResponse:
+    body = [json.dumps(document).encode() + b"\n"]
+    return HttpResponse(content_type=_JSON, body=body, headers={"Vary": "Accept"})
 
 
 @lru_cache(maxsize=1)
