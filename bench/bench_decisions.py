@@ -10,8 +10,7 @@ from pathlib import Path
 
 from bench_replay import arguments, bench_files, bench_plan
 from bench_replay_floor import Way, measure
-from tidegate.pipeline.jobs.local import local_replay
-from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.spark.session import RunningSpark, running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
@@ -23,7 +22,7 @@ def here(out: Path, *, with_decisions: bool) -> Way:
     """Return a replay in this process."""
 
     def replay(_: RunningSpark, files: UsageFiles) -> None:
-        local_replay(files, PLANS, out=out, with_decisions=with_decisions)
+        jobs_here(files).replay(PLANS, out=out, with_decisions=with_decisions)
 
     return replay
 
@@ -32,7 +31,7 @@ def on_spark(out: Path, *, with_decisions: bool) -> Way:
     """Return a replay on Spark."""
 
     def replay(spark: RunningSpark, files: UsageFiles) -> None:
-        replay_job(spark, files, PLANS, out=out, with_decisions=with_decisions)
+        jobs_on_spark(spark, files).replay(PLANS, out=out, with_decisions=with_decisions)
 
     return replay
 

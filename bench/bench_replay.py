@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles, open_usage
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.spark.session import running_spark
@@ -217,10 +217,10 @@ def measure(rows: int, *, hot: bool, master: str) -> None:
     warm_up, files = bench_files(WARM_UP_ROWS, hot=hot), bench_files(rows, hot=hot)
     with memory_watched() as peak, running_spark(app_name="bench", master=master, rows=0) as spark:
         started = time.perf_counter()
-        replay_job(spark, warm_up, [bench_plan()], out=None)
+        jobs_on_spark(spark, warm_up).replay([bench_plan()], out=None)
         warm_up_seconds = time.perf_counter() - started
         cpu_before, started = cpu_seconds(), time.perf_counter()
-        found = replay_job(spark, files, [bench_plan()], out=None)
+        found = jobs_on_spark(spark, files).replay([bench_plan()], out=None)
         seconds = time.perf_counter() - started
         cpu = cpu_seconds() - cpu_before
     decided = sum(row["requests"] for row in found.entities)

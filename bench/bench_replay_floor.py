@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bench_replay import arguments, bench_files, bench_plan, cpu_seconds
-from tidegate.pipeline.jobs.replay import replay_job
-from tidegate.pipeline.jobs.spread import replay_blocks
+from tidegate.pipeline.jobs.on_spark import OnSpark
+from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.packing import unpack
 from tidegate.pipeline.replay.plan import Plan
@@ -50,7 +50,7 @@ def count_block_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 def floor(spark: RunningSpark, files: UsageFiles) -> None:
     """Take the way of the replay, up to the kernel."""
-    blocks = replay_blocks(spark, files, ONE).blocks
+    blocks = OnSpark(spark).place(files, ONE, repeats=False).blocks
     counts = blocks.mapInArrow(count_block_rows, "rows bigint").collect()
     assert sum(row.rows for row in counts) == files.rows - 1, "all but the start"
 
@@ -59,7 +59,7 @@ def replay_of(plans: list[Plan]) -> Way:
     """Return what replays the plans."""
 
     def replay(spark: RunningSpark, files: UsageFiles) -> None:
-        found = replay_job(spark, files, plans, out=None)
+        found = jobs_on_spark(spark, files).replay(plans, out=None)
         assert {row["plan"] for row in found.entities} == {plan.name for plan in plans}
 
     return replay

@@ -7,7 +7,7 @@ In turns, as `bench_replay_floor.py` does it; look at the CPU time.
 
 from bench_replay import arguments, bench_files, bench_plan
 from bench_replay_floor import measure
-from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import UsageFiles
 
 PLANS = [bench_plan()]
@@ -15,12 +15,12 @@ PLANS = [bench_plan()]
 
 def replay(_: object, files: UsageFiles) -> None:
     """Replay the rows against one plan."""
-    local_replay(files, PLANS, out=None)
+    jobs_here(files).replay(PLANS, out=None)
 
 
 def usage(_: object, files: UsageFiles) -> None:
     """Add the rows up by client."""
-    local_usage(files, out=None, top=20)
+    jobs_here(files).usage(out=None, top=20)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from tests.e2e.broker import Broker
 from tests.e2e.clients.kinds import CLIENTS, PARTITIONS, Work, begin
 from tests.e2e.plain_client import PlainClient
 
-from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -218,7 +218,7 @@ def forecasts(usage: Path, limits: dict[str, float]) -> dict[str, dict[str, Any]
         for name, limit in limits.items()
     )
     with open_usage(usage) as files:
-        found = local_replay(files, [Plan(name="p", records=records, is_closed=True)], out=None).entities
+        found = jobs_here(files).replay([Plan(name="p", records=records, is_closed=True)], out=None).entities
     rows = {(row["entity_client_id"], row["quota_type"]): row for row in found}
     return {name: rows[name, kind_of(name)[0]] for name in limits}
 

@@ -18,7 +18,7 @@ from tidegate.cli.main import main
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.carried import carried_states
 from tidegate.pipeline.replay.plan import Plan
@@ -78,7 +78,7 @@ def _replayed(
         rows = pq.read_table(before / "out" / "state.parquet").to_pylist()
         carried = carried_states(rows, plans, of="there")
     with open_usage(directory / "usage") as files:
-        local_replay(files, plans, out=directory / "out", with_decisions=True, carried=carried)
+        jobs_here(files).replay(plans, out=directory / "out", with_decisions=True, carried=carried)
     decisions = pq.read_table(directory / "out" / "decisions.parquet").to_pylist()
     sums: Counter[tuple[object, ...]] = Counter()
     for row in pq.read_table(directory / "out" / "replay_by_client.parquet").to_pylist():
@@ -166,10 +166,10 @@ def test_a_state_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         with pytest.raises(
             UsageFilesError, match="begin with seq 1, the state to go on from is of those up to"
         ):
-            local_replay(files, [plan], out=None, carried=carried)
+            jobs_here(files).replay([plan], out=None, carried=carried)
         elsewhere = {("p", 7): carried["p", 1]}
         with pytest.raises(UsageFilesError, match=r"is of node 7, the rows are of 1"):
-            local_replay(files, [plan], out=None, carried=elsewhere)
+            jobs_here(files).replay([plan], out=None, carried=elsewhere)
 
 
 def test_a_state_of_groups_and_smooth_mode_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:

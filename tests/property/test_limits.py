@@ -9,7 +9,7 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import CLIENTS, START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs.local import local_limits
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay import limits
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
@@ -43,7 +43,7 @@ def _limits(directory, seed, by, tolerance=None):
     random_traffic(node, Random(seed), events=_EVENTS, quotas_change=False)
     write_events(directory, node.events)
     with open_usage(directory) as files:
-        return local_limits(files, levels_of(by), tolerance or Tolerance(), out=None).entities
+        return jobs_here(files).limits(levels_of(by), tolerance or Tolerance(), out=None).entities
 
 
 def _records(found, column, by, quota_type, factor=1.0):
@@ -120,7 +120,7 @@ def test_nothing_that_was_charged_needs_no_limit(tmp_path):
     node.produce("alice", "c1", 0, START_MS)
     write_events(tmp_path, node.events)
     with open_usage(tmp_path) as files:
-        found = local_limits(files, levels_of("user"), Tolerance(), out=None)
+        found = jobs_here(files).limits(levels_of("user"), Tolerance(), out=None)
     assert [(row["quota_type"], row["never_throttled"], row["tolerable"]) for row in found.entities] == [
         ("Produce", 0.0, 0.0),
         ("Request", 0.0, 0.0),
@@ -147,7 +147,7 @@ def test_the_largest_of_two_nodes_counts(tmp_path, by):
         node.produce("alice", "c1", size, START_MS)
         write_events(tmp_path, node.events)
     with open_usage(tmp_path) as files:
-        found = local_limits(files, levels_of(by), Tolerance(), out=None)
+        found = jobs_here(files).limits(levels_of(by), Tolerance(), out=None)
     (row,) = [row for row in found.entities if row["quota_type"] == "Produce"]
     assert (row["never_throttled"], row["amount"]) == (500.0, 6000)
     assert [row["peak"] for row in found.nodes if row["quota_type"] == "Produce"] == [100.0, 500.0]

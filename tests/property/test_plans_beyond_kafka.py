@@ -16,7 +16,7 @@ from tests.replaying.node import RecordingNode
 from tests.replaying.plans import callback_of, random_groups, random_smooth
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.kernel.beyond_kafka import MOST_ATTEMPTS
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
@@ -103,7 +103,7 @@ def test_beside_plain_plans_and_from_files_it_is_the_same(tmp_path: Path, run: i
         _plan(rng, (True, True), "both"),
     ]
     with open_usage(tmp_path / "usage") as files:
-        local_replay(files, plans, out=tmp_path / "out", with_decisions=True)
+        jobs_here(files).replay(plans, out=tmp_path / "out", with_decisions=True)
     found = pq.read_table(tmp_path / "out" / "decisions.parquet").sort_by("seq").to_pylist()
     names = ("throttle_ms", "request_throttle_ms", "rejected", "capped")
     for plan in plans:

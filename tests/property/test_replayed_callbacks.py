@@ -15,7 +15,7 @@ from tests.replaying.callbacks import disturbed_node
 from tests.replaying.files import write_events
 from tests.replaying.kernel import differences, replay_events
 
-from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.layout import BYTE_REASON, REQUEST_REASON
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
@@ -95,7 +95,7 @@ def test_from_files_it_is_the_same(tmp_path: Path, again: int | None) -> None:
     for events in nodes:
         write_events(tmp_path / "usage", events, rows_per_file=250)
     with open_usage(tmp_path / "usage") as files:
-        summary = local_replay(files, [in_force_plan()], out=tmp_path / "out", with_decisions=True)
+        summary = jobs_here(files).replay([in_force_plan()], out=tmp_path / "out", with_decisions=True)
     assert sum(row["different_decisions"] for row in summary.entities) == 0
     order = [("node_id", "ascending"), ("seq", "ascending")]
     found = pq.read_table(tmp_path / "out" / "decisions.parquet").sort_by(order).to_pylist()

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.spark.session import running_spark
@@ -18,7 +18,7 @@ def main() -> None:
     session = running_spark(app_name="cluster", master="local-cluster[2,1,1024]", rows=0)
     with open_usage(Path(sys.argv[1])) as files, session as spark:
         executors = spark.session.sparkContext.defaultParallelism
-        rows = replay_job(spark, files, [in_force_plan()], out=None).entities
+        rows = jobs_on_spark(spark, files).replay([in_force_plan()], out=None).entities
     print(json.dumps({"executors": executors, "rows": [*rows]}))
 
 

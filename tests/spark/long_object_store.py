@@ -9,9 +9,7 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 from tests.spark.object_store import object_store
 
-from tidegate.pipeline.jobs.local import local_replay, local_usage
-from tidegate.pipeline.jobs.replay import replay_job
-from tidegate.pipeline.jobs.usage import usage_job
+from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.results.output import saved_table
@@ -35,11 +33,13 @@ def test_jobs_read_by_uri(usage: Path) -> None:
     with object_store() as store, running_spark(app_name="tests", master="local[2]", rows=0) as spark:
         store.put(usage, "usage")
         with open_usage(store.uri("usage")) as there, open_usage(usage) as here:
-            assert usage_job(spark, there, out=None, top=9) == local_usage(here, out=None, top=9)
+            assert jobs_on_spark(spark, there).usage(out=None, top=9) == jobs_here(here).usage(
+                out=None, top=9
+            )
             plans = [in_force_plan(), Plan(name="a", records=random_records(Random("a"), at_most=6))]
             outs = store.uri("spark"), store.uri("here")
-            on_spark = replay_job(spark, there, plans, out=outs[0], with_decisions=True)
-            expected = local_replay(here, plans, out=outs[1], with_decisions=True)
+            on_spark = jobs_on_spark(spark, there).replay(plans, out=outs[0], with_decisions=True)
+            expected = jobs_here(here).replay(plans, out=outs[1], with_decisions=True)
             assert sorted(map(repr, on_spark.entities)) == sorted(map(repr, expected.entities))
             for name in ("replay_by_client", "replay_by_entity", "decisions", "state"):
                 written, wanted = (saved_table(out, name) for out in outs)

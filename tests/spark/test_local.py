@@ -14,7 +14,7 @@ from tests.replaying.plans import random_groups, random_smooth
 
 from tidegate.api_keys import FETCH
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.spread import replay_blocks, slices_of
+from tidegate.pipeline.jobs.on_spark import OnSpark
 from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.page.findings import MOST_STEPS, wanted_entities
 from tidegate.pipeline.proposals.recommend import Wanted
@@ -231,14 +231,14 @@ def test_sums_without_room_are_refused(tmp_path):
 
 def test_tasks_are_as_many_as_bytes_or_cores_ask_for(spark, tmp_path):
     """However many nodes and files there are."""
-    cores = spark.session.sparkContext.defaultParallelism
+    on_spark, cores = OnSpark(spark), spark.session.sparkContext.defaultParallelism
     with open_usage(_nodes(tmp_path / "usage", observed=False, nodes=range(1, 13))) as files:
-        placed = replay_blocks(spark, files, [Plan(name="a", records=())])
+        placed = on_spark.place(files, [Plan(name="a", records=())], repeats=False)
         assert len(files.chunks) > 4 * cores
-        assert slices_of(spark.session, files.chunks) == 4 * cores
+        assert on_spark.slices_of(files.chunks) == 4 * cores
         assert (
             placed.blocks.rdd.getNumPartitions() == placed.layout.task.tasks == len(placed.members) == cores
         )
     large = [Chunk("x", place, size_bytes=1 << 26) for place in range(400)]
-    assert slices_of(spark.session, large) == 100
-    assert slices_of(spark.session, large[:3]) == 3
+    assert on_spark.slices_of(large) == 100
+    assert on_spark.slices_of(large[:3]) == 3

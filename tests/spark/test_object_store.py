@@ -16,7 +16,7 @@ from tests.spark.object_store import KEY, SECRET, ObjectStore, object_store
 from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError, UsageFilesError
-from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import is_imported, open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import MARKER, Results, opened_results, saved_table
@@ -64,9 +64,9 @@ def test_jobs_in_this_process(usage: Path, store: ObjectStore) -> None:
             assert [Path(str(path).partition("?")[0]).name for path in there.paths] == [
                 path.name for path in here.paths
             ]
-            assert local_usage(there, out=None, top=9) == local_usage(here, out=None, top=9)
+            assert jobs_here(there).usage(out=None, top=9) == jobs_here(here).usage(out=None, top=9)
             plans = [in_force_plan()]
-            assert local_replay(there, plans, out=None) == local_replay(here, plans, out=None)
+            assert jobs_here(there).replay(plans, out=None) == jobs_here(here).replay(plans, out=None)
     with open_usage(store.uri("usage/parquet", scheme="s3a")) as there, open_usage(usage / "parquet") as here:
         assert there.rows == here.rows
     assert not is_imported(store.uri("usage"))
@@ -104,14 +104,14 @@ def test_an_object_that_vanishes_is_said(usage: Path, store: ObjectStore) -> Non
         name = store.names("vanishing/parquet")[-1]
         store.filesystem.delete_file(f"bucket/vanishing/parquet/{name}")
         with pytest.raises(TidegateError, match="was removed while it was read"):
-            local_replay(files, [in_force_plan()], out=None)
+            jobs_here(files).replay([in_force_plan()], out=None)
 
 
 def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore) -> None:
     """A run that is killed leaves the results before it as they were; what it wrote is gone after the next."""
     out = store.uri("results/deep")
     with open_usage(usage) as files:
-        local_usage(files, out=out, top=1)
+        jobs_here(files).usage(out=out, top=1)
         first = saved_table(out, "usage_by_client")
         assert len(first) > 1
         marker = f"deep/{MARKER}"
@@ -125,7 +125,7 @@ def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore
         half.__enter__().write(b"half")
         assert saved_table(out, "usage_by_client") == first
         before = store.names("results")
-        local_usage(files, out=out, top=1)
+        jobs_here(files).usage(out=out, top=1)
         assert saved_table(out, "usage_by_client") == first
         names = store.names("results")
         assert len(names) == 3
@@ -134,7 +134,7 @@ def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore
         assert json.loads(data)["record"]["rows"] == files.rows
         assert SECRET not in data
         assert KEY not in data
-        local_replay(files, [in_force_plan()], out=out)
+        jobs_here(files).replay([in_force_plan()], out=out)
         with pytest.raises(ConfigError, match="has no complete table 'usage_by_client'"):
             saved_table(out, "usage_by_client")
 

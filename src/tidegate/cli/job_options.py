@@ -14,7 +14,7 @@ from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.jobs.where import Jobs
+    from tidegate.pipeline.jobs.jobs import Jobs
     from tidegate.pipeline.read.ingest import UsageFiles
     from tidegate.pipeline.replay.plan import Plan
 
@@ -167,7 +167,7 @@ def running_jobs(
     replays_all: `Jobs.replay` replays all plans at once.
     Raises `TidegateError`.
     """
-    from tidegate.pipeline.jobs.spread import surveys_in_the_making
+    from tidegate.pipeline.jobs.on_spark import surveys_in_the_making
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making

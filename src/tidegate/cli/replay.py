@@ -19,7 +19,7 @@ from tidegate.cli.job_options import (
 )
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.jobs.summaries import ReplaySummary
+    from tidegate.pipeline.jobs.jobs import ReplaySummary
     from tidegate.pipeline.replay.plan import Plan
 
 __all__ = ["add_parser", "run"]
@@ -129,7 +129,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
     _check_options(args)
-    from tidegate.pipeline.jobs.replay import saved_states
+    from tidegate.pipeline.jobs.jobs import saved_states
     from tidegate.pipeline.replay.limits import Tolerance, levels_of_file
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.report.compared import entity_rows, with_limits

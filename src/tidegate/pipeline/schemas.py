@@ -26,16 +26,14 @@ __all__ = [
     "BACKLOGS",
     "BACKLOG_STEPS",
     "BLOCKS",
-    "CHUNKS",
-    "CHUNKS_OF_NODES",
     "CLIENT",
     "DECISIONS",
     "EARLY_BUCKETS",
+    "ENTITY_BUCKETS",
     "ENTITY_SECONDS",
     "EVENTS",
     "LIMITS_BY_ENTITY",
     "LIMITS_BY_NODE",
-    "NUMBERED_BUNDLES",
     "OBEDIENCE_BY_CLIENT",
     "OBEDIENCE_BY_SOFTWARE",
     "REPLAY_BY_CLIENT",
@@ -309,31 +307,23 @@ DECISIONS = _table(
 quota where no bytes are charged. `approximate`: why that is not exact, and `request_approximate` why
 `request_throttle_ms` is not (`layout.REASON_NAMES`); null where it is."""
 
-_CHUNK = [("path", _STRING), ("row_group", _INT), ("from_ms", _LONG), ("to_ms", _LONG)]
-CHUNKS = _table(_CHUNK)
-"""Row groups of files, and the times between which their rows are read; null: no limit."""
-
-NUMBERED_BUNDLES = _table([("chunks", ArrayType(CHUNKS)), ("numbers", ArrayType(_LONG))])
-"""Row groups that are read together, with the number of each of their clients."""
-
 WORK = _table([("place", _INT), ("work", BinaryType())])
 """Pickled: what is to be done, in its place, and what came of it."""
-
-CHUNKS_OF_NODES = _table(
-    [
-        ("node_id", _INT),
-        (
-            "chunks",
-            ArrayType(_table([("first_seq", _LONG), ("last_seq", _LONG), *_CHUNK])),
-        ),
-    ]
-)
-"""The row groups that have rows of a node, and the first and last `seq` of these."""
 
 ENTITY_SECONDS = _table(
     [("second_ms", _LONG), ("node_id", _INT), ("entity", _LONG), ("amount", _LONG), ("throttle_ms", _LONG)]
 )
 """What an entity, by its number, used in a second of the clock on one node; `amount` as in `REPLAY_BY_CLIENT`."""
+
+ENTITY_BUCKETS = _table(
+    [
+        ("bucket_ms", _LONG),
+        ("node_id", _INT),
+        ("entity", _LONG),
+        *((name, _LONG) for name in ("amount", "peak_amount", "throttle_ms")),
+    ]
+)
+"""The same of a step of time, with the largest `amount` of its seconds."""
 
 BLOCKS = _table(
     [("task", _INT), ("partition", _INT), ("first_seq", _LONG), ("rows", _INT), ("data", BinaryType())]

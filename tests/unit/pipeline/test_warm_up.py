@@ -11,7 +11,7 @@ from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import warm_up
-from tidegate.pipeline.jobs.local import local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
@@ -74,7 +74,7 @@ def test_one_form_of_the_kernel_serves_all_usage(tmp_path):
     write_events(tmp_path, node.events)
     with open_usage(tmp_path) as files:
         for by in (CLIENT, ("listener",)):
-            local_usage(files, out=None, top=1, by=by)
+            jobs_here(files).usage(out=None, top=1, by=by)
     for kernel in usage_kernel():
         assert len(kernel.signatures) == 1
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files, read_batches, segment_table
@@ -88,9 +88,9 @@ def test_a_record_of_many_versions_is_one_record(tmp_path):
 def test_every_version_is_summed_up_and_replayed(folder):
     """`usage` and `replay` answer from a record of any version, its unconverted segments included."""
     with open_usage(RECORDS / folder / "parquet") as files:
-        used = {row["client_id"]: row for row in local_usage(files, out=None, top=10).top}
-        entities = local_replay(files, [in_force_plan()], out=None).entities
-        by_topic = local_usage(files, out=None, top=10, by=("topic",))
+        used = {row["client_id"]: row for row in jobs_here(files).usage(out=None, top=10).top}
+        entities = jobs_here(files).replay([in_force_plan()], out=None).entities
+        by_topic = jobs_here(files).usage(out=None, top=10, by=("topic",))
     assert used["loader"]["produce_bytes"] == sum(range(4000, 4012))
     assert used["reader"]["fetch_bytes"] == sum(range(5000, 5006))
     assert entities

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.pipeline.jobs.summaries import UsageSummary
-from tidegate.pipeline.jobs.where import Jobs
+from tidegate.pipeline.jobs.jobs import Jobs, UsageSummary
 from tidegate.pipeline.proposals.evidence import TooLittleDataError
 from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Recommendation, Wanted
 from tidegate.pipeline.read.missing import Missing

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from tidegate.config.quotas_file import QuotaEntry
-from tidegate.pipeline.jobs.summaries import UsageSummary
+from tidegate.pipeline.jobs.jobs import UsageSummary
 from tidegate.pipeline.page.charts import Bar, bar_chart
 from tidegate.pipeline.page.findings import Findings
 from tidegate.pipeline.page.html import Chart, Section

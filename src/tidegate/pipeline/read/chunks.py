@@ -27,8 +27,6 @@ __all__ = [
     "OpenChunk",
     "bundled",
     "check_format",
-    "chunk_of_row",
-    "chunk_row",
     "looked_at",
     "opened_chunk",
     "read_batches",
@@ -40,7 +38,6 @@ RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 """Which row it is; null nowhere."""
 
 _TIME = "ts_ms"
-_ROW_NAMES = ("path", "row_group", "from_ms", "to_ms")
 _NAMES = ("kind", "user", "client_id", "client_software")
 _BATCH_ROWS = 1 << 17
 _FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
@@ -125,16 +122,6 @@ class Arrived:
     table: pa.Table
     path: str
     ends: tuple[int, ...] = ()
-
-
-def chunk_row(chunk: Chunk) -> dict[str, Any]:
-    """Return a chunk as a row of the table `CHUNKS`."""
-    return {name: getattr(chunk, name) for name in _ROW_NAMES}
-
-
-def chunk_of_row(row: Mapping[str, Any]) -> Chunk:
-    """Return the chunk of a row of the table `CHUNKS`."""
-    return Chunk(**{name: row[name] for name in _ROW_NAMES})
 
 
 def check_format(path: str, file: pq.ParquetFile) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "Evidence",
     "Missing",
     "NodeChunk",
+    "NodeRows",
     "chunk_evidence",
     "coverage_of",
     "missing_in",
@@ -39,6 +40,19 @@ class NodeChunk(NamedTuple):
     first_seq: int
     last_seq: int
     chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRows:
+    """The chunks that have rows of a node, in order of the first."""
+
+    node_id: int
+    chunks: Sequence[NodeChunk]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what the chunks take uncompressed."""
+        return sum(each.chunk.size_bytes for each in self.chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

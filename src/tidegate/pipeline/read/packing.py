@@ -33,7 +33,7 @@ class Block(NamedTuple):
     partition: int
     first_seq: int
     rows: int
-    data: bytes
+    data: bytes | pa.Buffer
 
 
 def pack(rows: Rows, first_client: Numbers) -> Iterator[Block]:

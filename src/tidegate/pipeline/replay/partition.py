@@ -1,10 +1,6 @@
-"""Functions that executors run to pack chunks of rows and to replay a partition. Arrow batches in and out.
+"""Chunks packed into blocks, and partitions replayed from their blocks. Blocks in, Arrow tables out."""
 
-Everything here is reached through the installed package, never pickled: executors need it importable.
-"""
-
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any
@@ -12,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -31,8 +26,8 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
-from tidegate.pipeline.read.chunks import Bundle, chunk_of_row, chunk_row
-from tidegate.pipeline.read.packing import merged, pack, unpack
+from tidegate.pipeline.read.chunks import Bundle
+from tidegate.pipeline.read.packing import Block, merged, pack, unpack
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.read.timeline import Timeline
@@ -43,36 +38,39 @@ from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
 from tidegate.pipeline.replay.state.lookup import SharedWanted
-from tidegate.pipeline.results.by_date import DatedParts
-from tidegate.pipeline.schemas import (
-    BLOCKS,
-    LIMITS_BY_NODE,
-    REPLAY_BY_CLIENT,
-    REPLAY_LEAVING_STATE,
-    REPLAY_WITH_DECISIONS,
-    WORK,
-)
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
+from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_LEAVING_STATE
 
 __all__ = [
-    "Grouped",
+    "Decided",
     "Members",
+    "NumberedBundle",
     "Partition",
     "ReplayTask",
-    "chunk_rows",
-    "do_work",
-    "pack_chunks",
+    "packed",
     "replay_peaks",
     "replay_tallies",
-    "replay_tallies_and_decisions",
+    "with_nulls",
 ]
 
-_BLOCK_NUMBERS = ("partition", "first_seq", "rows")
-_BLOCKS_AT_ONCE = 16
 _REASONS = pa.array([name or None for name in REASON_NAMES])
-_RESULT_ROWS = 1 << 14  # rows of tallies in one batch
+_RESULT_ROWS = 1 << 14  # rows of tallies in one table
 
-Batches = Iterator[pa.RecordBatch]
+Decided = Callable[[pa.RecordBatch], None]
+"""Takes the decisions of one batch of rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedBundle:
+    """Chunks that are read together, and the numbers of their clients."""
+
+    bundle: Bundle
+    numbers: npt.NDArray[np.int64]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what the chunks take uncompressed."""
+        return self.bundle.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +111,6 @@ class Members:
 Fixed = Sequence[Definitions | None]
 """Definitions that never change, of each plan; None: they do."""
 
-Grouped = Sequence[Broadcast[Mapping[int, Members]]]
-"""Members by partition, those of as many tasks in each: a task looks into one."""
-
 
 class Partition:
     """The clients, node and replays of one partition."""
@@ -153,7 +148,7 @@ class Partition:
         for _, replay in self.replays:
             replay.finish()
 
-    def decide(self, rows: Rows) -> Batches:
+    def decide(self, rows: Rows) -> Iterator[pa.RecordBatch]:
         """Replay the rows against every plan and yield a table of decisions for each; forecasts have none."""
         self._check(rows)
         for plan, replay in self.replays:
@@ -185,81 +180,58 @@ class Partition:
         self._last_seq = int(rows.seq[-1])
 
 
-def do_work(batches: Batches, *, function: Callable[[Any], Any]) -> Batches:
-    """Call `function` on each pickled item of work from this driver and yield the pickled results, columns `WORK`."""
-    schema = to_arrow_schema(WORK)
-    for batch in batches:
-        for place, work in zip(*batch.columns, strict=True):
-            done = pa.array([pickle.dumps(function(pickle.loads(work.as_buffer())))])
-            yield pa.record_batch([pa.array([place.as_py()], pa.int32()), done], schema=schema)
-
-
-def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Yield the rows of each bundle, columns `BLOCKS`; in: `NUMBERED_BUNDLES`."""
-    schema = to_arrow_schema(BLOCKS)
-    for bundle, numbers in _bundles(batches):
-        is_closed = any(plan.is_closed for plan in task.value.plans)
-        batches_of_rows = read_rows(
-            bundle, numbers, with_software=is_closed, counted_from_ms=task.value.counted_from_ms
-        )
-        blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
-        while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
-            rows = [{**block._asdict(), "task": int(task.value.task[block.partition])} for block in some]
-            yield _batch(rows, schema)
+def packed(work: NumberedBundle, task: ReplayTask) -> Iterator[Block]:
+    """Yield the rows of a bundle as blocks. Raises `UsageFilesError`."""
+    is_closed = any(plan.is_closed for plan in task.plans)
+    batches = read_rows(
+        work.bundle, work.numbers, with_software=is_closed, counted_from_ms=task.counted_from_ms
+    )
+    for rows in batches:
+        yield from pack(rows, task.first_client)
 
 
 def replay_tallies(
-    batches: Batches,
+    blocks: Iterable[Block],
     *,
-    task: Broadcast[ReplayTask],
-    members: Grouped,
-    decided: Callable[[pa.RecordBatch], None] | None = None,
-) -> Batches:
+    task: ReplayTask,
+    members: Callable[[int], Members],
+    decided: Decided | None = None,
+) -> Iterator[pa.Table]:
     """Replay partitions, one after another, and yield their tallies, columns `REPLAY_BY_CLIENT`.
 
+    blocks: those of each partition together, in order of their first `seq`. members: returns those of a partition.
     decided: takes what was decided, row by row, columns `DECISIONS`.
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
-    schema = to_arrow_schema(REPLAY_LEAVING_STATE if task.value.leaves_state else REPLAY_BY_CLIENT)
+    schema = to_arrow_schema(REPLAY_LEAVING_STATE if task.leaves_state else REPLAY_BY_CLIENT)
     waiting: list[Counted] = []
     rows = 0
-    for partition in _replayed(batches, task.value, members, decided):
+    for partition in _replayed(blocks, task, members, decided):
         found = [
             counted(plan, partition.node_id, partition.names, replay) for plan, replay in partition.replays
         ]
         waiting += found
         rows += sum(len(part.users) for part in found)
+        # The results of small partitions together: a table for each would take longer than to replay it.
         if rows >= _RESULT_ROWS:
             yield from _results(waiting, schema)
             waiting, rows = [], 0
-        if task.value.leaves_state:
+        if task.leaves_state:
             yield from _states(partition)
     if waiting:
         yield from _results(waiting, schema)
 
 
-def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask], members: Grouped) -> Batches:
+def replay_peaks(
+    blocks: Iterable[Block], *, task: ReplayTask, members: Callable[[int], Members]
+) -> Iterator[pa.Table]:
     """Replay partitions and yield the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
     results = (
         peak_results(partition.node_id, replay)
-        for partition in _replayed(batches, task.value, members)
+        for partition in _replayed(blocks, task, members)
         for _, replay in partition.replays
     )
-    yield from _in_batches(chain.from_iterable(results), LIMITS_BY_NODE)
-
-
-def replay_tallies_and_decisions(
-    batches: Batches, *, task: Broadcast[ReplayTask], members: Grouped, parts: DatedParts
-) -> Batches:
-    """Yield what `replay_tallies` yields, and write the decisions; then yield the names of the files.
-
-    Columns: `REPLAY_WITH_DECISIONS`.
-    """
-    schema = to_arrow_schema(REPLAY_WITH_DECISIONS)
-    with parts.writer() as writer:
-        for batch in replay_tallies(batches, task=task, members=members, decided=writer.write):
-            yield from _with_nulls(pa.Table.from_batches([batch]), schema).to_batches()
-    yield from _in_batches(({"file": name} for name in writer.files), REPLAY_WITH_DECISIONS)
+    yield from _in_tables(chain.from_iterable(results), LIMITS_BY_NODE)
 
 
 def replay_of(
@@ -284,30 +256,24 @@ def fixed_definitions(plans: Sequence[Plan]) -> Fixed:
     return [None if plan.is_in_force else Definitions.of(plan) for plan in plans]
 
 
-def chunk_rows(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return the chunks of a bundle as `NUMBERED_BUNDLES` has them."""
-    return [chunk_row(chunk) for chunk in bundle.chunks]
-
-
-def _bundles(batches: Batches) -> Iterator[tuple[Bundle, npt.NDArray[np.int64]]]:
-    """Yield the bundles, each with the numbers of its clients."""
-    for batch in batches:
-        for chunks, numbers in zip(*batch.columns, strict=True):
-            found = tuple(map(chunk_of_row, chunks.as_py()))
-            yield Bundle(found), numbers.values.to_numpy()
+def with_nulls(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of `schema` that it does not have, at its end."""
+    for name in schema.names[len(found.schema) :]:
+        found = found.append_column(schema.field(name), pa.nulls(len(found), schema.field(name).type))
+    return found
 
 
 def _replayed(
-    batches: Batches,
+    blocks: Iterable[Block],
     task: ReplayTask,
-    members: Grouped,
-    decided: Callable[[pa.RecordBatch], None] | None = None,
+    members: Callable[[int], Members],
+    decided: Decided | None = None,
 ) -> Iterator[Partition]:
     """Yield each partition when all its rows have been replayed."""
     definitions = fixed_definitions(task.plans)
-    for number, batches_of_rows in _by_partition(batches):
-        partition = Partition(task.plans, _members(number, task, members), definitions)
-        for rows in batches_of_rows:
+    for number, of_partition in groupby(blocks, key=lambda block: block.partition):
+        partition = Partition(task.plans, members(number), definitions)
+        for rows in merged((block.first_seq, unpack(block.data, block.rows)) for block in of_partition):
             if decided is None:
                 partition.replay(rows)
                 continue
@@ -317,48 +283,20 @@ def _replayed(
         yield partition
 
 
-def _members(number: int, task: ReplayTask, members: Grouped) -> Members:
-    # The same division as in `Layout.members`.
-    return members[int(task.task[number]) * len(members) // task.tasks].value[number]
+def _results(parts: Sequence[Counted], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the results of small partitions, `_RESULT_ROWS` at a time."""
+    found = with_nulls(client_results(parts), schema)
+    for first in range(0, len(found), _RESULT_ROWS):
+        yield found.slice(first, _RESULT_ROWS)
 
 
-def _by_partition(batches: Batches) -> Iterator[tuple[int, Iterator[Rows]]]:
-    """Yield the number of each partition and its rows, in order of `seq`, out of blocks in order of both."""
-    for number, blocks in groupby(_blocks(batches), key=lambda block: block[0]):
-        yield number, merged((first_seq, rows) for _, first_seq, rows in blocks)
-
-
-def _blocks(batches: Batches) -> Iterator[tuple[int, int, Rows]]:
-    """Yield partition, first `seq` and rows of each block."""
-    for batch in batches:
-        for at in range(batch.num_rows):
-            partition, first_seq, rows = (batch.column(name)[at].as_py() for name in _BLOCK_NUMBERS)
-            yield partition, first_seq, unpack(batch.column("data")[at].as_buffer(), rows)
-
-
-def _results(parts: Sequence[Counted], schema: pa.Schema) -> Batches:
-    """Yield the results of small partitions together: a table for each would take longer than to replay it."""
-    yield from _with_nulls(client_results(parts), schema).to_batches(max_chunksize=_RESULT_ROWS)
-
-
-def _states(partition: Partition) -> Batches:
+def _states(partition: Partition) -> Iterator[pa.Table]:
     for plan, replay in partition.replays:
         if plan.leaves_state:
-            yield from _in_batches(replay.left(partition.node_id), REPLAY_LEAVING_STATE)
+            yield from _in_tables(replay.left(partition.node_id), REPLAY_LEAVING_STATE)
 
 
-def _with_nulls(found: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of `schema` that it does not have, at its end."""
-    for name in schema.names[len(found.schema) :]:
-        found = found.append_column(schema.field(name), pa.nulls(len(found), schema.field(name).type))
-    return found
-
-
-def _in_batches(rows: Iterator[Mapping[str, Any]], table: StructType) -> Batches:
+def _in_tables(rows: Iterator[Mapping[str, Any]], table: StructType) -> Iterator[pa.Table]:
     schema = to_arrow_schema(table)
     while some := list(islice(rows, _RESULT_ROWS)):
-        yield _batch(some, schema)
-
-
-def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, schema=schema)
+        yield pa.Table.from_pylist(some, schema=schema)

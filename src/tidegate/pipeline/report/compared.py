@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
 from tidegate.pipeline.results.table_rows import TableRows
-from tidegate.pipeline.rollup.sums import compact_column, key_numbers
+from tidegate.pipeline.rollup.sums import compact_column, give_back, key_numbers
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.managers.quota_type import QuotaType
 

@@ -81,6 +81,9 @@ class Results(Protocol):
     def dated(self, name: str, schema: pa.Schema) -> AbstractContextManager[DatedWriter]:
         """Open a writer for the rows of a table with one file for each date."""
 
+    def put(self, table: pa.Table, name: str) -> None:
+        """Write a table of this process."""
+
     def write(self, table: DataFrame, name: str) -> None:
         """Write a table with Spark."""
 
@@ -206,6 +209,10 @@ class _RunResults:
             yield sink
         self._files[name] = [f"{table}/{_PART}"]
 
+    def put(self, table: pa.Table, name: str) -> None:
+        with self.replaced(name) as sink:
+            pq.write_table(table, sink)
+
     @contextmanager
     def dated(self, name: str, schema: pa.Schema) -> Iterator[DatedWriter]:
         table = f"{name}.parquet"
@@ -217,8 +224,7 @@ class _RunResults:
         """Record the files of a table; write an empty file for a table without rows."""
         self._files[name] = sorted(f"{name}.parquet/{file}" for file in files)
         if not files:
-            with self.replaced(name) as sink:
-                pq.write_table(schema.empty_table(), sink)
+            self.put(schema.empty_table(), name)
 
     def _manifest(self, made_of: Mapping[str, Any], *, below: str = "") -> bytes:
         """Return the contents of the marker. below: the prefix of the names of files."""

@@ -4,7 +4,7 @@ Steps are ten seconds long. The lag of an entity in a step is the sum of the lar
 The bytes that arrived meanwhile are the bytes fetched plus the growth of the lag.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,24 +14,15 @@ from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.columns import numbers_of
 from tidegate.pipeline.rollup.sums import grouped
 
-__all__ = [
-    "BY_CONNECTION",
-    "BY_STEP",
-    "ENTITY_KEYS",
-    "STEP_KEYS",
-    "STEP_MS",
-    "backlogs_of_chunks",
-    "backlogs_table",
-    "chunk_backlogs",
-]
+__all__ = ["ENTITY_KEYS", "STEP_MS", "backlogs_table", "chunk_backlogs"]
 
 STEP_MS = 10_000
 
 ENTITY_KEYS = ("node_id", "entity_user", "entity_client_id")
-STEP_KEYS = (*ENTITY_KEYS, "step_ms")
-BY_CONNECTION: Mapping[str, str] = {"lag_bytes": "max", "fetched_bytes": "sum"}
+_STEP_KEYS = (*ENTITY_KEYS, "step_ms")
+_BY_CONNECTION: Mapping[str, str] = {"lag_bytes": "max", "fetched_bytes": "sum"}
 """What is made of the fetches of a connection in a step, and how."""
-BY_STEP: Mapping[str, str] = {"lag_bytes": "sum", "fetched_bytes": "sum"}
+_BY_STEP: Mapping[str, str] = {"lag_bytes": "sum", "fetched_bytes": "sum"}
 """What is made of the connections of an entity in a step, and how."""
 
 _COLUMNS = (
@@ -42,7 +33,7 @@ _MOST_BYTES = 2**44  # of one lag: a million of them can be added up
 
 
 def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
-    """Return a row per entity of the level `by`, connection and step in a row group: `STEP_KEYS`, `BY_CONNECTION`.
+    """Return a row per entity of the level `by`, connection and step in a row group: `_STEP_KEYS`, `_BY_CONNECTION`.
 
     Raises `UsageFilesError`.
     """
@@ -65,20 +56,13 @@ def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
         "lag_bytes": lag_bytes.cast(pa.int64()),
         "fetched_bytes": np.where(is_empty, 0, np.clip(numbers_of(table, "fetch_bytes"), 0, 2**31)),
     }
-    return grouped(pa.table(columns), (*STEP_KEYS, "connection_id"), BY_CONNECTION)
-
-
-def backlogs_of_chunks(rows: Iterator[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch]:
-    """Yield the `chunk_backlogs` of chunks, which come as rows of `CHUNKS`. Executors run this."""
-    for batch in rows:
-        for row in batch.to_pylist():
-            yield from chunk_backlogs(Chunk(row["path"], row["row_group"]), by).to_batches()
+    return grouped(pa.table(columns), (*_STEP_KEYS, "connection_id"), _BY_CONNECTION)
 
 
 def backlogs_table(parts: pa.Table) -> pa.Table:
     """Return one row per entity and node out of those of all chunks, columns `BACKLOGS`."""
-    by_connection = grouped(parts, (*STEP_KEYS, "connection_id"), BY_CONNECTION)
-    by_step = grouped(by_connection, STEP_KEYS, BY_STEP).sort_by("step_ms")
+    by_connection = grouped(parts, (*_STEP_KEYS, "connection_id"), _BY_CONNECTION)
+    by_step = grouped(by_connection, _STEP_KEYS, _BY_STEP).sort_by("step_ms")
     asked = [("step_ms", "min"), ("step_ms", "max"), ("fetched_bytes", "sum")]
     asked += [("lag_bytes", what) for what in ("first", "last", "max")]
     found = by_step.group_by(list(ENTITY_KEYS), use_threads=False).aggregate(asked)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.read.chunks import Chunk, chunk_of_row, opened_chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES
 from tidegate.pipeline.read.steps import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_COLUMNS, ControlEvents
 from tidegate.pipeline.read.survey import control_of
@@ -26,9 +26,6 @@ from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 
 __all__ = [
-    "BUCKET_SUMS",
-    "SECOND_KEYS",
-    "SECOND_SUMS",
     "Buckets",
     "Entity",
     "EntityUse",
@@ -37,8 +34,7 @@ __all__ = [
     "chunk_entity_seconds",
     "definitions_over_time",
     "entity_buckets",
-    "entity_seconds",
-    "entity_seconds_of_chunks",
+    "first_and_last",
     "history_of",
     "limits_over_time",
     "quota_events",
@@ -52,11 +48,11 @@ _STEPS_MS = [
 ]
 _MAX_DEFINITIONS = 50  # sets of entities with a quota, one after another, that are told apart
 
-SECOND_KEYS = ("second_ms", "node_id", "entity")
-SECOND_SUMS = {"amount": "sum", "throttle_ms": "sum"}
+_SECOND_KEYS = ("second_ms", "node_id", "entity")
+_SECOND_SUMS = {"amount": "sum", "throttle_ms": "sum"}
 """What is added up of an entity's second on a node."""
 
-BUCKET_SUMS = {"amount": "sum", "peak_amount": "max", "throttle_ms": "sum"}
+_BUCKET_SUMS = {"amount": "sum", "peak_amount": "max", "throttle_ms": "sum"}
 """What becomes of the seconds of one step of time."""
 
 _TYPE_INDEX = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYPES)}
@@ -92,7 +88,7 @@ class WantedEntities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Rows of bucket_ms, node_id, entity (its place among those wanted) and `BUCKET_SUMS`; steps of time in ms."""
+    """Rows of bucket_ms, node_id, entity (its place among those wanted) and `_BUCKET_SUMS`; steps of time in ms."""
 
     step_ms: int
     rows: Sequence[Mapping[str, Any]]
@@ -193,7 +189,7 @@ def entity_seconds(table: pa.Table, wanted: WantedEntities) -> pa.Table:
             "throttle_ms": _chosen(joined, THROTTLES, kinds),
         }
     )
-    return grouped(found, SECOND_KEYS, SECOND_SUMS)
+    return grouped(found, _SECOND_KEYS, _SECOND_SUMS)
 
 
 def history_of(buckets: Buckets, entities: Sequence[Entity], found: Mapping[int, Timeline]) -> History:
@@ -231,32 +227,26 @@ def _use(
     )
 
 
-def entity_seconds_of_chunks(
-    rows: Iterator[pa.RecordBatch], *, wanted: WantedEntities
-) -> Iterator[pa.RecordBatch]:
-    """Yield the `entity_seconds` of chunks, which come as rows of `CHUNKS`. Raises `UsageFilesError`."""
-    for batch in rows:
-        for row in batch.to_pylist():
-            yield from chunk_entity_seconds(chunk_of_row(row), wanted).to_batches()
-
-
 def chunk_entity_seconds(chunk: Chunk, wanted: WantedEntities) -> pa.Table:
     """Return the `entity_seconds` of a chunk. Raises `UsageFilesError`."""
     return entity_seconds(read_chunk(chunk, usage_columns()), wanted)
 
 
-def entity_buckets(seconds: Sequence[pa.Table], *, most: int) -> Buckets:
-    """Return what entities used in `most` steps of time at the most, out of tables of `entity_seconds`."""
-    if not any(map(len, seconds)):
-        return Buckets(step_ms=_SECOND_MS, rows=[])
-    together = grouped(pa.concat_tables(seconds), SECOND_KEYS, SECOND_SUMS)
-    second_ms = together["second_ms"].to_numpy()
-    step = step_ms(int(second_ms.min()), int(second_ms.max()), most=most)
-    table = together.append_column("bucket_ms", pa.array(second_ms - second_ms % step))
+def first_and_last(seconds: pa.Table) -> pa.Table:
+    """Return the rows of `entity_seconds` of the first and of the last second."""
+    if not len(seconds):
+        return seconds
+    ends = [np.argmin(seconds["second_ms"]), np.argmax(seconds["second_ms"])]
+    return seconds.take(pa.array(ends))
+
+
+def entity_buckets(seconds: pa.Table, *, step: int) -> pa.Table:
+    """Return what entities used in steps of time, in ms, columns `ENTITY_BUCKETS`, out of rows of `entity_seconds`."""
+    table = grouped(seconds, _SECOND_KEYS, _SECOND_SUMS)
+    second_ms = table["second_ms"].to_numpy().astype(np.int64)
+    table = table.append_column("bucket_ms", pa.array(second_ms - second_ms % step))
     table = table.append_column("peak_amount", table["amount"])
-    return Buckets(
-        step_ms=step, rows=grouped(table, ("bucket_ms", *SECOND_KEYS[1:]), BUCKET_SUMS).to_pylist()
-    )
+    return grouped(table, ("bucket_ms", *_SECOND_KEYS[1:]), _BUCKET_SUMS)
 
 
 def _states(timeline: Timeline) -> Iterator[Definitions]:

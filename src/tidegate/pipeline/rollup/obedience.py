@@ -5,34 +5,39 @@ A throttled connection is muted. The broker records how long before the end of t
 `early_ms` is null, or 0 if the broker itself was late.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.read.chunks import Chunk, chunk_of_row, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES, numbers_of
 from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.schemas import EARLY_BUCKETS
 
-__all__ = ["CLIENT_KEYS", "CLIENT_SUMS", "SOFTWARE_KEYS", "SOFTWARE_SUMS", "chunk_obedience",
-           "obedience_by_client_table", "obedience_by_software_table", "obedience_of_chunks"]  # fmt: skip
+__all__ = [
+    "CLIENT_KEYS",
+    "SOFTWARE_KEYS",
+    "chunk_obedience",
+    "obedience_by_client_table",
+    "obedience_by_software_table",
+]
 
 SOFTWARE_KEYS = ("client_software", "client_software_version")
 CLIENT_KEYS = (*SOFTWARE_KEYS, "user", "client_id")
 
 _COLUMNS = ("kind", *CLIENT_KEYS, "observed_only", "early_ms", *THROTTLES)
 
-CLIENT_SUMS: Mapping[str, str] = {
+_CLIENT_SUMS: Mapping[str, str] = {
     **dict.fromkeys(("requests", "throttled_requests", "early_requests"), "sum"),
     "longest_early_ms": "max",
     **dict.fromkeys(EARLY_BUCKETS, "sum"),
 }
 """What is made of the rows of a client, and how."""
-SOFTWARE_SUMS: Mapping[str, str] = {
+_SOFTWARE_SUMS: Mapping[str, str] = {
     **dict.fromkeys(("clients", "throttled_clients", "early_clients"), "sum"),
-    **CLIENT_SUMS,
+    **_CLIENT_SUMS,
 }
 """What is made of the clients of a library, and how."""
 
@@ -54,19 +59,12 @@ def chunk_obedience(chunk: Chunk) -> pa.Table:
         "longest_early_ms": np.where(is_early, early_ms, 0).astype(np.int64),
         **{name: ((bucket == place) & is_early).astype(np.int64) for place, name in enumerate(EARLY_BUCKETS)},
     }
-    return grouped(pa.table(columns), CLIENT_KEYS, CLIENT_SUMS)
-
-
-def obedience_of_chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the `chunk_obedience` of chunks, which come as rows of `CHUNKS`. Executors run this."""
-    for batch in rows:
-        for row in batch.to_pylist():
-            yield from chunk_obedience(chunk_of_row(row)).to_batches()
+    return grouped(pa.table(columns), CLIENT_KEYS, _CLIENT_SUMS)
 
 
 def obedience_by_client_table(parts: pa.Table) -> pa.Table:
     """Return one row per client out of those of all chunks, sorted."""
-    return grouped(parts, CLIENT_KEYS, CLIENT_SUMS).sort_by([(name, "ascending") for name in CLIENT_KEYS])
+    return grouped(parts, CLIENT_KEYS, _CLIENT_SUMS).sort_by([(name, "ascending") for name in CLIENT_KEYS])
 
 
 def obedience_by_software_table(by_client: pa.Table) -> pa.Table:
@@ -78,5 +76,5 @@ def obedience_by_software_table(by_client: pa.Table) -> pa.Table:
     }
     for name, values in counted.items():
         by_client = by_client.append_column(name, pa.array(values.astype(np.int64)))
-    found = grouped(by_client, SOFTWARE_KEYS, SOFTWARE_SUMS)
+    found = grouped(by_client, SOFTWARE_KEYS, _SOFTWARE_SUMS)
     return found.sort_by([(name, "ascending") for name in SOFTWARE_KEYS])

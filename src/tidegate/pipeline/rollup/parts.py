@@ -15,17 +15,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
-from tidegate.pipeline.memory import give_back
-from tidegate.pipeline.read.chunks import chunk_of_row, read_chunk
+from tidegate.pipeline.read.chunks import read_chunk
 from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, numbers_of_names, used_codes
-from tidegate.pipeline.read.missing import NodeChunk
+from tidegate.pipeline.read.missing import NodeChunk, NodeRows
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.groups import source_columns, with_groups
 from tidegate.pipeline.rollup.kernel import MEASURES, SENSORS, Marks, Sensors, UsageRows, usage_kernel
 from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
 from tidegate.pipeline.rollup.percentiles import BUCKETS
-from tidegate.pipeline.rollup.sums import decoded
+from tidegate.pipeline.rollup.sums import give_back
 from tidegate.pipeline.schemas import (
     CLIENT,
     EVENTS,
@@ -45,7 +44,6 @@ __all__ = [
     "sums_by_step",
     "usage_columns",
     "usage_parts",
-    "usage_parts_of_nodes",
 ]
 
 ALL_TIME_MS = 0
@@ -86,20 +84,18 @@ def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
     return [*_COLUMNS, *source_columns(by)]
 
 
-def usage_parts(
-    node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str], *, with_minutes: bool
-) -> Iterator[pa.Table]:
+def usage_parts(rows: NodeRows, *, by: Sequence[str], with_minutes: bool) -> Iterator[pa.Table]:
     """Yield `compact` tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks, counts.
 
-    chunks: sorted. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
+    Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
     done: dict[int, Flags] = {}  # by table, of its groups
     waits = True
     while waits:
         # New sensors for each pass: groups that found no room in the pass before are measured from their first row on.
-        node = _Node(node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
+        node = _Node(rows.node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
         parts = Parts(("minute_ms", *by))
-        for place, table in enumerate(_in_order(node_id, chunks, by)):
+        for place, table in enumerate(_in_order(rows.node_id, rows.chunks, by)):
             done[place], part = node.parts(table, done.get(place))
             if part is not None:
                 parts.add_part(part)
@@ -143,20 +139,6 @@ def _sorted(table: pa.Table, node_id: int) -> pa.Table:
         table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
         check_rising(numbers_of(table, "seq"), after=-1, node_id=node_id)
     return table
-
-
-def usage_parts_of_nodes(
-    rows: Iterator[pa.RecordBatch], *, by: Sequence[str], with_minutes: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield the `usage_parts` of the nodes in `CHUNKS_OF_NODES`. Executors run this function."""
-    schema = to_arrow_schema(usage_parts_schema(by))
-    for batch in rows:
-        for row in batch.to_pylist():
-            chunks = [
-                NodeChunk(each["first_seq"], each["last_seq"], chunk_of_row(each)) for each in row["chunks"]
-            ]
-            for part in usage_parts(row["node_id"], chunks, by, with_minutes=with_minutes):
-                yield from decoded(part).cast(schema).to_batches()
 
 
 def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:

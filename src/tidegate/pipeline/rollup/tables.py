@@ -3,15 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
 from tidegate.pipeline.rollup.merging import merged, plain_counts
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
 from tidegate.pipeline.rollup.sums import compact
-from tidegate.pipeline.schemas import USAGE_MEASURES, usage_parts_schema
+from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_MEASURES
 
-__all__ = ["minute_keys", "put_together", "put_together_batches"]
+__all__ = ["minute_keys", "most_bytes", "put_together", "topic_totals"]
 
 
 def minute_keys(by: Sequence[str]) -> tuple[str, ...]:
@@ -19,24 +21,37 @@ def minute_keys(by: Sequence[str]) -> tuple[str, ...]:
     return "minute_ms", *by, "node_id"
 
 
-def put_together(parts: pa.Table, keys: Sequence[str], table: StructType) -> Iterator[pa.Table]:
-    """Yield one row per `keys` out of a `compact` table of parts, columns of `table`: sorted, some at a time.
+def put_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> Iterator[pa.Table]:
+    """Yield one row per `keys` out of a table of parts, columns of `table`: sorted, some at a time.
 
     Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
     schema = to_arrow_schema(table)
-    for some in merged(parts, keys):
+    for some in merged(compact(parts), keys):
         columns = {name: some[name] for name in some.column_names} | _percentile_columns(some)
         yield pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
 
-def put_together_batches(
-    batches: Iterator[pa.RecordBatch], *, by: Sequence[str], keys: Sequence[str], table: StructType
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `put_together` for a partition that contains all parts of its keys."""
-    parts = pa.Table.from_batches(batches, to_arrow_schema(usage_parts_schema(by)))
-    for some in put_together(compact(parts), keys, table):
-        yield from some.to_batches()
+def most_bytes(table: pa.Table, *, by: Sequence[str], top: int) -> pa.Table:
+    """Return the `top` rows of usage with most bytes, then requests, in this order."""
+    if not len(table):
+        return table
+    all_bytes = table.append_column("bytes", pc.add(table["produce_bytes"], table["fetch_bytes"]))
+    order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
+    return table.take(pc.select_k_unstable(all_bytes, min(top, len(table)), sort_keys=order))
+
+
+def topic_totals(groups: pa.Table) -> pa.Table:
+    """Return a row for the unknown topic and one for all others: with the sums of requests and of `TOPIC_SUMS`."""
+    is_unknown = pc.equal(groups["topic"], UNKNOWN_TOPIC)
+    rows = []
+    for some in (groups.filter(is_unknown), groups.filter(pc.invert(is_unknown))):
+        row = some.slice(0, 1)
+        for name in ("requests", *TOPIC_SUMS) if len(some) else ():
+            total = pa.array([pc.sum(some[name]).as_py()], pa.int64())
+            row = row.set_column(row.column_names.index(name), name, total)
+        rows.append(row)
+    return pa.concat_tables(rows)
 
 
 def _percentile_columns(part: pa.Table) -> dict[str, pa.Array]:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.replay.outcome import TOGETHER
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
-from tidegate.pipeline.rollup.sums import by_entity_table, grouped
+from tidegate.pipeline.rollup.entities import TOGETHER, by_entity_table
+from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
 from tidegate.pipeline.watch.arrivals import LateFile
 from tidegate.pipeline.watch.node import MAX_MISSING, Advance, read_table, table_bytes

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.replaying.logs import START_MS
 
-from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
@@ -24,12 +24,12 @@ _PLAN = Plan(name="p", records=(_EVERY_CLIENT,))
 
 
 def _replay(files):
-    found = compared([_PLAN], local_replay(files, [_PLAN], out=None).entities)
+    found = compared([_PLAN], jobs_here(files).replay([_PLAN], out=None).entities)
     return len(found.first(20, with_all=True))
 
 
 def _usage(files):
-    return len(local_usage(files, out=None, top=20).top)
+    return len(jobs_here(files).usage(out=None, top=20).top)
 
 
 def _write(directory, clients):

@@ -9,7 +9,7 @@ from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import UsageFiles, list_chunks
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.steps import control_events
@@ -135,7 +135,7 @@ def test_more_samples_than_there_are_windows_are_refused(tmp_path):
     node.produce("alice", "app", 5000, START_MS)
     write_events(tmp_path, node.events)
     with pytest.raises(UsageFilesError, match="13 samples of a rate, expected 12 at most"):
-        local_replay(_files(tmp_path), [in_force_plan()], out=None)
+        jobs_here(_files(tmp_path)).replay([in_force_plan()], out=None)
 
 
 def test_the_rows_of_a_snapshot_are_found_in_their_files(tmp_path):
@@ -166,7 +166,7 @@ def test_a_replay_of_files_begins_from_a_snapshot_in_them(tmp_path):
     node.snapshot(now_ms)
     random_traffic(node, Random(6), events=500, quotas_change=False, now_ms=now_ms)
     write_events(tmp_path, node.events[before:], rows_per_file=100)
-    rows = local_replay(_files(tmp_path), [in_force_plan()], out=None).entities
+    rows = jobs_here(_files(tmp_path)).replay([in_force_plan()], out=None).entities
     assert sum(row["requests"] for row in rows) > 500
     assert sum(row["throttled_requests"] for row in rows) > 30
     assert sum(row["different_decisions"] for row in rows) == 0

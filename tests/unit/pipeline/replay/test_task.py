@@ -9,7 +9,7 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.replay import task
@@ -92,7 +92,7 @@ def test_many_clients_are_several_partitions(tmp_path, monkeypatch, key, partiti
     with open_usage(tmp_path) as files:
         surveys = [survey_chunk(chunk) for chunk in files.chunks]
         found = lay_out(files.chunks, surveys, [plan], cores=1)
-        entities = local_replay(files, [plan], out=None).entities
+        entities = jobs_here(files).replay([plan], out=None).entities
     assert (len(found.node_id), int(found.task.task.max())) == (partitions, 0)
     by_client_id = {row["only_client_id"]: row["requests"] for row in entities}
     assert key == "user" or by_client_id == {f"app{number}": 1 for number in range(5)}

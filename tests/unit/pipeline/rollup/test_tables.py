@@ -16,9 +16,9 @@ from tests.server.test_several_nodes import run as run_nodes
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.local import local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
+from tidegate.pipeline.read.missing import NodeRows, chunk_evidence, coverage_of
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.parts import usage_parts
@@ -118,9 +118,11 @@ def _found(directory, keys, table, by=CLIENT_KEYS):
         found = [
             compact(part)
             for node_id, chunks in coverage.nodes.items()
-            for part in usage_parts(node_id, chunks, by, with_minutes="minute_ms" in keys)
+            for part in usage_parts(
+                NodeRows(node_id=node_id, chunks=chunks), by=by, with_minutes="minute_ms" in keys
+            )
         ]
-    tables = list(put_together(together(found), keys, table))
+    tables = list(put_together(together(found), keys=keys, table=table))
     assert {tuple(some.schema.names) for some in tables} <= {tuple(table.names)}
     rows = [row for some in tables for row in some.to_pylist()]
     assert [tuple(row[key] for key in keys) for row in rows] == sorted(
@@ -215,7 +217,7 @@ def test_usage_by_topic_is_what_plain_python_counts(events, tmp_path):
             name: row[name] for name in table.names if name not in peaks
         }
     with open_usage(tmp_path) as files:
-        usage = local_usage(files, out=None, top=1, by=("topic",))
+        usage = jobs_here(files).usage(out=None, top=1, by=("topic",))
     assert usage.topics == TopicCounts(
         multi_topic_requests=sum(row["multi_topic_requests"] for row in expected.values()),
         multi_topic_bytes=sum(row["multi_topic_bytes"] for row in expected.values()),

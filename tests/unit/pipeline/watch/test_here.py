@@ -15,7 +15,7 @@ from tests.replaying.plans import random_groups, random_smooth
 from tidegate.errors import ConfigError
 from tidegate.in_slices import run_at_once
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
@@ -89,8 +89,8 @@ def by_name(rows):
 def replayed(directory, wanted):
     """Return what a replay and `usage` say of the whole."""
     with open_usage(directory) as files:
-        usage = local_usage(files, out=None, top=1000)
-        entities = local_replay(files, wanted, out=None).entities
+        usage = jobs_here(files).usage(out=None, top=1000)
+        entities = jobs_here(files).replay(wanted, out=None).entities
     summed = (*CLIENT, "first_ts_ms", "last_ts_ms", *USAGE_SUMS)
     return entities, [{name: row[name] for name in summed} for row in usage.top]
 

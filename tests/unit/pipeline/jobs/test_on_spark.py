@@ -11,7 +11,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.config.locations import Uri
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.spread import surveys_in_the_making
+from tidegate.pipeline.jobs.on_spark import surveys_in_the_making
 from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.survey import survey_chunk

@@ -1,0 +1,174 @@
+"""The two places where jobs run, this process and Spark, behind one interface: `map`, tables made by it, replays."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tidegate.pipeline.read.chunks import bundled
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.survey import Survey, survey_chunk
+from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.carried import Carried
+from tidegate.pipeline.replay.limits import Replays
+from tidegate.pipeline.replay.partition import NumberedBundle
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.task import Layout, lay_out
+from tidegate.pipeline.results.output import Results
+
+__all__ = ["BackEnd", "Found", "Merge", "PlacedRows", "Rows", "Take", "each_table", "survey_for"]
+
+
+class Sized(Protocol):
+    """An item that a function is applied to: a chunk, a bundle, the rows of a node."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what it takes uncompressed."""
+        ...
+
+
+Item = TypeVar("Item", bound=Sized)
+T = TypeVar("T")
+Found: TypeAlias = "pa.Table | Iterable[pa.Table]"
+Merge = Callable[[pa.Table], Found]
+Take = Callable[[pa.Table], pa.Table]
+"""Returns a few rows, with the same columns, that stand for some rows; called again for what it has returned."""
+
+
+class Rows(Protocol):
+    """A table that is made when it is asked for."""
+
+    def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "Rows":
+        """Return the rows, columns of `table`, that `merge` makes of all rows with the same keys, in order of these."""
+        ...
+
+    def kept(self) -> AbstractContextManager["Rows"]:
+        """Return the rows, made only once in a `with` block."""
+        ...
+
+    def collect(self) -> pa.Table:
+        """Return all rows."""
+        ...
+
+    def write(self, results: Results, name: str) -> None:
+        """Write the rows as a table of the results."""
+        ...
+
+    def written(self, results: Results | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+        """Write the rows if there are results; return how many there are, and what each of `takes` takes of them."""
+        ...
+
+
+class PlacedRows(Replays, Protocol):
+    """The rows of a record where a replay wants them, to be used in a `with` block."""
+
+    layout: Layout
+
+    def __enter__(self) -> Self:
+        """Keep the rows."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """Release the rows."""
+        ...
+
+    def replay(
+        self, results: Results | None, *, with_decisions: bool
+    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+        """Replay the plans of the layout; write the tables if there are results.
+
+        Return rows of `REPLAY_BY_ENTITY`, and of `REPLAY_STATE` if the plans leave state.
+        """
+        ...
+
+
+class BackEnd(ABC):
+    """A place where jobs run."""
+
+    @property
+    @abstractmethod
+    def cores(self) -> int:
+        """Return how many cores replay at once."""
+
+    @abstractmethod
+    def running(self, what: str) -> AbstractContextManager[None]:
+        """Show the progress of a job in a `with` block, and raise its errors as `TidegateError`."""
+
+    @abstractmethod
+    def prepare(
+        self, plans: Sequence[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool = False
+    ) -> None:
+        """Compile the kernels that are known to be needed now, and show that. See `warm_up`."""
+
+    @abstractmethod
+    def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
+        """Return what a function of the installed package returns for each item, in their order."""
+
+    @abstractmethod
+    def tables(
+        self, function: Callable[[Item], Found], items: Sequence[Item], table: StructType, what: str
+    ) -> Rows:
+        """Return the rows, columns of `table`, that a function of the installed package makes of all items."""
+
+    @abstractmethod
+    def place(
+        self,
+        files: UsageFiles,
+        plans: Sequence[Plan],
+        *,
+        carried: Mapping[tuple[str, int], Carried] | None = None,
+        leaves_state: bool = False,
+        repeats: bool = True,
+    ) -> PlacedRows:
+        """Return the rows of the files for a replay. repeats: they are replayed more than once.
+
+        carried, leaves_state: see `Layout` and `ReplayTask`.
+        """
+
+    def lay_out(
+        self,
+        files: UsageFiles,
+        plans: Sequence[Plan],
+        *,
+        carried: Mapping[tuple[str, int], Carried] | None,
+        leaves_state: bool,
+    ) -> tuple[Layout, list[NumberedBundle]]:
+        """Survey the files; return the layout of a replay, and the bundles to read."""
+        bundles = bundled(files.replayed)
+        layout = lay_out(
+            bundles,
+            self.surveys(files, plans),
+            plans,
+            cores=self.cores,
+            carried=carried,
+            leaves_state=leaves_state,
+            counted_from_ms=files.counted_from_ms,
+        )
+        self.prepare(plans, layout.timelines.values())
+        return layout, [
+            NumberedBundle(bundle=bundle, numbers=numbers)
+            for bundle, numbers in zip(bundles, layout.numbers, strict=True)
+        ]
+
+    def surveys(self, files: UsageFiles, plans: Sequence[Plan]) -> list[Survey]:
+        """Return what the first pass over the files finds in each bundle."""
+        return list(self.map(survey_for(plans), bundled(files.replayed), "scanning"))
+
+
+def survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
+    """Return `survey_chunk` with what it is to look for, for a replay of the plans."""
+    return partial(
+        survey_chunk,
+        with_connections=any(plan.is_closed for plan in plans),
+        with_answers=any(plan.is_in_force for plan in plans),
+    )
+
+
+def each_table(found: Found) -> Iterable[pa.Table]:
+    """Return the tables of a result that may be one table."""
+    return [found] if isinstance(found, pa.Table) else found

@@ -1,0 +1,295 @@
+"""The jobs over a usage record: each runs in this process or on Spark."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.config.locations import Location
+from tidegate.pipeline.jobs.back_end import BackEnd
+from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
+from tidegate.pipeline.proposals.recommend import (
+    Recommendation,
+    Wanted,
+    chunk_users,
+    forecast_levels,
+    level_of,
+    recommend,
+)
+from tidegate.pipeline.read.chunks import bundled
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.missing import Coverage, Missing, NodeRows, chunk_evidence, coverage_of
+from tidegate.pipeline.read.steps import ControlEvents, events_together
+from tidegate.pipeline.read.timeline import callback_in
+from tidegate.pipeline.replay.carried import Carried, carried_states
+from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.task import Layout, states_left
+from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
+from tidegate.pipeline.report.manifest import made_of
+from tidegate.pipeline.report.usage_report import TopicCounts
+from tidegate.pipeline.results.output import STATE_TABLE, Results, opened_results, saved_table
+from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS, backlogs_table, chunk_backlogs
+from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC, has_topics
+from tidegate.pipeline.rollup.history import (
+    Buckets,
+    WantedEntities,
+    chunk_entity_seconds,
+    entity_buckets,
+    first_and_last,
+    quota_events,
+    step_ms,
+)
+from tidegate.pipeline.rollup.obedience import (
+    CLIENT_KEYS,
+    SOFTWARE_KEYS,
+    chunk_obedience,
+    obedience_by_client_table,
+    obedience_by_software_table,
+)
+from tidegate.pipeline.rollup.parts import usage_parts
+from tidegate.pipeline.rollup.tables import minute_keys, most_bytes, put_together, topic_totals
+from tidegate.pipeline.schemas import (
+    BACKLOG_STEPS,
+    BACKLOGS,
+    CLIENT,
+    ENTITY_BUCKETS,
+    ENTITY_SECONDS,
+    LIMITS_BY_ENTITY,
+    LIMITS_BY_NODE,
+    OBEDIENCE_BY_CLIENT,
+    OBEDIENCE_BY_SOFTWARE,
+    REPLAY_STATE,
+    usage_by_minute_schema,
+    usage_parts_schema,
+    usage_schema,
+)
+
+__all__ = ["Jobs", "LimitsSummary", "ObedienceSummary", "ReplaySummary", "UsageSummary", "saved_states"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSummary:
+    """The result of `usage`: the number of groups (clients by default), the groups with most bytes (columns
+    `usage_schema`), and missing rows. topics: of usage by topic.
+    """
+
+    groups: int
+    top: Sequence[Row]
+    missing: Sequence[Missing]
+    topics: TopicCounts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObedienceSummary:
+    """The result of `obedience`: rows of `OBEDIENCE_BY_SOFTWARE`, and missing rows."""
+
+    libraries: Sequence[Row]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSummary:
+    """The result of `limits`: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows.
+
+    callback: the setting of the quota callback that was in use during the recording; None if there was none.
+    """
+
+    entities: Sequence[Row]
+    nodes: Sequence[Row]
+    missing: Sequence[Missing]
+    callback: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary:
+    """The result of `replay`: rows of `REPLAY_BY_ENTITY`, plan entries that match no client, and missing rows."""
+
+    entities: Sequence[Row]
+    unmatched: Sequence[Unmatched]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """The jobs over some usage files. All raise `TidegateError`; with `out`, they write their tables."""
+
+    files: UsageFiles
+    back_end: BackEnd
+
+    def usage(
+        self, *, out: Location | None, overwrite: bool = False, top: int, by: Sequence[str] = CLIENT
+    ) -> UsageSummary:
+        """Sum up the usage files by the columns `by`."""
+        name = f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}"
+        in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
+        with _results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
+            coverage = self._coverage()
+            self.back_end.prepare((), with_usage=True)
+            nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
+            make = partial(usage_parts, by=by, with_minutes=results is not None)
+            found = self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
+            with found.kept() as parts:
+                takes = [partial(most_bytes, by=by, top=top), *([topic_totals] if has_topics(by) else ())]
+                groups, (most, *topics) = parts.together(
+                    by, partial(put_together, keys=by, table=in_all), in_all
+                ).written(results, name, *takes)
+                if results is not None:
+                    keys = minute_keys(by)
+                    merge = partial(put_together, keys=keys, table=by_minute)
+                    parts.together(keys, merge, by_minute).write(results, "usage_by_minute")
+                    results.finish(self._made_of(coverage, {"by": list(by)}))
+        return UsageSummary(
+            groups=groups,
+            top=most.to_pylist(),
+            missing=coverage.missing,
+            topics=_topic_counts(topics[0].to_pylist()) if topics and groups else None,
+        )
+
+    def obedience(self, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
+        """Find the client libraries that came back too early."""
+        with _results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
+            coverage = self._coverage()
+            found = self.back_end.tables(
+                chunk_obedience, self.files.chunks, OBEDIENCE_BY_CLIENT, "aggregating"
+            ).together(CLIENT_KEYS, obedience_by_client_table, OBEDIENCE_BY_CLIENT)
+            with found.kept() as by_client:
+                by_software = by_client.together(
+                    SOFTWARE_KEYS, obedience_by_software_table, OBEDIENCE_BY_SOFTWARE
+                )
+                if results is not None:
+                    by_client.write(results, "obedience_by_client")
+                    by_software.write(results, "obedience_by_software")
+                    results.finish(self._made_of(coverage, {}))
+                libraries = by_software.collect().to_pylist()
+        return ObedienceSummary(libraries=libraries, missing=coverage.missing)
+
+    def quota_events(self) -> ControlEvents:
+        """Return starts, changed quotas, gaps and callbacks."""
+        with self.back_end.running("scanning"):
+            return events_together(self.back_end.map(quota_events, self.files.replayed, "scanning"))
+
+    def history(self, wanted: WantedEntities, *, most: int) -> Buckets:
+        """Return what the entities used, in `most` steps of time at the most."""
+        with self.back_end.running("aggregating"):
+            make = partial(chunk_entity_seconds, wanted=wanted)
+            found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
+            with found.kept() as seconds:
+                _, (ends,) = seconds.written(None, "", first_and_last)
+                step = step_ms(*(ends["second_ms"].to_pylist() or (0, 0)), most=most)
+                rows = seconds.together(
+                    ("node_id", "entity"), partial(entity_buckets, step=step), ENTITY_BUCKETS
+                )
+                return Buckets(step_ms=step, rows=rows.collect().to_pylist())
+
+    def replay(
+        self,
+        plans: Sequence[Plan],
+        *,
+        out: Location | None,
+        overwrite: bool = False,
+        with_decisions: bool = False,
+        carried: Mapping[tuple[str, int], Carried] | None = None,
+    ) -> ReplaySummary:
+        """Replay the usage files against the plans.
+
+        carried: what `saved_states` returns of the hours before, by plan and node.
+        """
+        leaves_state = out is not None and any(plan.leaves_state for plan in plans)
+        with _results(out, "replay", overwrite) as results, self.back_end.running("replaying"):
+            place = self.back_end.place(
+                self.files, plans, carried=carried, leaves_state=leaves_state, repeats=False
+            )
+            with place as rows:
+                layout = rows.layout
+                entities, left = rows.replay(results, with_decisions=with_decisions)
+            if results is not None:
+                if leaves_state:
+                    results.put(_table(states_left(layout, left), REPLAY_STATE), STATE_TABLE)
+                options = {"decisions": with_decisions, "continued": carried is not None}
+                results.finish(self._replay_made_of(layout, options))
+        unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
+        return ReplaySummary(entities=TableRows(entities), unmatched=unmatched, missing=layout.missing)
+
+    def limits(
+        self, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
+    ) -> LimitsSummary:
+        """Find the smallest limits of the entities of `levels`."""
+        with _results(out, "limits", overwrite) as results, self.back_end.running("finding limits"):
+            with self.back_end.place(self.files, [levels]) as rows:
+                layout = rows.layout
+                entities, nodes = find_limits(rows, levels, tolerance)
+            if results is not None:
+                results.put(_table(entities, LIMITS_BY_ENTITY), "limits_by_entity")
+                results.put(_table(nodes, LIMITS_BY_NODE), "limits_by_node")
+                results.finish(self._replay_made_of(layout, asdict(tolerance)))
+        callback = callback_in(layout.timelines)
+        return LimitsSummary(entities=entities, nodes=nodes, missing=layout.missing, callback=callback)
+
+    def recommend(self, by: str | None, wanted: Wanted) -> Recommendation:
+        """Find quotas for the entities of the level `by` (None: `level_of`), and replay them."""
+        chunks = self.files.chunks
+        with self.back_end.running("finding limits"):
+            users = chain.from_iterable(self.back_end.map(chunk_users, chunks, "scanning"))
+            by = by or level_of(users, wanted)
+            windows = windows_in(self.back_end.map(chunk_windows, chunks, "scanning"))
+            steps = self.back_end.tables(partial(chunk_backlogs, by=by), chunks, BACKLOG_STEPS, "scanning")
+            backlogs = steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect().to_pylist()
+            with self.back_end.place(self.files, [levels_of(by), forecast_levels(by)]) as rows:
+                evidence = _evidence(rows.layout, by, windows)
+                return recommend(rows, by, wanted, backlogs, evidence)
+
+    def _coverage(self) -> Coverage:
+        return coverage_of(self.back_end.map(chunk_evidence, bundled(self.files.chunks), "scanning"))
+
+    def _made_of(self, coverage: Coverage, options: Mapping[str, Any]) -> dict[str, Any]:
+        return made_of(self.files, nodes=coverage.nodes, missing=coverage.missing, options=options)
+
+    def _replay_made_of(self, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:
+        nodes = {node_id: [end] for node_id, end in layout.ends.items()}
+        return made_of(
+            self.files, nodes=nodes, missing=layout.missing, plans=layout.task.plans, options=options
+        )
+
+
+def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
+    """Return what replays of the plans left in their results, by plan and node. Raises `ConfigError`."""
+    wanted = [plan for plan in plans if plan.leaves_state]
+    rows = saved_table(directory, STATE_TABLE).to_pylist()
+    return carried_states(rows, wanted, of=repr(str(directory)))
+
+
+def _results(out: Location | None, command: str, overwrite: bool) -> AbstractContextManager[Results | None]:
+    return opened_results(out, command=command, overwrite=overwrite)
+
+
+def _table(rows: Any, table: Any) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), to_arrow_schema(table))
+
+
+def _topic_counts(totals: Sequence[Row]) -> TopicCounts:
+    """Return the counts of usage by topic. totals: rows of `topic_totals`."""
+    return TopicCounts(
+        multi_topic_requests=sum(row["multi_topic_requests"] for row in totals),
+        multi_topic_bytes=sum(row["multi_topic_bytes"] for row in totals),
+        unknown_requests=sum(row["requests"] for row in totals if row["topic"] == UNKNOWN_TOPIC),
+    )
+
+
+def _evidence(layout: Layout, by: str, windows: int) -> Evidence:
+    """Return what a record proves beside its limits."""
+    return Evidence(
+        windows=windows,
+        internal=internal_names(by, layout.users, layout.client_ids),
+        is_imported=any(timeline.is_imported for timeline in layout.timelines.values()),
+        missing=layout.missing,
+        callback=callback_in(layout.timelines),
+    )

@@ -1,0 +1,307 @@
+"""Jobs on Spark: chunks spread over tasks, and their rows brought where they belong."""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from threading import Event
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.config.locations import Uri
+from tidegate.pipeline.errors import spark_errors_as_ours
+from tidegate.pipeline.jobs.back_end import BackEnd, Found, Item, Merge, Sized, T, Take, survey_for
+from tidegate.pipeline.jobs.executor import (
+    Grouped,
+    block_rows,
+    merged_rows,
+    replayed_rows,
+    results_of_work,
+    tables_of_work,
+    tallies_and_decisions,
+)
+from tidegate.pipeline.read.chunks import bundled
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.survey import Survey
+from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.carried import Carried
+from tidegate.pipeline.replay.partition import replay_peaks, replay_tallies
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.task import Layout
+from tidegate.pipeline.results.output import Results
+from tidegate.pipeline.rollup.entities import ENTITY_KEYS, NODE_KEYS, PEAKS_TOGETHER, by_entity_table
+from tidegate.pipeline.rollup.sums import grouped
+from tidegate.pipeline.schemas import (
+    BLOCKS,
+    DECISIONS,
+    LIMITS_BY_NODE,
+    REPLAY_BY_CLIENT,
+    REPLAY_BY_ENTITY,
+    REPLAY_LEAVING_STATE,
+    REPLAY_STATE,
+    REPLAY_WITH_DECISIONS,
+    WORK,
+)
+from tidegate.pipeline.spark.progress import progress_of
+from tidegate.pipeline.spark.session import RunningSpark
+from tidegate.pipeline.warm_up import smooth_mode_at_hand
+
+__all__ = ["EarlySurveys", "OnSpark", "surveys_in_the_making"]
+
+_SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
+_SLICE_BYTES = 1 << 28  # uncompressed, at most
+_EARLY_CHUNKS = 4_000  # what is surveyed here, a ms each, while Spark starts: some five seconds
+_EARLY_ROWS = 2_000_000
+_MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
+_ADDED_UP_HERE_BYTES = 1 << 26  # tallies by client that Arrow adds up here: Spark takes longer to plan it
+_TALLY_BYTES = 300  # of a client under a plan and a type of quota, without the names
+
+
+class EarlySurveys(NamedTuple):
+    """The first pass over files, of this process: what is looked for, and what is or will be found in each bundle."""
+
+    options: Mapping[str, bool]
+    found: "Future[list[Survey]]"
+
+
+@contextmanager
+def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[EarlySurveys | None]:
+    """Start a thread that surveys the files for a replay of the plans while Spark starts.
+
+    Yield None, and start no thread, without plans, for too many files or rows, and for files at URIs.
+    """
+    is_little = len(files.replayed) <= _EARLY_CHUNKS and files.rows <= _EARLY_ROWS
+    if not plans or not is_little or any(isinstance(path, Uri) for path in files.paths):
+        yield None
+        return
+    survey_bundle, is_over = survey_for(plans), Event()
+
+    def survey() -> list[Survey]:
+        found = []
+        for bundle in bundled(files.replayed):
+            if is_over.is_set():
+                raise CancelledError
+            found.append(survey_bundle(bundle))
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield EarlySurveys(survey_bundle.keywords, pool.submit(survey))
+        finally:
+            is_over.set()
+
+
+class OnSpark(BackEnd):
+    """A running Spark. early: what was found in the files of a replay meanwhile."""
+
+    def __init__(self, spark: RunningSpark, early: EarlySurveys | None = None) -> None:
+        self._session, self._context = spark.session, spark.session.sparkContext
+        self._log, self._early = spark.log, early
+
+    @property
+    def cores(self) -> int:
+        """Return the cores of all executors."""
+        return self._context.defaultParallelism
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Show the progress of a job, and raise Spark's errors as ours."""
+        with spark_errors_as_ours(spark_log=self._log), progress_of(self._context, what):
+            yield
+
+    def prepare(
+        self, plans: Sequence[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool = False
+    ) -> None:
+        """Compile what was not compiled while Spark started; executors elsewhere compile for themselves."""
+        if (self._context.master or "").startswith("local"):
+            smooth_mode_at_hand(plans, timelines)
+
+    def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> list[T]:
+        """Return what a function returns for each item.
+
+        Not by way of an RDD, whose Python workers are others than those of tables: both would load all that they need.
+        """
+        if not items:
+            return []
+        done = self.work(items).mapInArrow(partial(results_of_work, function=function), WORK).toArrow()
+        found = zip(done["place"].to_pylist(), done["work"], strict=True)
+        return [pickle.loads(result.as_buffer()) for _, result in sorted(found, key=lambda pair: pair[0])]
+
+    def tables(
+        self, function: Callable[[Item], Found], items: Sequence[Item], table: StructType, what: str
+    ) -> "_RowsOnSpark":
+        """Return the rows that a function makes of all items."""
+        make = partial(tables_of_work, function=function, schema=to_arrow_schema(table))
+        return _RowsOnSpark(self.work(items).mapInArrow(make, table))
+
+    def surveys(self, files: UsageFiles, plans: Sequence[Plan]) -> list[Survey]:
+        """Return what the first pass over the files finds, unless that was done `early`."""
+        if self._early is not None and self._early.options == survey_for(plans).keywords:
+            return self._early.found.result()
+        return super().surveys(files, plans)
+
+    def place(
+        self,
+        files: UsageFiles,
+        plans: Sequence[Plan],
+        *,
+        carried: Mapping[tuple[str, int], Carried] | None = None,
+        leaves_state: bool = False,
+        repeats: bool = True,
+    ) -> "_PlacedOnSpark":
+        """Return the rows of the files where they belong: this pass over the files is still to be run."""
+        layout, bundles = self.lay_out(files, plans, carried=carried, leaves_state=leaves_state)
+        task, tasks = self._context.broadcast(layout.task), layout.task.tasks
+        rows = self.work(bundles).mapInArrow(partial(block_rows, task=task), BLOCKS)
+        blocks = rows.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
+        groups = layout.members(min(tasks, _MEMBER_GROUPS))
+        return _PlacedOnSpark(
+            layout,
+            blocks.persist(StorageLevel.DISK_ONLY) if repeats else blocks,
+            [self._context.broadcast(group) for group in groups],
+        )
+
+    def work(self, items: Sequence[Sized]) -> DataFrame:
+        """Return the items, pickled, columns `WORK`: in partitions of runs of items with about equally many bytes."""
+        slices = self.slices_of(items)
+        ends = list(accumulate(max(1, item.size_bytes) for item in items))
+        work = pa.table(
+            {
+                "place": pa.array(range(len(items)), pa.int32()),
+                "work": pa.array([pickle.dumps(item) for item in items], pa.binary()),
+                "slice": pa.array([(end - 1) * slices // ends[-1] for end in ends], pa.int32()),
+            }
+        )
+        frame = self._session.createDataFrame(work)
+        return frame.repartitionById(slices, F.col("slice")).select(WORK.names)
+
+    def slices_of(self, items: Sequence[Sized]) -> int:
+        """Return in how many tasks the items are read: by their bytes, and by the executors that have registered."""
+        wanted = -(-sum(item.size_bytes for item in items) // _SLICE_BYTES)
+        return max(1, min(len(items), max(wanted, _SLICES_PER_CORE * self.cores)))
+
+
+class _RowsOnSpark:
+    """A data frame. keys: the columns that its rows are written and collected in order of."""
+
+    def __init__(self, frame: DataFrame, keys: Sequence[str] = ()) -> None:
+        self.frame, self._keys = frame, keys
+
+    def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "_RowsOnSpark":
+        """Return the rows that `merge` makes of those with the same keys."""
+        came, schema = to_arrow_schema(self.frame.schema), to_arrow_schema(table)
+        make = partial(merged_rows, merge=merge, came=came, schema=schema)
+        return _RowsOnSpark(self.frame.repartition(*keys).mapInArrow(make, table), keys)
+
+    @contextmanager
+    def kept(self) -> Iterator["_RowsOnSpark"]:
+        """Keep the rows on the executors."""
+        self.frame.cache()
+        try:
+            yield self
+        finally:
+            self.frame.unpersist()
+
+    def collect(self) -> pa.Table:
+        """Return all rows."""
+        return self._in_order().toArrow()
+
+    def write(self, results: Results, name: str) -> None:
+        """Write the rows with Spark."""
+        results.write(self._in_order(), name)
+
+    def written(self, results: Results | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+        """Write the rows, count them, and take some of each partition, then of all."""
+        schema = to_arrow_schema(self.frame.schema)
+        with self.kept():
+            if results is not None:
+                self.write(results, name)
+            taken = []
+            for take in takes:
+                make = partial(merged_rows, merge=take, came=schema, schema=schema)
+                taken.append(take(self.frame.mapInArrow(make, self.frame.schema).toArrow()))
+            return self.frame.count(), taken
+
+    def _in_order(self) -> DataFrame:
+        return self.frame.orderBy(*self._keys) if self._keys else self.frame
+
+
+class _PlacedOnSpark:
+    """Blocks of rows in the partitions of their tasks, columns `BLOCKS`."""
+
+    def __init__(self, layout: Layout, blocks: DataFrame, members: Grouped) -> None:
+        self.layout, self.blocks, self.members = layout, blocks, members
+
+    def __enter__(self) -> "_PlacedOnSpark":
+        """Keep the rows."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Release the rows that Spark keeps."""
+        self.blocks.unpersist()
+
+    def peaks(self, plan: Plan) -> pa.Table:
+        """Return what was measured."""
+        merge = partial(grouped, keys=NODE_KEYS, wanted=PEAKS_TOGETHER)
+        found = self._replayed(replay_peaks, LIMITS_BY_NODE, [plan])
+        return _RowsOnSpark(found).together(NODE_KEYS, merge, LIMITS_BY_NODE).frame.toArrow()
+
+    def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
+        """Return what became of the plans."""
+        return _by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)).toArrow()
+
+    def replay(
+        self, results: Results | None, *, with_decisions: bool
+    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+        """Replay on the executors, which write decisions themselves."""
+        task, left = self.layout.task, list[dict[str, Any]]()
+        function, parts = replay_tallies, None
+        table = REPLAY_LEAVING_STATE if task.leaves_state else REPLAY_BY_CLIENT
+        if results is not None and with_decisions:
+            parts = results.parts("decisions", to_arrow_schema(DECISIONS))
+            function, table = partial(tallies_and_decisions, parts=parts), REPLAY_WITH_DECISIONS
+        found = self._replayed(function, table, task.plans)
+        by_client = found
+        for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
+            by_client = by_client.where(F.col(name).isNull())
+        by_client = by_client.select(REPLAY_BY_CLIENT.names)
+        if results is None:
+            return self._entities(by_client), left
+        with _RowsOnSpark(found).kept():
+            results.write(by_client, "replay_by_client")
+            results.write(_by_entity(by_client), "replay_by_entity")
+            if parts is not None:
+                written = found.where("file is not null").select("file").toArrow()
+                results.keep_files(parts, written["file"].to_pylist())
+            if task.leaves_state:
+                left = found.where("state is not null").select(REPLAY_STATE.names).toArrow().to_pylist()
+            return self._entities(by_client), left
+
+    def _entities(self, by_client: DataFrame) -> pa.Table:
+        """Return the rows of `REPLAY_BY_ENTITY`."""
+        users, client_ids = self.layout.users, self.layout.client_ids
+        bytes_of_each = 2 * (users.nbytes + client_ids.nbytes) + _TALLY_BYTES * len(users)
+        if bytes_of_each * len(QUOTA_TYPES) * len(self.layout.task.plans) <= _ADDED_UP_HERE_BYTES:
+            return by_entity_table(by_client.toArrow())
+        return _by_entity(by_client).toArrow()
+
+    def _replayed(
+        self, function: Callable[..., Iterator[pa.Table]], table: StructType, plans: Sequence[Plan]
+    ) -> DataFrame:
+        """Return what a function of `replay.partition` makes of the rows under the plans."""
+        task = self.blocks.sparkSession.sparkContext.broadcast(replace(self.layout.task, plans=tuple(plans)))
+        make = partial(replayed_rows, function=function, task=task, members=self.members)
+        return self.blocks.mapInArrow(make, table)
+
+
+def _by_entity(by_client: DataFrame) -> DataFrame:
+    return _RowsOnSpark(by_client).together(ENTITY_KEYS, by_entity_table, REPLAY_BY_ENTITY).frame
