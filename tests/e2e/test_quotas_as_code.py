@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -209,6 +210,43 @@ def test_nothing_changes_without_a_yes(new_broker, tmp_path) -> None:
         os.close(theirs)
         assert (run.returncode, reason in errors.decode()) == (1, True), (out, errors)
     assert "producer_byte_rate: 1MiB" in quotas("export", *to, where=tmp_path).stdout
+
+
+def test_an_interrupted_apply_can_be_undone(new_broker, tmp_path) -> None:
+    """Ctrl-C while quotas are set prints the command that takes back those that were set. Undoing twice is harmless."""
+    to = ("--bootstrap-server", new_broker().address)
+    entries = "".join(
+        f"  - {{user: {{name: u{n}}}, producer_byte_rate: {10**6 + n}}}\n" for n in range(20_000)
+    )
+    (tmp_path / "quotas.yaml").write_text(f"quotas:\n{entries}")
+    command = (sys.executable, "-m", "tidegate", "quotas", "apply", "quotas.yaml", *to, "--yes")
+    undo = tmp_path / "undo.json"
+    with subprocess.Popen(
+        [*command, "--undo-file", undo], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as run:
+        until(undo.exists, TIMEOUT_S)
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=TIMEOUT_S)
+    printed = b"some quotas may have changed; to undo: tidegate quotas undo " in errors
+    assert (run.returncode, printed) == (130, True), errors
+    done = quotas("undo", "undo.json", *to, "--yes", where=tmp_path)
+    assert done.returncode == 0, done
+    assert "quotas: []" in quotas("export", *to, where=tmp_path).stdout
+    again = quotas("undo", "undo.json", *to, "--yes", where=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "nothing to undo\n")
+
+
+def test_many_conflicts_are_told_in_a_few_lines(new_broker, tmp_path) -> None:
+    """Of 30 values that another client changed, 20 are named, and the others counted."""
+    to = ("--bootstrap-server", new_broker().address)
+    for percent in (5, 6):
+        entries = "".join(f"  - {{user: {{name: u{n}}}, request_percentage: {percent}}}\n" for n in range(30))
+        (tmp_path / "quotas.yaml").write_text(f"quotas:\n{entries}")
+        undo_file = ("--undo-file", f"{percent}.json")
+        assert quotas("apply", "quotas.yaml", *to, "--yes", *undo_file, where=tmp_path).returncode == 0
+    refused = quotas("undo", "5.json", *to, "--yes", where=tmp_path)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 22)
+    assert refused.stderr.splitlines()[-2] == "and 10 more"
 
 
 def test_a_refused_file_changes_nothing(broker: Broker, tmp_path) -> None:

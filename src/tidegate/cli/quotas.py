@@ -30,6 +30,7 @@ _SIGNS = {
     (True, False): "-",
 }  # by whether there was, and will be, a value
 _MOST_WIDTH = 40  # of a column; what is longer is printed in full
+_MOST_REASONS = 20  # lines of values or entities that cannot be changed
 
 _ACTIONS = {
     "check": "check a file; needs no broker",
@@ -286,7 +287,7 @@ def _apply(args: argparse.Namespace) -> int:
 
 
 def _undo(args: argparse.Namespace) -> int:
-    from tidegate.config.quota_changes import conflicts, load_undo
+    from tidegate.config.quota_changes import conflicts, load_undo, pending
 
     cluster_id, changes = load_undo(args.file)
     cluster = run_admin(args, _look)
@@ -295,17 +296,22 @@ def _undo(args: argparse.Namespace) -> int:
             f"{str(args.file)!r} is of cluster {cluster_id}, this is cluster {cluster.id}",
             hint="give the address of the cluster that the quotas were applied to",
         )
+    changes = pending(cluster.quotas, changes)
     changed = conflicts(cluster.quotas, changes)
     if changed:
         return _refuse_conflicts(changed)
+    if not changes:
+        print("nothing to undo")
+        return 0
     _print_changes(changes)
-    return _make(args, cluster, changes) if changes else 0
+    return _make(args, cluster, changes)
 
 
 def _make(args: argparse.Namespace, cluster: _Cluster, changes: Sequence["QuotaChange"]) -> int:
     """Validate, ask, look again, write the file that undoes the changes, and make them."""
     from tidegate.config.quota_changes import conflicts, undo_text
 
+    undo = undo_text(changes, cluster_id=cluster.id)
     refused = run_admin(args, lambda admin: _alter(admin, changes, validate_only=True))
     if refused:
         return _refuse(refused, "nothing was changed")
@@ -318,14 +324,14 @@ def _make(args: argparse.Namespace, cluster: _Cluster, changes: Sequence["QuotaC
     path = args.undo_file or Path(f"quotas-undo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(undo_text(changes, cluster_id=cluster.id))
+            file.write(undo)
     except FileExistsError as error:
         raise ConfigError(
             f"{str(path)!r} exists already", hint="name another file with --undo-file"
         ) from error
     try:
         refused = run_admin(args, lambda admin: _alter(admin, changes, validate_only=False))
-    except TidegateError:
+    except (TidegateError, KeyboardInterrupt):
         print(f"some quotas may have changed; {_undo_command(args, path)}", file=sys.stderr)
         raise
     made = [change for change in changes if change.entity not in refused]
@@ -354,17 +360,22 @@ async def _alter(
 def _refuse(refused: "dict[EntityParts, str]", ending: str) -> int:
     from tidegate.config.values import entity_text
 
-    for entity, reason in refused.items():
-        print_error(f"{entity_text(entity)}: {reason}", None)
+    _print_reasons([f"{entity_text(entity)}: {reason}" for entity, reason in refused.items()])
     print(f"the cluster refused {_count(len(refused), 'entity')}: {ending}", file=sys.stderr)
     return _EXIT_NOT_APPLIED
 
 
 def _refuse_conflicts(changed: Sequence[str]) -> int:
-    for line in changed:
-        print_error(line, None)
+    _print_reasons(changed)
     print("quotas were changed by another client meanwhile: nothing was changed", file=sys.stderr)
     return _EXIT_NOT_APPLIED
+
+
+def _print_reasons(lines: Sequence[str]) -> None:
+    for line in lines[:_MOST_REASONS]:
+        print_error(line, None)
+    if len(lines) > _MOST_REASONS:
+        print(f"and {len(lines) - _MOST_REASONS:,} more", file=sys.stderr)
 
 
 def _undo_command(args: argparse.Namespace, path: Path) -> str:

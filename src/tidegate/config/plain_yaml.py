@@ -33,8 +33,8 @@ __all__ = [
     "read_plain_yaml",
 ]
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
-"""Size of a file; ten thousand quotas with owner and reason take less than half of it."""
+MAX_FILE_BYTES = 32 * 1024 * 1024
+"""Size of a file; a hundred thousand quotas with owner and reason take less than half of it."""
 
 MAX_DEPTH = 16
 """Mappings and lists inside each other; a configuration file needs four."""

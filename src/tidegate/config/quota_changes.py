@@ -21,7 +21,7 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.config.quotas_file import QuotaEntry, QuotasFile
+from tidegate.config.quotas_file import MAX_ENTRIES, QuotaEntry, QuotasFile
 from tidegate.config.values import checked_entity, checked_value, entity_text
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.alterations import Alteration
@@ -37,12 +37,14 @@ __all__ = [
     "conflicts",
     "exported",
     "load_undo",
+    "pending",
     "quota_changes",
     "undo_text",
     "wanted_quotas",
 ]
 
-MAX_UNDO_BYTES = 16 << 20
+MAX_UNDO_BYTES = 64 << 20
+"""Size of a file that undoes changes; 100,000 entities with all four values take less."""
 _UNDO_FORMAT = 1
 _UNDO_HINT = "give the file that `tidegate quotas apply` wrote"
 
@@ -101,6 +103,15 @@ def conflicts(cluster: Quotas, changes: Iterable[QuotaChange]) -> list[str]:
     ]
 
 
+def pending(cluster: Quotas, changes: Iterable[QuotaChange]) -> list[QuotaChange]:
+    """Return the changes whose value the cluster does not have yet."""
+    return [
+        change
+        for change in changes
+        if not _same(cluster.get(change.entity, {}).get(change.key), change.after)
+    ]
+
+
 def alterations(changes: Sequence[QuotaChange]) -> list[Alteration]:
     """Return changes as what AlterClientQuotas takes: one alteration for each entity."""
     return [
@@ -124,6 +135,8 @@ def exported(cluster: Quotas) -> tuple[QuotasFile, list[str]]:
                 refused.append(f"{entity_text(entity)}: {key} {value!r} cannot be written: {error}")
         if values:
             entries.append(QuotaEntry(entity=entity, values=values))
+    if len(entries) > MAX_ENTRIES:
+        refused.append(f"{len(entries):,} entities have quotas, a file can hold {MAX_ENTRIES:,}")
     return QuotasFile(entries=tuple(entries)), refused
 
 
@@ -131,7 +144,10 @@ def exported(cluster: Quotas) -> tuple[QuotasFile, list[str]]:
 
 
 def undo_text(changes: Iterable[QuotaChange], *, cluster_id: str | None) -> str:
-    """Return the content of a file that undoes changes, of the cluster with this id."""
+    """Return the content of a file that undoes changes, of the cluster with this id.
+
+    Raises `ConfigError` if it would be too long to be read again.
+    """
     document = {
         "format": _UNDO_FORMAT,
         "command": "quotas undo",
@@ -141,7 +157,13 @@ def undo_text(changes: Iterable[QuotaChange], *, cluster_id: str | None) -> str:
             for change in changes
         ],
     }
-    return json.dumps(document, indent=1) + "\n"
+    text = json.dumps(document, indent=1) + "\n"
+    if len(text) > MAX_UNDO_BYTES:  # ASCII only
+        raise ConfigError(
+            f"too many changes to undo: the file would be longer than {MAX_UNDO_BYTES} bytes",
+            hint="apply fewer changes at once",
+        )
+    return text
 
 
 def load_undo(path: Path) -> tuple[str | None, list[QuotaChange]]:

@@ -59,8 +59,8 @@ __all__ = [
     "parse_quotas_file",
 ]
 
-MAX_ENTRIES = 10_000
-"""Entries of a file. Follows: Kafka, whose controller takes 10 000 records at a time."""
+MAX_ENTRIES = 100_000
+"""Entries of a file: as many entities with quotas as a large cluster has."""
 
 MAX_MEMBERS = 10_000
 """Members of all groups of a file."""

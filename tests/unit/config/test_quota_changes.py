@@ -13,11 +13,12 @@ from tidegate.config.quota_changes import (
     conflicts,
     exported,
     load_undo,
+    pending,
     quota_changes,
     undo_text,
     wanted_quotas,
 )
-from tidegate.config.quotas_file import parse_quotas_file
+from tidegate.config.quotas_file import MAX_ENTRIES, parse_quotas_file
 from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.errors import ConfigError
 
@@ -103,6 +104,32 @@ def test_an_export_reads_back() -> None:
         "user='bob': from_the_future 1.0",
         "ip='db.example': connection_creation_rate 10.0",
     ]
+
+
+def test_an_export_beyond_the_bound_of_a_file_is_named() -> None:
+    """`check` would refuse the file."""
+    cluster = {(("user", str(number)),): {"request_percentage": 1.0} for number in range(MAX_ENTRIES + 1)}
+    assert exported(cluster)[1] == ["100,001 entities have quotas, a file can hold 100,000"]
+
+
+def test_changes_that_a_cluster_has_are_not_pending() -> None:
+    """An apply that was interrupted has made some of the changes: only these are undone."""
+    changes = [
+        QuotaChange(ALICE, "producer_byte_rate", 2.0, None),
+        QuotaChange(BOB, "request_percentage", 2.0, 1.0),
+        QuotaChange(BOB, "consumer_byte_rate", 3.0, math.nan),
+    ]
+    cluster = {BOB: {"request_percentage": 2.0, "consumer_byte_rate": math.nan}}
+    assert pending(cluster, changes) == [changes[1]]
+    assert conflicts(cluster, pending(cluster, changes)) == []
+
+
+def test_changes_that_could_not_be_undone_are_refused() -> None:
+    """`undo` would refuse a file of that length."""
+    long = QuotaChange((("user", "u" * 32_767),), "request_percentage", None, 1.0)
+    with pytest.raises(ConfigError, match="too many changes to undo") as caught:
+        undo_text([long] * (MAX_UNDO_BYTES // 32_767), cluster_id="abc")
+    assert caught.value.hint == "apply fewer changes at once"
 
 
 def test_an_undo_file_reverses_its_changes(tmp_path) -> None:

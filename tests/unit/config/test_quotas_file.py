@@ -419,13 +419,13 @@ def test_mistakes_are_told_with_line_and_hint(text: str, message: str, hint: str
 
 def test_number_of_quotas_is_bounded() -> None:
     """The bound is told with the number there is."""
-    with pytest.raises(ConfigFileError, match=r"^quotas.yaml:1: quotas must be at most 10000, got 10001$"):
+    with pytest.raises(ConfigFileError, match=r"^quotas.yaml:1: quotas must be at most 100000, got 100001$"):
         parse_quotas_file(f"quotas: [{'x,' * (MAX_ENTRIES + 1)}]")
 
 
 def test_number_of_groups_and_members_is_bounded() -> None:
     """Of the members of all groups together."""
-    with pytest.raises(ConfigFileError, match=r"groups must be at most 10000, got 10001$"):
+    with pytest.raises(ConfigFileError, match=r"groups must be at most 100000, got 100001$"):
         parse_quotas_file(f"quotas: []\ngroups: [{'x,' * (MAX_ENTRIES + 1)}]")
     halves = [",".join(f"{{user: {{name: {group}{n}}}}}" for n in range(MAX_MEMBERS // 2)) for group in "ab"]
     groups = ",".join(
