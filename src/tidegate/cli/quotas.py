@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.cli.arguments import ArgumentParser, confirmed, print_error, printable
 from tidegate.cli.client_options import add_client_options, run_admin
+from tidegate.cli.job_options import where_options
 from tidegate.errors import ConfigError, TidegateError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _SIGNS = {
     (True, True): "~",
     (True, False): "-",
 }  # by whether there was, and will be, a value
+_WHERE = ("from_ms", "to_ms", "last_ms", "master", "explain")  # of --usage: what `where_options` adds
 _MOST_WIDTH = 40  # of a column; what is longer is printed in full
 _MOST_REASONS = 20  # lines of values or entities that cannot be changed
 
@@ -52,7 +54,7 @@ examples:
   tidegate quotas export --bootstrap-server kafka1:9092 > quotas.yaml
   tidegate quotas plan quotas.yaml --bootstrap-server kafka1:9092
   tidegate quotas plan quotas.yaml --bootstrap-server kafka1:9092 \\
-      --usage ./usage                   and the effect on recorded traffic
+      --usage ./usage --last 7d         and the effect on recorded traffic
   tidegate quotas plan quotas.yaml --bootstrap-server kafka1:9092 \\
       --check                           exit code 1 if something differs
   tidegate quotas apply quotas.yaml --bootstrap-server kafka1:9092
@@ -114,6 +116,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="DIR",
         help="also show what the quotas after the change would have done to the traffic recorded in DIR",
     )
+    where_options(plan)
     for action in (check, plan):
         action.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -166,6 +169,8 @@ def _plan(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--json and --usage cannot be combined", hint="use `tidegate replay --json` for a forecast"
         )
+    if args.usage is None:
+        _refuse_without_usage(args)
     from tidegate.config.quota_changes import applied, quota_changes
 
     wanted = _wanted(args.file)
@@ -177,8 +182,16 @@ def _plan(args: argparse.Namespace) -> int:
         _print_changes(changes)
         _print_summary(args, cluster, wanted, changes)
     if args.usage is not None:
-        _print_forecast(args.usage, applied(cluster.quotas, changes))
+        _print_forecast(args, applied(cluster.quotas, changes))
     return _EXIT_DIFFERENT if args.check and changes else 0
+
+
+def _refuse_without_usage(args: argparse.Namespace) -> None:
+    """Raise `ConfigError` for an option that says which rows of `--usage` to read, and where."""
+    options = {"--from": "from_ms", "--to": "to_ms", "--last": "last_ms", "--master": "master"}
+    for option, name in options.items():
+        if getattr(args, name) is not None:
+            raise ConfigError(f"{option} needs --usage", hint="add --usage DIR for a forecast")
 
 
 def _wanted(path: Path) -> "Quotas":
@@ -254,7 +267,7 @@ def _print_json(
     print(json.dumps(document, indent=2))
 
 
-def _print_forecast(directory: str, quotas: "Quotas") -> None:
+def _print_forecast(args: argparse.Namespace, quotas: "Quotas") -> None:
     """Print what quotas would have done to recorded traffic, as `tidegate replay` does."""
     from tidegate.cli import replay
     from tidegate.config.quota_changes import exported
@@ -269,7 +282,10 @@ def _print_forecast(directory: str, quotas: "Quotas") -> None:
     with tempfile.TemporaryDirectory(prefix="tidegate-") as place:
         path = Path(place) / "after.yaml"
         path.write_text(dump_quotas_file(file), encoding="utf-8")
-        replay.run(parser.parse_args(["replay", directory, "--quotas", str(path)]))
+        forecast = parser.parse_args(["replay", args.usage, "--quotas", str(path)])
+        for name in _WHERE:
+            setattr(forecast, name, getattr(args, name))
+        replay.run(forecast)
 
 
 # --- apply and undo -------------------------------------------------------------------------------------------------
