@@ -179,7 +179,9 @@ def test_a_plan_shows_its_effect_on_recorded_traffic(new_broker, tmp_path) -> No
     assert "1MiB" in forecast
     usage = ("--usage", broker.data_dir / "usage")
     last = quotas("plan", "quotas.yaml", *to, *usage, "--last", "1h", where=tmp_path)
-    assert (last.returncode, "client-id=fast" in last.stdout.partition("left as they are")[2]) == (0, True), last
+    assert (last.returncode, "client-id=fast" in last.stdout.partition("left as they are")[2]) == (0, True), (
+        last
+    )
     earlier = quotas("plan", "quotas.yaml", *to, *usage, "--to", "2020-01-01", where=tmp_path)
     assert (earlier.returncode, "in these hours" in earlier.stderr) == (2, True), earlier
     alone = quotas("plan", "quotas.yaml", *to, "--last", "1h", where=tmp_path)
