@@ -62,9 +62,10 @@ Without --user the client is ANONYMOUS, as is each one that does not log in. The
 command has no effect on the broker's decisions.
 
 exit codes:
-  0  done
-  2  an option cannot be used, or the listener cannot be reached; the reason is
-     on stderr"""
+  0    done
+  2    an option cannot be used, or the listener cannot be reached; the reason
+       is on stderr
+  130  interrupted with Ctrl-C"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

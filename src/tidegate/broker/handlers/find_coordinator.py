@@ -9,10 +9,14 @@ Memory: at most 420 bytes for each byte of the request (a key of one byte become
 each key has its address.
 """
 
+import logging
+
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release
 from tidegate.broker.cluster import ClusterView
+from tidegate.config.values import cut
+from tidegate.fair_share import address_owner
 from tidegate.server.requests.handler import Message, Request, Work
 
 __all__ = ["handle_find_coordinator"]
@@ -20,6 +24,7 @@ __all__ = ["handle_find_coordinator"]
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
 _NO_TRANSACTIONS_TEXT = "This server does not support transactions."
 _NO_NODE = -1
+_logger = logging.getLogger(__name__)
 
 
 def handle_find_coordinator(cluster: ClusterView, request: Request) -> Work:
@@ -59,9 +64,23 @@ def _coordinator(
             text = text_of_none and error_codes.TEXTS[error_code]
         elif kind == TRANSACTION:
             error_code, text = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS_TEXT
+            _log_transaction(request, key)
         else:
             error_code, text = (
                 error_codes.INVALID_REQUEST,
                 "" if kind == SHARE_GROUP else error_codes.TEXTS[error_codes.INVALID_REQUEST],
             )
     return {"error_code": error_code, "error_message": text, "node_id": node_id, "host": host, "port": port}
+
+
+def _log_transaction(request: Request, transactional_id: str) -> None:
+    """Log what the application misses: its own error says only that its transactional id is not authorized."""
+    client_host = request.connection.client_host
+    _logger.warning(
+        "refused transactional id %r of a client from %s: the broker has no transactions; hint: set "
+        "processing.guarantee=at_least_once in Kafka Streams, exactly.once.source.support=disabled in Kafka Connect, "
+        "and no transactional.id in producers (docs/kafka-differences.md, row L6)",
+        cut(transactional_id),
+        client_host,
+        extra={"repeats": f"transaction {client_host}", "repeats_of": address_owner(client_host)},
+    )

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.broker.node import Node
 
-INIT_PRODUCER_ID, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 22, 60, 75
+FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 10, 22, 60, 75
 
 
 def producer(
@@ -31,6 +31,15 @@ def test_transactions_are_refused_for_good(node: Node) -> None:
     assert producer(node, 4, "t") == (53, -1, -1)
     assert producer(node, 4, "") == (42, -1, -1)
     assert producer(node, 4, "t", 900_001) == (50, -1, -1)
+
+
+def test_a_refused_transactional_id_is_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """The application's own error says only that it is not authorized. The line names settings without transactions."""
+    answer = node.call(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": ["streams-1\n"]})
+    assert [found["error_code"] for found in answer["coordinators"]] == [53]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("refused transactional id 'streams-1\\n' of a client from ")
+    assert "hint: set processing.guarantee=at_least_once in Kafka Streams" in line
 
 
 @pytest.mark.parametrize("version", range(3))
