@@ -34,8 +34,8 @@ class CompactionNotice:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         _logger.warning(
             "all records are kept in topics with cleanup.policy=compact, such as %s%s: the broker has no log cleaner; "
-            "hint: use cleanup.policy=compact,delete with retention.ms or retention.bytes (docs/kafka-differences.md, row "
-            "L13)",
+            "hint: use cleanup.policy=compact,delete with retention.ms or retention.bytes "
+            "(docs/kafka-differences.md, row L13)",
             ", ".join(names[:_NAMED]),
             more,
         )
