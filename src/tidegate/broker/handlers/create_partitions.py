@@ -129,7 +129,7 @@ def _count_problem(storage: Storage, owner: str, topic: Topic, wanted: Message) 
     if assignments is not None and len(assignments) != added:
         text = f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were "
         return error_codes.INVALID_REPLICA_ASSIGNMENT, text + "specified."
-    room_problem = storage.topics.room_problem(owner, added)
+    room_problem = storage.topics.bound.problem(owner, added)
     return None if room_problem is None else (error_codes.POLICY_VIOLATION, room_problem)
 
 

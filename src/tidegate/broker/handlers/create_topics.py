@@ -137,7 +137,7 @@ def _create(
     partitions = _partitions(storage, wanted)
     problem = _name_problem(storage, name, created)  # it may have been taken meanwhile
     owner = request.divided_owner()
-    text = storage.topics.room_problem(owner, partitions)
+    text = storage.topics.bound.problem(owner, partitions)
     if problem is None and text is not None:
         problem = error_codes.POLICY_VIOLATION, text
     if problem is not None:

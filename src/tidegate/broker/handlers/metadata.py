@@ -244,7 +244,7 @@ def _missing(
     ):
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
     owner = request.divided_owner()
-    text = topics.room_problem(owner, partitions)
+    text = topics.bound.problem(owner, partitions)
     if text is not None:
         _logger.warning(
             "rejected automatic creation of topic %r: %s", name, text, extra={"repeats": f"no room {owner}"}

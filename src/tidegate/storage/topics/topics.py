@@ -73,7 +73,7 @@ class Topics:
     """All topics. `version` grows with every change, and `on_change` is called then.
 
     before_create: called with the name of a topic before there is one of it. watch_log: called with a log whose
-    settings have changed.
+    settings have changed. bound: how many partitions there may be, and whose they are.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Topics:
         self.watch_log: Callable[[PartitionLog], object] = _nothing
         self._by_plain_name: dict[str, list[str]] = {}
         self._changing: set[str] = set()
-        self._bound = PartitionBound(config.max_partitions)
+        self.bound = PartitionBound(config.max_partitions)
         self._data_dir = data_dir
         self._store = store
         self._config = config
@@ -159,18 +159,7 @@ class Topics:
         """Count the partitions of a stored topic for their owners."""
         unknown = stored.partitions - sum(stored.owners.values())
         for owner, partitions in (*stored.owners.items(), (UNKNOWN_OWNER, unknown)):
-            self._bound.count_partitions(owner, partitions)
-
-    def room(self) -> int:
-        """Return how many partitions the node may still hold."""
-        return self._bound.free
-
-    def room_problem(self, owner: str, partitions: int) -> str | None:
-        """Return why a principal may not add so many partitions, as a text for the client; None where it may.
-
-        owner: `Request.divided_owner()`.
-        """
-        return self._bound.problem(owner, partitions)
+            self.bound.count_partitions(owner, partitions)
 
     def is_taken(self, name: str) -> bool:
         """Return whether there is a topic of this name, or one is being created or deleted."""
@@ -205,8 +194,8 @@ class Topics:
     ) -> Generator[None, None, Topic]:
         """Create a topic like `create`, a partition at a time. The name is taken first; the topic exists when complete.
 
-        owner: the principal that its partitions count for; the caller has asked `room_problem`. If the work is aborted,
-        nothing has changed; if the process ends, the next start completes the topic.
+        owner: the principal that its partitions count for; the caller has asked `bound.problem`. If the work is
+        aborted, nothing has changed; if the process ends, the next start completes the topic.
         """
         stored = StoredTopic(
             topic_id=str(uuid.uuid4()),
@@ -320,7 +309,7 @@ class Topics:
             del self._by_plain_name[plain_name]
         self.partition_count -= len(topic.logs)
         unknown = len(topic.logs) - sum(topic.owners.values())
-        self._bound.give_back({**topic.owners, UNKNOWN_OWNER: unknown})
+        self.bound.give_back({**topic.owners, UNKNOWN_OWNER: unknown})
         self._changed()
         for log in topic.logs:
             log.deleted = True
@@ -342,11 +331,11 @@ class Topics:
     @contextmanager
     def _taken(self, owner: str, partitions: int) -> Iterator[None]:
         """Count partitions that are created inside; not those of a creation that fails."""
-        self._bound.count_partitions(owner, partitions)
+        self.bound.count_partitions(owner, partitions)
         try:
             yield
         except BaseException:
-            self._bound.give_back({owner: partitions})
+            self.bound.give_back({owner: partitions})
             raise
 
     def _add(self, topic: Topic) -> None:

@@ -140,7 +140,7 @@ def test_topics_of_an_earlier_version_have_no_owner(node: Node) -> None:
     restarted = Node(node.storage.directory, max_partitions=MOST)
     try:
         assert restarted.storage.topics.by_name["m"].owners == {}
-        assert restarted.storage.topics.room() == MOST - 16
+        assert restarted.storage.topics.bound.free == MOST - 16
         assert grow(restarted, "mallory", "m", 16 + 12) == 0
         assert create(restarted, "mallory", "n", 1) == error_codes.POLICY_VIOLATION
         assert create(restarted, "alice", "a", 6) == 0

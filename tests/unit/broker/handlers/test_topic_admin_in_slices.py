@@ -100,7 +100,7 @@ def test_name_is_taken_while_a_topic_is_created(node: Node) -> None:
     for _ in range(20):
         next(first)
     assert node.storage.topics.by_name == {}
-    assert node.storage.topics.room() == 4000 - 50
+    assert node.storage.topics.bound.free == 4000 - 50
     second = codes(
         CREATE_TOPICS, 7, whole(work(node, CREATE_TOPICS, 7, creation(topic("orders", 2)))), "topics"
     )
@@ -121,7 +121,7 @@ def test_name_is_taken_while_a_topic_is_created(node: Node) -> None:
     assert decoded(METADATA, 9, described)["topics"][0]["error_code"] == 3
     assert codes(CREATE_TOPICS, 7, whole(first), "topics") == [("orders", 0, None)]
     assert len(node.storage.topics.by_name["orders"].logs) == 50
-    assert node.storage.topics.room() == 4000 - 50
+    assert node.storage.topics.bound.free == 4000 - 50
 
 
 def test_creation_that_is_broken_off_leaves_nothing(node: Node, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_creation_that_is_broken_off_leaves_nothing(node: Node, tmp_path: Path) 
     first.close()
     node.round()
     assert list((tmp_path / "data").glob("orders-*")) == []
-    assert node.storage.topics.room() == 4000
+    assert node.storage.topics.bound.free == 4000
     assert node.create("orders", 2)
 
 
@@ -176,7 +176,7 @@ def test_partitions_come_all_at_once_and_one_change_at_a_time(node: Node) -> Non
         ("orders", 37, "Topic already has 40 partition(s).")
     ]
     assert codes(DELETE_TOPICS, 6, whole(third), "responses") == [("orders", 0, None)]
-    assert node.storage.topics.room() == 4000
+    assert node.storage.topics.bound.free == 4000
 
 
 def test_deleted_topic_is_gone_at_once(node: Node) -> None:
