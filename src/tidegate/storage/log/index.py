@@ -54,9 +54,14 @@ class SparseIndex:
 
     def floor_on_disk(self, key: int) -> tuple[int, int] | None:
         """Return the last entry of the file whose key is not above `key`; None also when there is no file."""
-        with contextlib.suppress(FileNotFoundError), opened_file(self.path) as fd:
+        try:  # without `opened_file`, which takes 2 us: each fetch from a closed segment comes here
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
             return self._search(fd, key)
-        return None
+        finally:
+            os.close(fd)
 
     def last_on_disk(self) -> tuple[int, int] | None:
         """Return the last whole entry of the file; None also when there is no file."""
