@@ -1,5 +1,6 @@
 """`tidegate quotas` against a real Apache Kafka and against `tidegate serve`: the same output on both."""
 
+import contextlib
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.e2e.broker import Broker
+from tests.e2e.holding_proxy import HoldingProxy
 
 FILE = """\
 quotas:
@@ -221,28 +223,35 @@ def test_nothing_changes_without_a_yes(new_broker, tmp_path) -> None:
     assert "producer_byte_rate: 1MiB" in quotas("export", *to, where=tmp_path).stdout
 
 
+@pytest.mark.usefixtures("signals")
 def test_an_interrupted_apply_can_be_undone(new_broker, tmp_path) -> None:
     """Ctrl-C while quotas are set prints the command that takes back those that were set. Undoing twice is harmless."""
-    to = ("--bootstrap-server", new_broker().address)
-    entries = "".join(
-        f"  - {{user: {{name: u{n}}}, producer_byte_rate: {10**6 + n}}}\n" for n in range(20_000)
-    )
-    (tmp_path / "quotas.yaml").write_text(f"quotas:\n{entries}")
-    command = (sys.executable, "-m", "tidegate", "quotas", "apply", "quotas.yaml", *to, "--yes")
     undo = tmp_path / "undo.json"
-    with subprocess.Popen(
-        [*command, "--undo-file", undo], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as run:
-        until(undo.exists, TIMEOUT_S)
-        run.send_signal(signal.SIGINT)
-        _, errors = run.communicate(timeout=TIMEOUT_S)
-    printed = b"some quotas may have changed; to undo: tidegate quotas undo " in errors
-    assert (run.returncode, printed) == (130, True), errors
-    done = quotas("undo", "undo.json", *to, "--yes", where=tmp_path)
-    assert done.returncode == 0, done
-    assert "quotas: []" in quotas("export", *to, where=tmp_path).stdout
-    again = quotas("undo", "undo.json", *to, "--yes", where=tmp_path)
-    assert (again.returncode, again.stdout) == (0, "nothing to undo\n")
+    with contextlib.closing(HoldingProxy(begins=undo.exists, most_bytes=600_000)) as proxy:
+        broker = new_broker(advertised_listeners=f"PLAINTEXT://127.0.0.1:{proxy.port}")
+        proxy.target = ("127.0.0.1", broker.port)
+        entries = "".join(
+            f"  - {{user: {{name: u{n}{'x' * 50}}}, producer_byte_rate: {10**6 + n}}}\n"
+            for n in range(15_000)
+        )
+        (tmp_path / "quotas.yaml").write_text(f"quotas:\n{entries}")
+        to = ("--bootstrap-server", f"127.0.0.1:{proxy.port}")
+        command = (sys.executable, "-m", "tidegate", "quotas", "apply", "quotas.yaml", *to, "--yes")
+        with subprocess.Popen(
+            [*command, "--undo-file", undo], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as run:
+            assert proxy.is_held.wait(TIMEOUT_S)
+            run.send_signal(signal.SIGINT)
+            _, errors = run.communicate(timeout=TIMEOUT_S)
+        printed = b"some quotas may have changed; to undo: tidegate quotas undo " in errors
+        assert (run.returncode, printed) == (130, True), errors
+        undo = undo.rename(tmp_path / "moved.json")
+        assert "producer_byte_rate" in quotas("export", *to, where=tmp_path).stdout
+        done = quotas("undo", undo, *to, "--yes", where=tmp_path)
+        assert (done.returncode, "changed: 5,000 values of 5,000 entities" in done.stdout) == (0, True), done
+        assert "quotas: []" in quotas("export", *to, where=tmp_path).stdout
+        again = quotas("undo", undo, *to, "--yes", where=tmp_path)
+        assert (again.returncode, again.stdout) == (0, "nothing to undo\n")
 
 
 def test_many_conflicts_are_told_in_a_few_lines(new_broker, tmp_path) -> None:

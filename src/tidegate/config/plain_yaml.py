@@ -102,7 +102,10 @@ def read_config_text(path: str | Path) -> str:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigFileError(
-            f"cannot read the file: {error.strerror or error}", name=name, line=None
+            f"cannot read the file: {error.strerror or error}",
+            name=name,
+            line=None,
+            hint="check the path and its permissions",
         ) from error
     if len(content) > MAX_FILE_BYTES:
         raise ConfigFileError(f"file must be at most {MAX_FILE_BYTES} bytes", name=name, line=None)

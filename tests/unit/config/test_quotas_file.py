@@ -452,6 +452,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError) as caught:
         load_quotas_file(path)
     assert str(caught.value) == f"{path}: cannot read the file: No such file or directory"
+    assert caught.value.hint == "check the path and its permissions"
     with pytest.raises(ConfigFileError, match="cannot read the file: Is a directory"):
         load_quotas_file(tmp_path)
     path.write_bytes(b"quotas: []\n# \xff\n")
