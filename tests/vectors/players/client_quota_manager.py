@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from tests.sweeping import expire_manager, throttle_sensor_name
-
 from players._doubles import decode
 from players._managers import ManagerPlayer, window_of
+from players._sweeping import expire_manager, throttle_sensor_name
 from tidegate.quota import ClientQuotaManager, QuotaType
 
 __all__ = ["play"]

@@ -3,10 +3,9 @@
 import itertools
 from collections.abc import Iterator, Mapping
 
-from tests.sweeping import throttle_sensor_name
-
 from players._doubles import decode
 from players._managers import Throttles, bounds, entity_of, java_text, window_of
+from players._sweeping import throttle_sensor_name
 from tidegate.quota import CallbackError, ClusterMetadata, ClusterNode, QuotaEntity, QuotaManagers, QuotaType
 
 __all__ = ["play"]

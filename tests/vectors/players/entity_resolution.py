@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from tests.sweeping import throttle_sensor_name
-
 from players._doubles import decode
 from players._managers import entity_of, window_of
 from players._steps import play_steps
+from players._sweeping import throttle_sensor_name
 from tidegate.quota import ClientQuotaManager, QuotaType
 
 __all__ = ["play"]

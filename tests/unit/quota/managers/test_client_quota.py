@@ -6,8 +6,8 @@ import time
 import tracemalloc
 
 import pytest
-from tests.sweeping import expire_manager
 from tests.unit.in_slices import no_collection
+from tests.vectors.players._sweeping import expire_manager
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.quota import (

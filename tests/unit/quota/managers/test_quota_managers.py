@@ -1,7 +1,7 @@
 """The four managers together: where a stored definition goes, and what they share."""
 
 import pytest
-from tests.sweeping import expire_manager
+from tests.vectors.players._sweeping import expire_manager
 
 from tidegate.callbacks import QuotaGroups
 from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow

@@ -4,7 +4,7 @@ import math
 import tracemalloc
 
 import pytest
-from tests.sweeping import expire_table
+from tests.vectors.players._sweeping import expire_table
 
 from tidegate.quota.measure.sensors import (
     DROPPED_SHARE,
