@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bench_replay import arguments, bench_files, bench_plan, cpu_seconds
-from tidegate.pipeline.jobs.on_spark import OnSpark
+from tidegate.pipeline.jobs.on_spark import OnSpark, PlacedOnSpark
 from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.packing import unpack
@@ -50,8 +50,9 @@ def count_block_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 def floor(spark: RunningSpark, files: UsageFiles) -> None:
     """Take the way of the replay, up to the kernel."""
-    blocks = OnSpark(spark).place(files, ONE, repeats=False).blocks
-    counts = blocks.mapInArrow(count_block_rows, "rows bigint").collect()
+    placed = OnSpark(spark).place(files, ONE, repeats=False)
+    assert isinstance(placed, PlacedOnSpark)
+    counts = placed.blocks.mapInArrow(count_block_rows, "rows bigint").collect()
     assert sum(row.rows for row in counts) == files.rows - 1, "all but the start"
 
 

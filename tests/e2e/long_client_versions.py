@@ -182,7 +182,7 @@ def test_scram_users(kafka):
 
             assert await admin.alter_scram_users([change]) == {"sam": None}
             await becomes(lambda: described("sam"), {"SCRAM-SHA-512": 5000})
-            assert await described("nobody") == error_codes.RESOURCE_NOT_FOUND
+            assert await described("unknown") == error_codes.RESOURCE_NOT_FOUND
             if kafka.zookeeper:
                 message = {"deletions": [{"name": "x", "mechanism": 1}], "upsertions": []}
                 answers = [
@@ -261,7 +261,7 @@ def test_topics_and_error_89(kafka):
 
 
 def test_acls_and_groups(kafka):
-    """An ACL is described as it was created; groups are listed, and one that nobody is in is described as dead."""
+    """An ACL is described as it was created; groups are listed, and one without members is described as dead."""
     acl = {
         "resource_type": TOPIC, "resource_name": "orders", "resource_pattern_type": 3,
         "principal": "User:alice", "host": "*", "operation": 3, "permission_type": 3,
@@ -278,10 +278,10 @@ def test_acls_and_groups(kafka):
             await becomes(admin.describe_acls, [described])
             assert await admin.list_groups() == {}
             if kafka.version < "4":
-                assert (await admin.describe_group("nobody-is-here"))["group_state"] == "Dead"
+                assert (await admin.describe_group("no-members"))["group_state"] == "Dead"
             else:
                 with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
-                    await admin.describe_group("nobody-is-here")
+                    await admin.describe_group("no-members")
 
     asyncio.run(work())
 

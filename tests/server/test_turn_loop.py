@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -36,18 +36,23 @@ def busy_socket(poller: EpollPoller) -> Iterator[list[int]]:
         client.close()
 
 
+def _read_one(reader: int, readable: asyncio.Event) -> None:
+    os.read(reader, 1)
+    readable.set()
+
+
 @pytest.fixture
-def with_poller() -> Callable[[Callable[[EpollPoller], object]], None]:
+def with_poller() -> Callable[[Callable[[EpollPoller], Awaitable[None]]], None]:
     """Return a function that runs a coroutine with a poller on a loop that waits in it."""
 
-    def run(scenario: Callable[[EpollPoller], object]) -> None:
+    def run(scenario: Callable[[EpollPoller], Awaitable[None]]) -> None:
         async def main() -> None:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, TurnLoop)
             poller = EpollPoller(loop)
             assert loop.waiter is poller
             try:
-                await asyncio.wait_for(scenario(poller), WITHIN_S)  # type: ignore[arg-type]
+                await asyncio.wait_for(scenario(poller), WITHIN_S)
             finally:
                 poller.close()
             assert loop.waiter is None
@@ -65,7 +70,7 @@ def test_timers_callbacks_and_descriptors_have_their_turn_beside_a_busy_socket(w
         loop = asyncio.get_running_loop()
         reader, writer = os.pipe()
         readable, called = asyncio.Event(), asyncio.Event()
-        loop.add_reader(reader, lambda: (os.read(reader, 1), readable.set()))
+        loop.add_reader(reader, _read_one, reader, readable)
         with busy_socket(poller) as served:
             for _ in range(3):
                 before = served[0]
@@ -91,10 +96,10 @@ def test_an_idle_loop_wakes_for_each_of_them(with_poller) -> None:
         loop = asyncio.get_running_loop()
         reader, writer = os.pipe()
         for _ in range(3):
-            readable = loop.create_future()
-            loop.add_reader(reader, lambda: (os.read(reader, 1), readable.set_result(None)))  # noqa: B023
+            readable = asyncio.Event()
+            loop.add_reader(reader, _read_one, reader, readable)
             threading.Timer(0.01, os.write, (writer, b"x")).start()
-            await readable
+            await readable.wait()
             await asyncio.to_thread(lambda: None)
             begun = loop.time()
             await asyncio.sleep(0.01)

@@ -135,8 +135,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _checked_name(option: str, text: str) -> str:
     """Return a name. Raises `ConfigError` where it is not UTF-8: no client can have it."""
-    if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
-        raise ConfigError(f"--{option.replace('_', '-')} is {text!r}, expected UTF-8")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"--{option.replace('_', '-')} is {text!r}, expected UTF-8") from error
     return text
 
 

@@ -76,7 +76,7 @@ _NEEDED = {
         "SCRAM users need Apache Kafka 2.7 or later, with KRaft 3.5 or later",  # KIP-554, KIP-900
     ),
 }
-"""What a broker needs to be, by the API that it does not support."""
+"""Hints by API, for a broker that does not support it."""
 _WRONG_PROTOCOL = "check that security.protocol is that of the listener at this port"
 _TLS_HINT = "set ssl.keystore.location if the listener asks for a certificate; check that the port is of a TLS listener"
 

@@ -149,11 +149,11 @@ def usage_parts_schema(by: Sequence[str] = CLIENT) -> StructType:
 
 _TIMES: list[_Column] = [("first_ts_ms", _LONG), ("last_ts_ms", _LONG)]
 USAGE_SUMS = tuple(name for name, _ in _SUMS)
-"""What usage adds up."""
+"""Columns that usage sums up."""
 TOPIC_SUMS = tuple(name for name, _ in _OF_SEVERAL)
-"""What usage by topic adds up besides: requests with records of several topics, and their bytes."""
+"""Columns that usage by topic sums up, too: requests with records of several topics, and their bytes."""
 USAGE_PEAKS = tuple(name for name, _ in _PEAKS)
-"""Of what usage keeps the largest."""
+"""Columns of which usage keeps the largest value."""
 
 EARLY_BUCKETS: Mapping[str, int] = {
     f"early_up_to_{limit_ms}_ms": limit_ms

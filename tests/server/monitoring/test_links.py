@@ -15,6 +15,7 @@ from tests.server.nodes import RunningNode
 from tidegate.quota import DEFAULT, QuotaEntity
 from tidegate.server.monitoring.explanations import without_other_names
 from tidegate.server.monitoring.links import LINK_FIELDS, MAX_LINK_S, is_signed, link_key, signed_fields
+from tidegate.testing import ManualClock
 
 KEY = link_key(SECRET)
 DAY_S = 86_400
@@ -169,11 +170,12 @@ def test_a_clock_that_is_set_back_makes_no_link_valid_again(tmp_path: Path) -> N
 
     async def scenario(node: RunningNode, port: int) -> None:
         clock = node.node.clock
+        assert isinstance(clock, ManualClock)
         target = link(node, valid_s=60)
         assert (await get(port, target)).status == 200
-        clock.advance(61_000)  # type: ignore[attr-defined]
+        clock.advance(61_000)
         assert (await get(port, target)).status == 403
-        clock.step_wall(-3_600_000)  # type: ignore[attr-defined]
+        clock.step_wall(-3_600_000)
         assert (await get(port, target)).status == 403
 
     serve(tmp_path, scenario, token=SECRET)

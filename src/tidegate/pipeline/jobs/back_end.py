@@ -116,6 +116,9 @@ class BackEnd(ABC):
         """Return the rows, columns of `table`, that a function of the installed package makes of all items."""
 
     @abstractmethod
+    def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> PlacedRows:
+        """Return the rows of bundles for a replay. repeats: they are replayed more than once."""
+
     def place(
         self,
         files: UsageFiles,
@@ -125,20 +128,10 @@ class BackEnd(ABC):
         leaves_state: bool = False,
         repeats: bool = True,
     ) -> PlacedRows:
-        """Return the rows of the files for a replay. repeats: they are replayed more than once.
+        """Survey the files, and return their rows for a replay. repeats: they are replayed more than once.
 
         carried, leaves_state: see `Layout` and `ReplayTask`.
         """
-
-    def lay_out(
-        self,
-        files: UsageFiles,
-        plans: Sequence[Plan],
-        *,
-        carried: Mapping[tuple[str, int], Carried] | None,
-        leaves_state: bool,
-    ) -> tuple[Layout, list[NumberedBundle]]:
-        """Survey the files; return the layout of a replay, and the bundles to read."""
         bundles = bundled(files.replayed)
         layout = lay_out(
             bundles,
@@ -150,10 +143,11 @@ class BackEnd(ABC):
             counted_from_ms=files.counted_from_ms,
         )
         self.prepare(plans, layout.timelines.values())
-        return layout, [
+        numbered = [
             NumberedBundle(bundle=bundle, numbers=numbers)
             for bundle, numbers in zip(bundles, layout.numbers, strict=True)
         ]
+        return self.placed(layout, numbered, repeats=repeats)
 
     def surveys(self, files: UsageFiles, plans: Sequence[Plan]) -> list[Survey]:
         """Return what the first pass over the files finds in each bundle."""

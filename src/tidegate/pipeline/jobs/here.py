@@ -1,7 +1,7 @@
 """The back end in this process, without Java: for what one machine reads in the time that Spark takes to start."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,10 +15,8 @@ from rich.console import Console
 from rich.progress import track
 
 from tidegate.pipeline.jobs.back_end import BackEnd, Found, Item, Merge, T, Take, each_table
-from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.packing import Block
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.partition import (
     Decided,
     NumberedBundle,
@@ -80,17 +78,8 @@ class Here(BackEnd):
 
         return _RowsHere(made, to_arrow_schema(table))
 
-    def place(
-        self,
-        files: UsageFiles,
-        plans: Sequence[Plan],
-        *,
-        carried: Mapping[tuple[str, int], Carried] | None = None,
-        leaves_state: bool = False,
-        repeats: bool = True,
-    ) -> "_PlacedHere":
-        """Return the rows of the files, packed."""
-        layout, bundles = self.lay_out(files, plans, carried=carried, leaves_state=leaves_state)
+    def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "_PlacedHere":
+        """Return the rows, packed."""
         give_back()
         blocks = _packed(bundles, layout)
         give_back()

@@ -33,8 +33,7 @@ from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.carried import Carried
-from tidegate.pipeline.replay.partition import replay_peaks, replay_tallies
+from tidegate.pipeline.replay.partition import NumberedBundle, replay_peaks, replay_tallies
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.results.output import Results
@@ -55,7 +54,7 @@ from tidegate.pipeline.spark.progress import progress_of
 from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 
-__all__ = ["EarlySurveys", "OnSpark", "surveys_in_the_making"]
+__all__ = ["EarlySurveys", "OnSpark", "PlacedOnSpark", "surveys_in_the_making"]
 
 _SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
@@ -149,22 +148,13 @@ class OnSpark(BackEnd):
             return self._early.found.result()
         return super().surveys(files, plans)
 
-    def place(
-        self,
-        files: UsageFiles,
-        plans: Sequence[Plan],
-        *,
-        carried: Mapping[tuple[str, int], Carried] | None = None,
-        leaves_state: bool = False,
-        repeats: bool = True,
-    ) -> "_PlacedOnSpark":
-        """Return the rows of the files where they belong: this pass over the files is still to be run."""
-        layout, bundles = self.lay_out(files, plans, carried=carried, leaves_state=leaves_state)
+    def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "PlacedOnSpark":
+        """Return the rows where they belong: this pass over the files is still to be run."""
         task, tasks = self._context.broadcast(layout.task), layout.task.tasks
         rows = self.work(bundles).mapInArrow(partial(block_rows, task=task), BLOCKS)
         blocks = rows.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
         groups = layout.members(min(tasks, _MEMBER_GROUPS))
-        return _PlacedOnSpark(
+        return PlacedOnSpark(
             layout,
             blocks.persist(StorageLevel.DISK_ONLY) if repeats else blocks,
             [self._context.broadcast(group) for group in groups],
@@ -235,13 +225,13 @@ class _RowsOnSpark:
         return self.frame.orderBy(*self._keys) if self._keys else self.frame
 
 
-class _PlacedOnSpark:
+class PlacedOnSpark:
     """Blocks of rows in the partitions of their tasks, columns `BLOCKS`."""
 
     def __init__(self, layout: Layout, blocks: DataFrame, members: Grouped) -> None:
         self.layout, self.blocks, self.members = layout, blocks, members
 
-    def __enter__(self) -> "_PlacedOnSpark":
+    def __enter__(self) -> "PlacedOnSpark":
         """Keep the rows."""
         return self
 

@@ -28,7 +28,7 @@ class Use:
 
 
 Uses = Mapping[Client, Mapping[str, Use]]
-"""What clients use, by broker: the label that names it, such as `instance`."""
+"""Use by client, then by broker: the value of the label that names the broker, such as `instance`."""
 
 
 def latest_from_server(server: MetricsServer, spellings: Spellings, *, at_s: int, match: str = "") -> Uses:

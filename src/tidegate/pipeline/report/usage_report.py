@@ -96,7 +96,7 @@ SEVERAL_TOPICS = (
     Column("with other\ntopics", "multi_topic_requests", count_text),
     Column("bytes", "multi_topic_bytes", bytes_text),
 )
-"""Of usage by topic: requests that also have records of other topics, and their bytes. Narrow tables leave them out."""
+"""Columns of usage by topic: requests with records of other topics, too, and their bytes. Narrow tables omit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

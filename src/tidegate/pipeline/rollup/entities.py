@@ -31,13 +31,13 @@ _OF_EXTREMES = {
 }
 _LIMIT = ("bound", "bound_of", "bound_changed")
 _ONLY = {"only_user": "user", "only_client_id": "client_id"}
-"""What of an entity is null unless all of its clients have it in common, and the column that it is of."""
+"""Columns of an entity that are null unless all of its clients have the same value, and the column of the clients."""
 TOGETHER = {
     name: _OF_EXTREMES.get(name, "sum")
     for name in REPLAY_BY_ENTITY.names
     if name not in {*ENTITY_KEYS, *_ONLY, *_LIMIT}
 }
-"""How each column of an entity comes of those of its clients: sum, min or max."""
+"""Function that combines a column of the clients of an entity: sum, min or max."""
 
 _OF_PARTS = {
     **TOGETHER,

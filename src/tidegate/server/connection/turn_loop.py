@@ -21,50 +21,43 @@ class Waiter(Protocol):
     """Waits in place of an event loop."""
 
     def wait(self, timeout_s: float | None) -> None:
-        """Return after `timeout_s` (None: never) or when the loop has something to do, which is for `TurnLoop` to say.
+        """Return after `timeout_s` (None: without a limit), or before, when the loop has something to do.
 
-        Its descriptor is in `TurnLoop.fileno`: when that can be read, it has.
+        The loop has something to do when `TurnLoop.is_wanted` is set, or when `TurnLoop.fileno()` can be read.
         """
 
 
 class _Selector(selectors.EpollSelector):
-    """The selector of a loop: it waits in `waiter`, if there is one."""
+    """The selector of a loop: it waits in the loop's `waiter`, if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: "TurnLoop") -> None:
         super().__init__()
-        self.waiter: Waiter | None = None
+        self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready, after `timeout` seconds at the latest."""
-        if self.waiter is None:
+        if self._loop.waiter is None:
             return super().select(timeout)
-        self.waiter.wait(timeout)
+        self._loop.waiter.wait(timeout)
         return super().select(0)
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
     """An event loop that waits in a `Waiter` once it has one.
 
-    is_wanted: set when a callback or a timer is scheduled: the waiter returns, and sets it back when it waits again.
+    waiter: what it waits in; None: it waits by itself.
+    is_wanted: set when a callback or a timer is scheduled. The waiter then returns, and resets it when it waits again.
     """
 
     def __init__(self) -> None:
+        self.waiter: Waiter | None = None
         self.is_wanted = False
-        self._waiting = _Selector()
-        super().__init__(self._waiting)
+        self._epoll = _Selector(self)
+        super().__init__(self._epoll)
 
     def fileno(self) -> int:
         """Return the descriptor that can be read when another descriptor of the loop is ready."""
-        return self._waiting.fileno()
-
-    @property
-    def waiter(self) -> Waiter | None:
-        """Return what the loop waits in; None: it waits by itself."""
-        return self._waiting.waiter
-
-    @waiter.setter
-    def waiter(self, waiter: Waiter | None) -> None:
-        self._waiting.waiter = waiter
+        return self._epoll.fileno()
 
     def call_soon(
         self, callback: Callable[[*_Args], object], *args: *_Args, context: Context | None = None

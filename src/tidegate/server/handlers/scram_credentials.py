@@ -69,7 +69,7 @@ def _refuse(request: Request, body: Message) -> Work:
 
     Follows: Kafka `DescribeUserScramCredentialsRequest.getErrorResponse`.
     """
-    results = yield from map_in_slices(_nobody, body["users"] or ())
+    results = yield from map_in_slices(_unauthorized, body["users"] or ())
     message = {
         "throttle_time_ms": 0,
         "error_code": error_codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -82,7 +82,7 @@ def _refuse(request: Request, body: Message) -> Work:
     return answer
 
 
-def _nobody(_: Message) -> Message:
+def _unauthorized(_: Message) -> Message:
     code = error_codes.CLUSTER_AUTHORIZATION_FAILED
     return {"user": "", "error_code": code, "error_message": None, "credential_infos": []}
 

@@ -50,9 +50,12 @@ _VERIFY = {NONE: ssl.CERT_NONE, REQUESTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT
 class TlsConfig:
     """TLS at one listener.
 
-    context: of the server's side, with key, certificates, versions and whom it trusts. client_auth: none, requested
-    or required. rules: how subjects become names. subject, hosts: what the broker's own certificate is of.
-    trusts_nobody: whether there is no trust store. notices: what was asked for and cannot be.
+    context: of the server's side, with key, certificates, versions and trusted certificates.
+    client_auth: none, requested or required.
+    rules: how subjects become names.
+    subject, hosts: subject and host names of the broker's own certificate.
+    has_trust_store: whether certificates of clients can be checked.
+    notices: settings that have no effect.
     """
 
     context: ssl.SSLContext
@@ -60,7 +63,7 @@ class TlsConfig:
     rules: PrincipalRules
     subject: str
     hosts: frozenset[str]
-    trusts_nobody: bool = True
+    has_trust_store: bool = False
     notices: tuple[str, ...] = ()
 
     def principal(self, der: bytes | None) -> str:
@@ -103,7 +106,7 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
         rules=_rules(settings),
         subject=subject,
         hosts=hosts,
-        trusts_nobody=not trusts,
+        has_trust_store=bool(trusts),
         notices=notices,
     )
 

@@ -97,7 +97,7 @@ class TlsListeners:
         Follows: Kafka `SslFactory.CertificateEntries.ensureCompatible`.
         """
         old = self._configs[name]
-        if old.trusts_nobody and not new.trusts_nobody:
+        if new.has_trust_store and not old.has_trust_store:
             raise ConfigError(
                 "Cannot add SSL truststore to an existing listener for which no truststore was configured."
             )

@@ -28,7 +28,7 @@ LINK_FIELDS = frozenset(("user", "client-id", "expires", "signature"))
 MAX_LINK_S = 30 * 86_400
 """Longest validity of a link."""
 _CLOCK_DIFFERENCE_S = 3600
-"""How far the clock of the command that signs may be ahead of the broker's."""
+"""Most that the clock of the command that signs may be ahead of the broker's."""
 _EXPIRES = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
 _SALT = b"tidegate: key of links to /explain"
 _ROUNDS = 100_000  # 50 ms

@@ -123,9 +123,8 @@ class MetricsListener:
         accepted = request.headers.get("accept", "")
         as_page = _JSON not in accepted or "text/html" in accepted
         clock, query = self._node.clock, request.query
-        now_s = (
-            max(clock.now_ms(), clock.wall_ms()) // 1000
-        )  # a clock that is set back makes no link valid again
+        # Of two clocks the later: a wall clock that is set back makes no link valid again.
+        now_s = max(clock.now_ms(), clock.wall_ms()) // 1000
         if self._link_key is None or not is_signed(self._link_key, query, now_s=now_s):
             refusal = HttpError(403, "the link is wrong or has expired", hint=_NEW_LINK)
             if as_page:

@@ -131,7 +131,7 @@ ALLOW_IF_NO_ACL = "allow.everyone.if.no.acl.found"
 _AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
 
 NO_STATIC_QUOTA = MAX_INT64
-"""What `quota.producer.default` and `quota.consumer.default` are where they limit nobody, as in Kafka."""
+"""Value of `quota.producer.default` and `quota.consumer.default` that limits no client, as in Kafka."""
 
 SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
@@ -517,7 +517,7 @@ STATIC_QUOTA_SETTINGS = frozenset(
 
 CALLBACK_CLASS = "client.quota.callback.class"
 CALLBACK_SETTINGS = "client.quota.callback."
-"""What the names of a quota callback's own settings begin with. It is given all settings."""
+"""Prefix of a quota callback's own settings. The callback is given all settings."""
 
 CONNECTION_SETTINGS = frozenset(
     (

@@ -255,6 +255,29 @@ def test_of_several_positions_for_a_partition_the_last_is_kept(node: Node) -> No
     assert fetch(node, 7, None) == {0: 9, 1: 6}
 
 
+def test_commits_are_answered_alike_with_and_without_the_journal(tmp_path: Path) -> None:
+    """With it, positions of one topic without metadata are kept in one step; without it, a sync is waited for."""
+    nodes = Node(tmp_path / "journal"), Node(tmp_path / "sync", log_flush_interval_messages=1)
+    random_ = random.Random(7)
+    for node in nodes:
+        node.create("orders", 3)
+    for _ in range(300):
+        parts = [
+            (random_.randrange(-1, 5), random_.randrange(9), random_.choice(("", "", "", "m")))
+            for _ in range(random_.randrange(4))
+        ]
+        topics = [(name, parts) for name in random_.choice((("orders",), ("orders",), ("orders", "u")))]
+        version = random_.choice((2, 5, 6, 8, 9))
+        answers, kept = zip(
+            *[(commit_all(node, version, *topics), fetch(node, 7, None)) for node in nodes], strict=True
+        )
+        assert answers[0] == answers[1]
+        assert kept[0] == kept[1]
+    assert nodes[0].storage.offsets.bytes_of("g") == nodes[1].storage.offsets.bytes_of("g") > 0
+    for node in nodes:
+        node.storage.close()
+
+
 def test_repeated_ids(node: Node) -> None:
     """Commits are answered unknown ids first; fetches as asked, unknown ids last, as Kafka 4.3.1 does."""
     known, unknown = node.create("orders", 3), "11111111-2222-3333-4444-555555555555"
