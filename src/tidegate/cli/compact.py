@@ -5,7 +5,7 @@ import errno
 from contextlib import nullcontext
 from pathlib import Path
 
-from tidegate.cli.job_options import path_type
+from tidegate.cli.job_options import check_range, from_option, last_option, path_type, to_option
 from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -21,6 +21,7 @@ imported or copied."""
 _EPILOG = """\
 examples:
   tidegate compact ./usage         the record of a stopped broker
+  tidegate compact ./usage --from 2026-07-01 --to 2026-08-01   July
   tidegate compact data/usage && cp -r data/usage/parquet /archive/july
 
 DIR is the usage directory, which contains `parquet` or `spool`. The command
@@ -29,6 +30,8 @@ lost or duplicated; run it again. Merged files stay for an hour, for jobs that
 still read them; a later run or the broker deletes them. Only the owner can read
 the files (mode 0600): they contain user names and client ids, which are
 personal data.
+A file has the rows of one hour, so a range of time selects all hours that it
+touches; the spool is converted completely.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
@@ -51,6 +54,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "directory", metavar="DIR", type=path_type, help="usage directory, which contains parquet or spool"
     )
+    from_option(
+        parser, "merge the hours from this time on, in UTC, such as 2026-11-22 or 2026-11-22T14:05:30"
+    )
+    to_option(parser, "merge the hours before this time; a date means its beginning")
+    last_option(parser, "merge the last hours, such as 6h or 2d, before the end of the newest hour")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.usage.compaction import compact_record
     from tidegate.usage.files import IMPORT_MANIFEST
 
+    check_range(args.from_ms, args.to_ms, args.last_ms)
     directory: Path = args.directory
     is_imported = (directory / IMPORT_MANIFEST).is_file()
     console = Console(stderr=True)
@@ -70,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             finished_import(directory) if is_imported else nullcontext(),
             console.status("compacting") if console.is_terminal else nullcontext(),
         ):
-            done = compact_record(directory)
+            done = compact_record(directory, from_ms=args.from_ms, to_ms=args.to_ms, last_ms=args.last_ms)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise ConfigError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.cli.arguments import whole_number
-from tidegate.cli.job_options import path_type
+from tidegate.cli.job_options import check_range, from_option, last_option, path_type, to_option
 from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -26,6 +26,8 @@ examples:
   tidegate import 1=./broker1 2=./broker2 --out ./usage    logs of two brokers
   tidegate import ./logs --out ./usage --time-zone Europe/Berlin
   tidegate import ./logs --out ./usage --in-force quotas.yaml
+  tidegate import ./logs --out ./usage --from 2026-11-22T14:05:30
+  tidegate import ./logs --out ./usage --last 6h          the end of the logs
   tidegate replay ./usage --quotas quotas.yaml            effect of other quotas
 
 A log is what the logger `kafka.request.logger` of Apache Kafka 2.8 to 4.x
@@ -34,8 +36,9 @@ docs/import.md says how to get it, what it does not contain, and how exact a
 replay of it is.
 
 The log contains secrets (SCRAM credentials, settings); the record does not. The
-record contains user names and client ids, which are personal data. Rejected
-lines are listed in DIR/import-rejected.txt by file, line and reason.
+record contains user names and client ids, which are personal data. A record
+keeps the range of its first import; later imports into it name the same range.
+Rejected lines are listed in DIR/import-rejected.txt by file, line and reason.
 Needs the extra 'pipeline' (README, Install)
 
 exit codes:
@@ -83,6 +86,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="UTC",
         help="time zone of the times in the logs, such as Europe/Berlin (default: UTC)",
     )
+    from_option(
+        parser, "import requests from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z"
+    )
+    to_option(parser, "import requests before this time; a date means its beginning")
+    last_option(parser, "import the last part of the logs, such as 15m, 6h or 2d, up to their newest request")
     parser.add_argument(
         "--in-force",
         metavar="FILE",
@@ -110,8 +118,10 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.config.quotas_file import load_quotas_file
     from tidegate.kafka_log.importing import import_logs
     from tidegate.kafka_log.log_files import Source
+    from tidegate.kafka_log.time_range import TimeRange
     from tidegate.pipeline.report.console import results_console
 
+    check_range(args.from_ms, args.to_ms, args.last_ms)
     sources = [Source(args.node_id if node_id is None else node_id, path) for node_id, path in args.logs]
     zone = _zone(args.time_zone)
     in_force = None if args.in_force is None else load_quotas_file(args.in_force)
@@ -135,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
             in_force=in_force,
             processes=args.processes,
             strict=args.strict,
+            wanted=TimeRange(from_ms=args.from_ms, to_ms=args.to_ms),
+            last_ms=args.last_ms,
             on_progress=show,
         )
     results = results_console()
@@ -151,6 +163,8 @@ def _lines(summary: Any, out: Path) -> list[str]:
     from tidegate.pipeline.report.text import things_text
 
     lines = [_imported(summary)]
+    if summary.outside:
+        lines.append(f"left out {things_text(summary.outside, 'request')} outside the range of time")
     lines += [
         f"skipped {things_text(count, 'line')} {_SKIPPED[reason]}"
         for reason, count in sorted(summary.skipped.items())

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_job_options",
+    "check_range",
     "directory_argument",
     "duration_type",
     "from_option",
     "json_option",
+    "last_option",
     "location_type",
     "loop_option",
     "opened",
@@ -32,6 +34,7 @@ __all__ = [
     "plans_option",
     "running_jobs",
     "shown",
+    "to_option",
     "top_option",
     "where_options",
 ]
@@ -98,26 +101,32 @@ def where_options(parser: argparse.ArgumentParser) -> None:
     from_option(
         parser, "read rows from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z"
     )
-    parser.add_argument(
-        "--to",
-        dest="to_ms",
-        metavar="TIME",
-        type=_time,
-        help="read rows before this time; a date means its beginning",
-    )
-    parser.add_argument(
-        "--last",
-        dest="last_ms",
-        metavar="TIME",
-        type=duration_type,
-        help="read the last part of the record, such as 90s, 15m, 6h or 2d, up to its newest row",
-    )
+    to_option(parser, "read rows before this time; a date means its beginning")
+    last_option(parser, "read the last part of the record, such as 90s, 15m, 6h or 2d, up to its newest row")
     parser.add_argument("--explain", action="store_true", help="print to stderr where the job runs, and why")
 
 
 def from_option(parser: argparse.ArgumentParser, text: str) -> None:
     """Add the option that says from which time on rows are read."""
     parser.add_argument("--from", dest="from_ms", metavar="TIME", type=_time, help=text)
+
+
+def to_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the option that says before which time rows are read."""
+    parser.add_argument("--to", dest="to_ms", metavar="TIME", type=_time, help=text)
+
+
+def last_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the option that says how long the last part is that is read."""
+    parser.add_argument("--last", dest="last_ms", metavar="TIME", type=duration_type, help=text)
+
+
+def check_range(from_ms: int | None, to_ms: int | None, last_ms: int | None) -> None:
+    """Check that the options of a range of time agree. Raises `ConfigError`."""
+    if from_ms is not None and to_ms is not None and to_ms <= from_ms:
+        raise ConfigError("--to must be later than --from", hint="rows at the time of --to are not read")
+    if last_ms is not None and (from_ms, to_ms) != (None, None):
+        raise ConfigError("--last excludes --from and --to", hint="give either --last, or --from and --to")
 
 
 def opened(args: argparse.Namespace, *, with_before: bool = True) -> "AbstractContextManager[UsageFiles]":
@@ -128,10 +137,7 @@ def opened(args: argparse.Namespace, *, with_before: bool = True) -> "AbstractCo
     """
     from tidegate.pipeline.read.ingest import open_usage
 
-    if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
-        raise ConfigError("--to must be later than --from", hint="rows at the time of --to are not read")
-    if args.last_ms is not None and (args.from_ms, args.to_ms) != (None, None):
-        raise ConfigError("--last excludes --from and --to", hint="give either --last, or --from and --to")
+    check_range(args.from_ms, args.to_ms, args.last_ms)
     return open_usage(
         args.directory,
         from_ms=args.from_ms,

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.arguments import number, whole_number
-from tidegate.cli.job_options import from_option, json_option, path_type, shown, top_option
+from tidegate.cli.job_options import (
+    check_range,
+    from_option,
+    json_option,
+    last_option,
+    path_type,
+    shown,
+    top_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,15 +49,19 @@ examples:
   tidegate watch ./usage --quotas quotas.yaml --json      for programs
   tidegate watch ./usage --checkpoint ./watched
                               resumes where it ended, also after a crash
-  tidegate watch ./usage --from 2026-11-22T14:00 --once
+  tidegate watch ./usage --from 2026-11-22T14:05:30 --once
                               the rows since then, then exit
+  tidegate watch ./usage --last 15m
+                              begin with the last 15 minutes
   tidegate watch ./usage --master 'local[2]' --checkpoint ./watched
                               on Spark, as structured streaming
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; if it is empty, the command waits. It starts with the newest hour
 that has rows, because the broker writes the state of its quotas at the
-beginning of each hour (docs/watch.md). The totals are those of `tidegate replay
+beginning of each hour. With --from or --last, it also processes the earlier
+rows of that hour, without counting them (docs/watch.md). A watch has no end, so
+it has no --to; usage and replay do. The totals are those of `tidegate replay
 --loop open` and `tidegate usage` over the same rows. They contain user names
 and client ids, which are personal data.
 Needs the extra 'pipeline' (README, Install); --master also needs Java
@@ -104,7 +116,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     from_option(
         parser,
-        "read rows from the hour of this time on, in UTC, such as 2026-11-22T14:00 (default: the newest hour)",
+        "count rows from this time on, in UTC, such as 2026-11-22T14:05:30 (default: the newest hour)",
+    )
+    last_option(
+        parser, "begin so long before the newest row, such as 90s, 15m or 6h, and continue with new rows"
     )
     parser.add_argument(
         "--every",
@@ -143,14 +158,12 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.watch.checkpoint import Checkpoint
-    from tidegate.usage.files import HOUR_MS
 
     if args.lateness is None:
         args.lateness = 0.0 if args.once and args.checkpoint is None else _LATENESS_S
-    if args.from_ms is not None:
-        args.from_ms -= (
-            args.from_ms % HOUR_MS
-        )  # the broker writes the state of its quotas at the beginning of each hour
+    check_range(args.from_ms, None, args.last_ms)
+    if args.last_ms is not None:
+        args.from_ms = _last_from_ms(args.directory, args.last_ms)
     plans = load_plans(args.quotas)
     if args.in_force or not plans:
         plans.append(in_force_plan())
@@ -168,6 +181,27 @@ def run(args: argparse.Namespace) -> int:
             assert checkpoint is not None, "it was made above"
             return _run_on_spark(args, plans, checkpoint, shows)
         return _run_here(args, plans, checkpoint, shows)
+
+
+def _last_from_ms(directory: Path, last_ms: int) -> int | None:
+    """Return the beginning of the last part of a record; None: it has no rows yet, and all that come count.
+
+    Raises `UsageFilesError`.
+    """
+    from tidegate.pipeline.errors import VanishedFileError
+    from tidegate.pipeline.read.ingest import newest_ms
+    from tidegate.usage.files import ParquetFile, list_files
+
+    def newest() -> int:
+        return newest_ms([path for path in list_files(directory) if ParquetFile.parse(path) is not None])
+
+    if not directory.is_dir():
+        return None  # the watch raises the error
+    try:
+        found_ms = newest()
+    except VanishedFileError:  # compacted meanwhile
+        found_ms = newest()
+    return max(0, found_ms + 1 - last_ms) if found_ms else None
 
 
 def _run_here(

@@ -8,7 +8,7 @@ about topics and quotas.
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -37,6 +37,7 @@ from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.no_requests import no_requests_error
 from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
+from tidegate.kafka_log.time_range import TimeRange, time_text
 from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US
@@ -55,6 +56,7 @@ Progress = Callable[[Path, int, int], None]
 
 _STAGING, _LOCK, _REJECTED = ".import", "import.lock", "import-rejected.txt"
 _LINES_PER_FILE = 1 << 40
+_NEVER_US = 2**62
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +67,8 @@ class ImportSummary:
     without_requests: files of other loggers;
     doubles: new requests that look like another request of the same time;
     whole_seconds: files whose first line has no fraction of a second;
-    unfinished: files whose last line is incomplete; that line is left for a later import.
+    unfinished: files whose last line is incomplete; that line is left for a later import;
+    requests: those that were imported; outside: those that are not in the range.
     """
 
     files: int = 0
@@ -75,6 +78,7 @@ class ImportSummary:
     without_requests: list[Path] = field(default_factory=list)
     bytes: int = 0
     requests: int = 0
+    outside: int = 0
     bad: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     estimated_fetches: int = 0
@@ -131,22 +135,28 @@ def import_logs(
     in_force: QuotasFile | None = None,
     processes: int | None = None,
     strict: bool = False,
+    wanted: TimeRange | None = None,
+    last_ms: int | None = None,
     on_progress: Progress = lambda path, done, total: None,
 ) -> ImportSummary:
     """Add the new requests in the logs to the record at `out`.
 
     zone: the brokers' time zone; in_force: quotas that were set before the first request of a new node;
     strict: raise `LogFileError` for a damaged file, and import nothing; otherwise import its readable part.
+    wanted: the range of the requests that are imported, None: all; last_ms: instead, the last so many ms of the logs,
+    up to their newest request. The record keeps the range of its first import.
     on_progress: called with a file, the bytes on disk that have been read of all files, and their total.
-    Raises `ConfigError` for a directory that is in use, holds something else or cannot be written, `LogFileError`
-    if no file has a request.
+    Raises `ConfigError` for a directory that is in use, holds something else or another range, or cannot be written,
+    `LogFileError` if no file has a request, or none of the range.
     """
     files = find_logs(sources, out)
     with _written(out):
         _check_directory(out)
         make_private_directory(out)
         with finished_import(out) as manifest, _staging(out), _workers(files, processes) as pool:
-            return _Import(out, manifest, zone, in_force, pool, strict, on_progress).run(files)
+            return _Import(
+                out, manifest, zone, in_force, pool, strict, wanted or TimeRange(), last_ms, on_progress
+            ).run(files)
 
 
 @contextmanager
@@ -183,6 +193,8 @@ class _Import:
         in_force: QuotasFile | None,
         pool: Executor | None,
         strict: bool,
+        wanted: TimeRange,
+        last_ms: int | None,
         on_progress: Progress,
     ) -> None:
         self._out = out
@@ -191,7 +203,10 @@ class _Import:
         self._in_force = in_force
         self._pool = pool
         self._strict = strict
+        self._wanted = wanted
+        self._last_ms = last_ms
         self._on_progress = on_progress
+        self._oldest_us, self._newest_us = _NEVER_US, 0
         self._bytes_done = self._bytes_total = 0
         self._files: list[_File] = []
         self._summary = ImportSummary()
@@ -202,13 +217,24 @@ class _Import:
     def run(self, files: Sequence[Source]) -> ImportSummary:
         """Read all files, write their rows and the manifest, and return the summary."""
         new_nodes = {source.node_id for source in files} - {file.node_id for file in self._manifest.files}
+        is_new_record = not self._manifest.files
+        if self._last_ms is None and not is_new_record:
+            self._check_range()
         self._bytes_total = sum(_bytes_on_disk(source.path) for source in files)
         for number, source in enumerate(files):
             self._take_file(number, source)
         self._collect(0)
         self._note_files_without_requests()
+        if self._last_ms is not None and self._newest_us:
+            from_ms = self._newest_us // 1000 + 1 - self._last_ms
+            self._wanted = TimeRange(from_ms=max(0, from_ms))
+            if not is_new_record:
+                self._check_range()
         for node in self._nodes.values():
             self._write_node(node, is_new=node.node_id in new_nodes)
+        if is_new_record and self._summary.outside and not self._summary.requests:
+            raise self._none_in_range()
+        self._manifest.from_ms, self._manifest.to_ms = self._wanted.from_ms, self._wanted.to_ms
         self._write_rejected()
         self._manifest.estimated_fetches += self._summary.estimated_fetches
         self._manifest.unpriced += self._summary.unpriced
@@ -217,11 +243,29 @@ class _Import:
         self._manifest.finish(self._out)
         return self._summary
 
+    def _check_range(self) -> None:
+        """Raise `ConfigError` where the record is of another range."""
+        of_record = TimeRange(from_ms=self._manifest.from_ms, to_ms=self._manifest.to_ms)
+        if self._wanted != of_record:
+            options = f"give {of_record}" if str(of_record) else "give no range"
+            raise ConfigError(
+                f"{str(self._out)!r} was imported with {str(of_record) or 'no range of time'}, "
+                f"which excludes {str(self._wanted) or 'an import of all requests'}",
+                hint=f"{options}, or give --out another directory",
+            )
+
+    def _none_in_range(self) -> LogFileError:
+        oldest, newest = (time_text(us // 1000) for us in (self._oldest_us, self._newest_us))
+        return LogFileError(
+            f"nothing imported: no request in the range {self._wanted}",
+            hint=f"the logs have requests from {oldest} to {newest}; --time-zone says in which zone they are written",
+        )
+
     def _note_files_without_requests(self) -> None:
         """Note the files of other loggers. Raises `LogFileError` where nothing else is there."""
         summary = self._summary
         summary.without_requests = [file.path for file in self._files if file.lines and not file.requests]
-        if summary.requests or summary.files_known:
+        if summary.requests or summary.outside or summary.files_known:
             return
         if self._rejected:
             with _written(self._out):
@@ -336,10 +380,21 @@ class _Import:
         node.has_zookeeper |= taken.has_zookeeper
         at = taken.table.column_names.index("line")
         table = taken.table.set_column(at, "line", pc.add(taken.table["line"], before))
+        if len(table):
+            ends = pc.min_max(table["decided_us"]).as_py()
+            self._oldest_us = min(self._oldest_us, ends["min"])
+            self._newest_us = max(self._newest_us, ends["max"])
         for hour, part in _by_hour(table):
-            node.held[hour].append(part)
+            if self._wanted.may_hold_hour(hour):
+                node.held[hour].append(part)
+            else:
+                self._leave_out(len(part))
         if sum(len(part) for held in node.held.values() for part in held) >= HELD_ROWS:
             self._put_aside(node)
+
+    def _leave_out(self, requests: int) -> None:
+        self._summary.outside += requests
+        self._summary.requests -= requests
 
     def _put_aside(self, node: _Node) -> None:
         for hour, parts in node.held.items():
@@ -360,19 +415,24 @@ class _Import:
         moved_us = move_to_controller(node.exchanges)
         # The lines of controllers were needed only for their times: brokers have lines of the same requests.
         node.exchanges = [exchange for exchange in node.exchanges if not exchange.forwarded]
-        events = self._events(node)
+        all_events = self._events(node)
+        events = _placed_by_hour(event for event in all_events if self._wanted.holds(event.decided_us))
         first_us = min(
             (
                 us
-                for us in (_first_us(node), *(each.decided_us for of in events.values() for each in of))
+                for us in (
+                    _first_us(node, self._wanted),
+                    *(each.decided_us for of in events.values() for each in of),
+                )
                 if us
             ),
             default=None,
         )
         began_us = None if is_new else self._began_us(node.node_id)
         moved: set[int] = set()  # the hour that began with what stands before the first request
-        if first_us is not None and (is_new or (began_us is not None and first_us < began_us)):
+        if first_us is not None and (began_us is None or first_us < began_us):
             events[first_us // HOUR_US] += events_before(first_us, self._in_force)
+            events[first_us // HOUR_US] += self._wanted.quotas_before(all_events, first_us)
             moved |= set() if began_us is None else {began_us // HOUR_US}
         for hour in sorted({*node.held, *node.aside, *events, *moved}):
             parts = [
@@ -380,6 +440,12 @@ class _Import:
             ]
             parts += node.held.get(hour, ())
             requests = with_times(pa.concat_tables(parts), moved_us) if parts else None
+            if requests is not None:
+                asked = len(requests)
+                requests = self._wanted.requests_in(requests)
+                self._leave_out(asked - len(requests))
+                if not len(requests) and not events.get(hour) and hour not in moved:
+                    continue
             self._write_hour(node.node_id, hour, requests, events.get(hour, []), begins_later=hour in moved)
 
     def _began_us(self, node_id: int) -> int | None:
@@ -441,8 +507,8 @@ class _Import:
         )
         self._manifest.moves.append((made_name, place_name, others))
 
-    def _events(self, node: _Node) -> dict[int, list[PlacedEvent]]:
-        """Return the events that the requests of a node state, by hour."""
+    def _events(self, node: _Node) -> list[PlacedEvent]:
+        """Return the events that the requests of a node state, in or before the range."""
         key = str(node.node_id)
         topics = Topics(self._manifest.topics.get(key, {}), has_zookeeper=node.has_zookeeper)
         found: list[PlacedEvent] = []
@@ -459,13 +525,10 @@ class _Import:
                 self._rejected.append(
                     f"line {exchange.line % _LINES_PER_FILE}: a field has an unexpected type\n"
                 )
-        self._summary.quotas += sum(event.behind for event in found)
+        self._summary.quotas += sum(event.behind and self._wanted.holds(event.decided_us) for event in found)
         self._summary.unpriced += topics.unpriced
         self._manifest.topics[key] = topics.partitions
-        by_hour: dict[int, list[PlacedEvent]] = defaultdict(list)
-        for event in found:
-            by_hour[event.decided_us // HOUR_US].append(event)
-        return by_hour
+        return found
 
     def _write_rejected(self) -> None:
         if self._rejected:
@@ -501,16 +564,23 @@ def _bytes_on_disk(path: Path) -> int:
         return 0
 
 
-def _first_us(node: _Node) -> int | None:
+def _placed_by_hour(events: Iterable[PlacedEvent]) -> dict[int, list[PlacedEvent]]:
+    by_hour: dict[int, list[PlacedEvent]] = defaultdict(list)
+    for event in events:
+        by_hour[event.decided_us // HOUR_US].append(event)
+    return by_hour
+
+
+def _first_us(node: _Node, wanted: TimeRange) -> int | None:
+    """Return the time of the first request in the range; None: there is none."""
     held = [part for parts in node.held.values() for part in parts]
     aside = [
         pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         for paths in node.aside.values()
         for path in paths
     ]
-    return min(
-        (int(np.min(table.column("decided_us").to_numpy())) for table in [*held, *aside]), default=None
-    )
+    times = (wanted.times_in(table.column("decided_us").to_numpy()) for table in [*held, *aside])
+    return min((int(np.min(found)) for found in times if len(found)), default=None)
 
 
 def _by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -38,7 +38,8 @@ class ImportedFile:
 class Manifest:
     """The files imported so far, what is not exact in their rows, and the changes that are not finished.
 
-    topics: numbers of partitions by node and topic; topic_names: names of topics by id.
+    topics: numbers of partitions by node and topic; topic_names: names of topics by id; from_ms, to_ms: the range of
+    the requests that were imported, None: no limit.
     """
 
     files: list[ImportedFile] = field(default_factory=list)
@@ -46,6 +47,8 @@ class Manifest:
     topic_names: dict[str, str] = field(default_factory=dict)
     estimated_fetches: int = 0
     unpriced: int = 0
+    from_ms: int | None = None
+    to_ms: int | None = None
     moves: list[tuple[str, str, list[str]]] = field(default_factory=list)
 
     @classmethod

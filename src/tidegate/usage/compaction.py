@@ -23,6 +23,7 @@ from tidegate.usage.directory import (
     spool_directory,
 )
 from tidegate.usage.files import (
+    HOUR_MS,
     ParquetFile,
     hour_directories,
     remove_temporary_files,
@@ -51,9 +52,13 @@ class Compacted:
     unreadable: tuple[Path, ...]
 
 
-def compact_record(directory: Path) -> Compacted:
+def compact_record(
+    directory: Path, *, from_ms: int | None = None, to_ms: int | None = None, last_ms: int | None = None
+) -> Compacted:
     """Merge the files of the record in a usage directory, what lies in its spools included, into one an hour and node.
 
+    from_ms, to_ms: only hours that have some time from the first on and before the second; None: no limit. last_ms:
+    instead, hours of the last so many ms before the end of the newest hour. The spools are converted completely.
     Raises `ConfigError` where there is no record or somebody is at work on it, `OSError`.
     """
     parquet = parquet_directory(directory)
@@ -71,6 +76,9 @@ def compact_record(directory: Path) -> Compacted:
             segments += convert_all(spool, parquet, node_id=node_id)
             damaged += len(segment_paths(spool, BAD_SUFFIX)) - bad_before
         files_before = _files(parquet)
+        if last_ms is not None:
+            newest_ms = max((hour_ms for hour_ms, _ in hour_directories(parquet)), default=0)
+            from_ms = newest_ms + HOUR_MS - last_ms
         unreadable: set[Path] = set()
         for node_id in sorted({*nodes, *(file.node_id for file in files_before)}):
             remove_temporary_files(parquet, node_id)
@@ -80,6 +88,8 @@ def compact_record(directory: Path) -> Compacted:
                 now_ms=_END_OF_TIME_MS,
                 wall_ms=SystemClock().now_ms(),
                 unreadable=unreadable,
+                from_ms=from_ms or 0,
+                to_ms=to_ms,
             ):
                 pass
     return Compacted(

@@ -124,17 +124,21 @@ def compact(
     now_ms: int,
     wall_ms: int | None = None,
     unreadable: set[Path] | None = None,
+    from_ms: int = 0,
+    to_ms: int | None = None,
 ) -> Iterator[None]:
     """Merge the node's files of each hour that is over into one, sorted by `seq`, and delete what it supersedes.
 
     Superseded files stay for `SUPERSEDED_KEEP_MS`, for readers that have listed them. wall_ms: the wall clock, if
-    `now_ms` is another.
+    `now_ms` is another. from_ms, to_ms: only hours with some time from the first on and before the second.
     Yields now and then, so that segments that have closed meanwhile can be turned into Parquet in between.
     Hours with a file that cannot be read, or with files that overlap, are left as they are and added to `unreadable`.
     """
     unreadable = set() if unreadable is None else unreadable
     for hour_ms, directory in hour_directories(parquet):
         if hour_ms + HOUR_MS + COMPACT_AFTER_MS > now_ms or directory in unreadable:
+            continue
+        if hour_ms + HOUR_MS <= from_ms or (to_ms is not None and hour_ms >= to_ms):
             continue
         current, superseded = split_superseded(node_files(directory, node_id))
         if len(current) > 1:

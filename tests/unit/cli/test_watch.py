@@ -58,6 +58,36 @@ def test_one_document(usage, tmp_path, capsys):
     assert watched["nodes"][0]["node_id"] == 1
 
 
+def test_a_range_of_time(usage, capsys):
+    """To the millisecond: `--from`, and `--last` before the newest row, count what `usage` counts."""
+    newest = "2023-11-14T22:13:49.500"  # START_MS and 29.5 s
+    for watched, used in (
+        (["--from", "2023-11-14T22:13:35.250"], ["--from", "2023-11-14T22:13:35.250"]),
+        (["--last", "10s"], ["--last", "10s"]),
+        (["--last", "999999d"], []),
+        (["--from", newest], ["--from", newest]),
+    ):
+        assert main(["watch", str(usage), "--once", "--json", *watched]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main(["usage", str(usage), "--json", *used]) == 0
+        expected = json.loads(capsys.readouterr().out)
+        assert found["events"] == expected["events"]
+        requests = [
+            [row["requests"] for row in rows] for rows in (found["in_all"]["groups"], expected["groups"])
+        ]
+        assert requests[0] == requests[1]
+
+
+def test_the_last_part_of_a_record_that_is_empty_or_missing(tmp_path, capsys):
+    """All rows that come count; a directory that is missing is an error, and two starts are, too."""
+    (tmp_path / "usage").mkdir()
+    assert main(["watch", str(tmp_path / "usage"), "--last", "15m", "--once"]) == 0
+    assert main(["watch", str(tmp_path / "nothing"), "--last", "15m", "--once"]) == 2
+    assert "no usage record at" in capsys.readouterr().err
+    assert main(["watch", str(tmp_path / "usage"), "--last", "15m", "--from", "2026-01-01"]) == 2
+    assert "--last excludes --from" in capsys.readouterr().err
+
+
 def test_a_screen(usage, tmp_path, capsys, monkeypatch):
     """With --once: who used what, who would have been throttled, what is not exact, whom the plan misspells."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -24,6 +24,8 @@ from tidegate.usage.directory import WRITER_LOCK, lock_file
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST
 from tidegate.usage.readers import complete_files
 
+SECOND_HOUR_MS = START_MS - START_MS % HOUR_MS + HOUR_MS
+
 
 def _events(node_id, *, hours=2, each=9):
     return [
@@ -57,6 +59,43 @@ def test_one_file_an_hour_and_node(usage):
     assert list(spool_directory(usage, 1).glob("*.open")) == closed_events(usage) == []
     again = compact_record(usage)
     assert (again.segments, again.files_before, again.files) == (0, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "merged"),
+    [
+        ({"from_ms": SECOND_HOUR_MS}, [False, True]),
+        ({"from_ms": SECOND_HOUR_MS - 1}, [True, True]),
+        ({"to_ms": SECOND_HOUR_MS}, [True, False]),
+        ({"to_ms": SECOND_HOUR_MS + 1}, [True, True]),
+        ({"from_ms": 0, "to_ms": SECOND_HOUR_MS - HOUR_MS}, [False, False]),
+        ({"last_ms": 1}, [False, True]),
+        ({"last_ms": HOUR_MS + 1}, [True, True]),
+        ({"last_ms": 2**60}, [True, True]),
+    ],
+)
+def test_hours_of_a_range(tmp_path, options, merged):
+    """Each hour that a range touches is merged completely, the others are left; no row is lost."""
+    write_events(tmp_path / "parquet", _events(1), rows_per_file=4)
+    expected = list(read_events(tmp_path))
+    done = compact_record(tmp_path, **options)
+    hours = sorted({path.parent for path in (tmp_path / "parquet").rglob("*.parquet")})
+    assert [any(hour.glob("*-compacted.parquet")) for hour in hours] == merged
+    assert done.files == sum(1 if is_merged else 3 for is_merged in merged)
+    assert list(read_events(tmp_path)) == expected
+
+
+def test_a_range_of_the_command(usage, capsys):
+    """The options of the command choose the hours; those that contradict each other are refused."""
+    assert main(["compact", str(usage), "--to", "1971-01-01"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "converted 3 segments of the spool to Parquet",
+        "merged 15 files into 15",
+    ]
+    assert main(["compact", str(usage), "--last", "2d"]) == 0
+    assert capsys.readouterr().out == "merged 15 files into 4\n"
+    assert main(["compact", str(usage), "--last", "2d", "--from", "2026-01-01"]) == 2
+    assert "--last excludes --from and --to" in capsys.readouterr().err
 
 
 def test_what_was_merged_stays_for_those_who_read_it(usage):

@@ -29,7 +29,15 @@ from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, li
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
-__all__ = ["UsageFiles", "find_all_files", "find_files", "is_imported", "list_chunks", "open_usage"]
+__all__ = [
+    "UsageFiles",
+    "find_all_files",
+    "find_files",
+    "is_imported",
+    "list_chunks",
+    "newest_ms",
+    "open_usage",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -92,8 +100,9 @@ def open_usage(
         for is_last in (False, True):
             try:
                 if last_ms is not None:
-                    newest_ms = _newest_ms(directory)
-                    from_ms, to_ms = max(0, newest_ms + 1 - last_ms), newest_ms + 1
+                    with find_all_files(directory) as all_paths:
+                        end_ms = newest_ms(all_paths) + 1
+                    from_ms, to_ms = max(0, end_ms - last_ms), end_ms
                 paths = stack.enter_context(find_all_files(directory, from_ms=_hour_of(from_ms), to_ms=to_ms))
                 files = _in_range(paths, directory, from_ms=from_ms, to_ms=to_ms, with_before=with_before)
                 break
@@ -163,6 +172,19 @@ def list_chunks(
         return [chunk for chunks in pool.map(look, paths) for chunk in chunks]
 
 
+def newest_ms(paths: Sequence[Location]) -> int:
+    """Return the time of the newest row of some usage files, 0 if there is none. Raises `UsageFilesError`."""
+    hours = [hour_of(Path(str(path)).absolute()) for path in paths]
+    newest = max(hours, key=lambda hour_ms: -1 if hour_ms is None else hour_ms, default=None)
+    found_ms = 0
+    for path, hour_ms in zip(paths, hours, strict=True):
+        if hour_ms is None or hour_ms == newest:
+            with _opened(path) as file:
+                groups = range(file.metadata.num_row_groups)
+                found_ms = max([found_ms, *(_times_of(file, group)[1] for group in groups)])
+    return found_ms
+
+
 def _in_range(
     paths: Sequence[Location],
     directory: Location,
@@ -189,20 +211,6 @@ def _in_range(
 def _hour_of(time_ms: int | None) -> int | None:
     """Return the first millisecond of the hour of a time."""
     return None if time_ms is None else time_ms - time_ms % HOUR_MS
-
-
-def _newest_ms(directory: Location) -> int:
-    """Return the time of the newest row of a record. Raises `UsageFilesError`."""
-    with find_all_files(directory) as paths:
-        hours = [hour_of(Path(str(path)).absolute()) for path in paths]
-        newest = max(hours, key=lambda hour_ms: -1 if hour_ms is None else hour_ms)
-        newest_ms = 0
-        for path, hour_ms in zip(paths, hours, strict=True):
-            if hour_ms is None or hour_ms == newest:
-                with _opened(path) as file:
-                    groups = range(file.metadata.num_row_groups)
-                    newest_ms = max([newest_ms, *(_times_of(file, group)[1] for group in groups)])
-        return newest_ms
 
 
 def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) -> list[Uri]:

@@ -26,7 +26,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
 from tidegate.pipeline.read.rows import ALL_COLUMNS
 from tidegate.pipeline.rollup.parts import usage_columns
-from tidegate.usage.files import ParquetFile, hour_directories, in_hours, list_files
+from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, list_files
 from tidegate.usage.readers import is_imported
 
 __all__ = [
@@ -79,14 +79,14 @@ class LateFile:
 
 
 class Arrivals:
-    """The files of a record, from an hour on; what was seen of a file is kept while it is there.
+    """The files of a record, from the hour of `from_ms` on; what was seen of a file is kept while it is there.
 
     lateness_s: seconds for which rows wait for earlier rows of their node. 0 takes rows as they are there.
     """
 
     def __init__(self, directory: Path, *, from_ms: int | None, lateness_s: float = LATENESS_S) -> None:
         self._directory = directory
-        self._from_ms = from_ms
+        self._from_ms = None if from_ms is None else from_ms - from_ms % HOUR_MS
         self._lateness_s = lateness_s
         self._pieces: dict[Path, list[Piece]] = {}
         self._checked: set[Path] = set()

@@ -57,7 +57,7 @@ _LOCK = "lock"
 
 @dataclass(slots=True, kw_only=True)
 class WatchState:
-    """The whole state of a watch. from_ms: rows of earlier hours are not read.
+    """The whole state of a watch. from_ms: earlier rows are not counted, and those of earlier hours not read.
 
     On Spark, which has offsets and nodes itself, `last_batch` is the last one that is in the totals.
     """

@@ -15,10 +15,11 @@ _ROWS_A_STEP = 500_000
 
 
 class WatchHere:
-    """A watch of a record, from an hour on: None is the newest one at the first look that finds any.
+    """A watch of a record, from a time on: None is the newest hour at the first look that finds any.
 
-    Goes on where `checkpoint` ends. lateness_s: seconds for which rows wait for earlier rows of their node. Raises
-    `TidegateError`.
+    The rows of its hour before `from_ms` are replayed for the state that they leave, and not counted. A watch continues
+    where `checkpoint` ends, with the `from_ms` of its first run. lateness_s: seconds for which rows wait for earlier
+    rows of their node. Raises `TidegateError`.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class WatchHere:
         for node_id, end_seq in sorted(ends.items()):
             after_seq = state.offsets.get(node_id, -1)
             pieces = self._arrivals.pieces(node_id, after_seq, end_seq) if end_seq > after_seq else []
-            node = state.nodes.setdefault(node_id, NodeWatch(node_id=node_id, plans=state.plans))
+            new_node = NodeWatch(node_id=node_id, plans=state.plans, counted_from_ms=state.from_ms)
+            node = state.nodes.setdefault(node_id, new_node)
             done += advances(node, pieces, after_seq=after_seq, end_seq=end_seq)
         if ends != state.offsets:
             state.offsets = ends

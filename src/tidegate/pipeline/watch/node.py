@@ -56,8 +56,8 @@ class Advance:
     """The result of processing some rows of a node.
 
     replay: columns `REPLAY_BY_CLIENT` and `minute_ms`, the decisions since the previous advance. usage: `USAGE_SUMS`
-    by minute, node and client. events: number of rows taken. waiting: number of rows held. missing: ranges of `seq`
-    among and before the rows taken that have no row: the `MAX_MISSING` newest.
+    by minute, node and client. events: number of rows taken that count. waiting: number of rows held. missing: ranges
+    of `seq` among and before the rows taken that have no row: the `MAX_MISSING` newest.
     """
 
     node_id: int
@@ -72,7 +72,10 @@ class Advance:
 
 @dataclass(slots=True, kw_only=True)
 class NodeWatch:
-    """The state of one node."""
+    """The state of one node.
+
+    counted_from_ms: earlier rows are replayed for the state that they leave, and not counted.
+    """
 
     node_id: int
     plans: Sequence[Plan]
@@ -85,6 +88,7 @@ class NodeWatch:
     last_ts_ms: int = 0
     minute_ms: int = 0
     held: bytes | None = None
+    counted_from_ms: int | None = None
 
     def advance(self, table: pa.Table) -> Advance:
         """Process rows of this node, in any order: each row once, and all later than those before.
@@ -107,7 +111,10 @@ class NodeWatch:
         parts = list(self._replayed(arrived))
         self.last_seq, self.last_ts_ms = table["seq"][-1].as_py(), table["ts_ms"][-1].as_py()
         replayed = pa.concat_tables(parts) if parts else _no_rows()
-        return self._advance(replayed, _usage(table), events=taken, waiting=waiting, missing=missing)
+        counted = table
+        if self.counted_from_ms is not None:
+            counted = table.filter(pc.field("ts_ms") >= self.counted_from_ms)
+        return self._advance(replayed, _usage(counted), events=len(counted), waiting=waiting, missing=missing)
 
     def _advance(
         self,
@@ -162,7 +169,7 @@ class NodeWatch:
         numbers = np.array([self._number(user, client_id) for user, client_id in keys], np.int64)
         smooth_mode_at_hand(self.plans, [timeline])
         self._go_on(timeline)
-        for rows in read_rows(arrived, numbers):
+        for rows in read_rows(arrived, numbers, counted_from_ms=self.counted_from_ms):
             for part in self._minutes(rows):
                 for replayed in self.replays:
                     replayed.replay(part, _NO_DECISIONS)

@@ -47,7 +47,8 @@ def watch_on_spark(
 ) -> Totals:
     """Watch until Ctrl-C, or until all that is there was taken in; `show` is called after each batch.
 
-    lateness_s: seconds for which rows wait for earlier rows of their node. Raises `TidegateError`.
+    from_ms: as for `WatchHere`. lateness_s: seconds for which rows wait for earlier rows of their node. Raises
+    `TidegateError`.
     """
     if not directory.is_dir():
         raise ConfigError(
@@ -57,12 +58,13 @@ def watch_on_spark(
     state = checkpoint.read(directory=directory, plans=plans)
     if state is None:
         totals = Totals(window_ms=window_ms)
-        state = WatchState(directory=str(directory.resolve()), plans=plans, totals=totals)
+        state = WatchState(directory=str(directory.resolve()), plans=plans, totals=totals, from_ms=from_ms)
         checkpoint.write(state)
     state.totals.window_ms = window_ms
     session = spark.session
     session.dataSource.register(UsageSource)
     reader = session.readStream.format(SOURCE_NAME).option("lateness_s", str(lateness_s))
+    from_ms = state.from_ms
     arrivals = Arrivals(directory, from_ms=from_ms)
     if from_ms is not None:
         reader = reader.option("from_ms", str(from_ms))
@@ -70,7 +72,7 @@ def watch_on_spark(
         reader.load(str(directory.absolute()))
         .groupBy("node_id")
         .applyInPandasWithState(
-            partial(_advanced, plans=plans),
+            partial(_advanced, plans=plans, from_ms=from_ms),
             outputStructType="node_id int, advance binary",
             stateStructType="state binary",
             outputMode="update",
@@ -101,11 +103,17 @@ def watch_on_spark(
 
 
 def _advanced(
-    key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState, *, plans: Sequence[Plan]
+    key: tuple[int],
+    frames: Iterator[pd.DataFrame],
+    state: GroupState,
+    *,
+    plans: Sequence[Plan],
+    from_ms: int | None,
 ) -> Iterator[pd.DataFrame]:
     """Yield the advances of one node over the rows that have arrived, and store its state."""
     (node_id,) = (int(part) for part in key)
-    node = loaded(state.get[0]) if state.exists else NodeWatch(node_id=node_id, plans=plans)
+    new_node = NodeWatch(node_id=node_id, plans=plans, counted_from_ms=from_ms)
+    node = loaded(state.get[0]) if state.exists else new_node
     rows = [row for frame in frames for row in frame.to_dict("records")]
     pieces = [Piece(**{name: row[name] for name in _PIECE}) for row in rows]
     pieces.sort(key=lambda piece: (piece.first_seq, piece.last_seq))

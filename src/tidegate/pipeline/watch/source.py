@@ -26,7 +26,7 @@ _SCHEMA = (
 _ROWS_A_BATCH = 2_000_000
 
 Offset = dict[str, Any]
-"""`nodes`: the last `seq` by node; `from_ms`: where earlier hours end, None while there are no rows."""
+"""`nodes`: the last `seq` by node; `from_ms`: a time in the first hour that is read, None while there are no rows."""
 
 
 @dataclass
@@ -46,7 +46,8 @@ class _OfNode(InputPartition):
 class UsageSource(DataSource):
     """`spark.readStream.format("tidegate-usage").option("from_ms", ...).load(directory)`.
 
-    Options: `from_ms`, the first hour; `lateness_s`, seconds for which rows wait for earlier rows of their node.
+    Options: `from_ms`, a time in the first hour; `lateness_s`, seconds for which rows wait for earlier rows of their
+    node.
     """
 
     @classmethod

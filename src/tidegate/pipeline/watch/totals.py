@@ -83,7 +83,7 @@ class Totals:
         """Add what came of the next rows."""
         self.updates += 1
         self.waiting |= {advance.node_id: advance.waiting for advance in advances}
-        done = [advance for advance in advances if advance.events]
+        done = [advance for advance in advances if advance.last_seq >= 0]
         if not done:
             return
         self.events += sum(advance.events for advance in done)

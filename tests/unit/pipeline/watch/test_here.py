@@ -86,9 +86,9 @@ def by_name(rows):
     return sorted(repr(sorted(row.items())) for row in rows)
 
 
-def replayed(directory, wanted):
-    """Return what a replay and `usage` say of the whole."""
-    with open_usage(directory) as files:
+def replayed(directory, wanted, from_ms=None):
+    """Return what a replay and `usage` say of the whole, or from a time on."""
+    with open_usage(directory, from_ms=from_ms) as files:
         usage = jobs_here(files).usage(out=None, top=1000)
         entities = jobs_here(files).replay(wanted, out=None).entities
     summed = (*CLIENT, "first_ts_ms", "last_ts_ms", *USAGE_SUMS)
@@ -134,6 +134,32 @@ def test_it_goes_on_where_it_ended(tmp_path, seed):
         while watch.step():
             pass
     entities, usage = replayed(record, wanted)
+    assert by_name(watch.totals.in_all().entities) == by_name(entities)
+    assert by_name(watch.totals.in_all().clients) == by_name(usage)
+
+
+def test_a_range_counts_as_in_a_replay(tmp_path, seed):
+    """From any time on: the earlier rows of the hour leave their state and are not counted, as in `replay --from`."""
+    rng = Random(seed)
+    wanted, events = plans(rng), nodes_events(rng)
+    record = tmp_path / "usage"
+    for node_id in events:
+        write_events(record, events[node_id], rows_per_file=rng.choice([50, 1000]))
+    times = sorted(event["ts_ms"] for of_node in events.values() for event in of_node)
+    from_ms = rng.choice(times) + rng.choice([0, 1])
+    with Checkpoint(tmp_path / "watched") as held:
+        watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=from_ms, checkpoint=held, lateness_s=0)
+        watch.step()
+    with Checkpoint(tmp_path / "watched") as held:  # the start of the first run is kept
+        watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held, lateness_s=0)
+        while watch.step():
+            pass
+    waiting = sum(watch.totals.waiting.values())
+    counted = sum(time >= from_ms for time in times)
+    assert counted - waiting <= watch.totals.events <= counted
+    if not counted:
+        return
+    entities, usage = replayed(record, wanted, from_ms=from_ms)
     assert by_name(watch.totals.in_all().entities) == by_name(entities)
     assert by_name(watch.totals.in_all().clients) == by_name(usage)
 
