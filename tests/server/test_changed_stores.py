@@ -145,12 +145,12 @@ def test_the_same_path_is_read_again(tmp_path: Path) -> None:
 
     async def scenario(node: WholeNode) -> None:
         path = tmp_path / "first.p12"
-        before = node.node._tls.of("TLS")
+        before = node.node.tls.of("TLS")
         assert await alter(node, {LOCATION: str(path)}) is None
         os.utime(path, ns=(1, 1))
         assert await alter(node, {LOCATION: str(path)}) is None
         assert await shown(node) == der(FIRST)
-        assert node.node._tls.of("TLS") is not before
+        assert node.node.tls.of("TLS") is not before
         store(path, SAME)
         assert await shown(node) == der(FIRST)
         assert await alter(node, {LOCATION: str(path)}) is None

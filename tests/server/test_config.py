@@ -182,12 +182,56 @@ def test_metrics_are_served_where_it_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["9404", ":9404", "127.0.0.1", "127.0.0.1:70000", "http://127.0.0.1:1", "::1:9404"]
-)
+    "text",
+    [
+        "9404", ":9404", "127.0.0.1", "127.0.0.1:70000", "::1:9404",
+        "ftp://127.0.0.1:1", "https://127.0.0.1", "https://127.0.0.1:1/", "https://:9404", "://127.0.0.1:1",
+    ],
+)  # fmt: skip
 def test_an_address_of_metrics_is_a_host_and_a_port(text: str) -> None:
     """IPv6 is in brackets."""
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         ServerConfig.load({"tidegate.metrics.listener": text})
+
+
+def test_metrics_are_served_over_tls() -> None:
+    """With a token or a required client certificate beyond loopback; by TLS settings of the name METRICS."""
+    own = "listener.name.metrics.ssl.client.auth"
+    config = ServerConfig.load({"tidegate.metrics.listener": "https://[::1]:9404", own: "none"})
+    assert config.metrics == MetricsConfig(host="::1", port=9404, token_file=None, is_https=True)
+    assert (config.tls_listeners, config.unknown) == (("METRICS",), ())
+    config = ServerConfig.load({"tidegate.metrics.listener": "http://127.0.0.1:9404", own: "none"})
+    assert config.metrics == MetricsConfig(host="127.0.0.1", port=9404, token_file=None)
+    assert (config.tls_listeners, config.unknown) == ((), (own,))
+    beyond = {"tidegate.metrics.listener": "https://0.0.0.0:9404"}
+    for given in ({own: "required"}, {"ssl.client.auth": "required"}):
+        metrics = ServerConfig.load({**beyond, **given}).metrics
+        assert metrics is not None
+        assert (metrics.host, metrics.token_file) == ("0.0.0.0", None)
+    for refused in ({}, {own: "requested"}, {"ssl.client.auth": "required", own: "none"}):
+        with pytest.raises(ConfigError, match="which other machines may reach"):
+            ServerConfig.load({**beyond, **refused})
+    with pytest.raises(ConfigError, match="which other machines may reach"):
+        ServerConfig.load({"tidegate.metrics.listener": "0.0.0.0:9404", own: "required"})
+    with pytest.raises(ConfigError, match=f"{own} is 'maybe', expected one of none, requested, required"):
+        ServerConfig.load({**beyond, own: "maybe"})
+    shifted = node_configs(ServerConfig.load({"tidegate.metrics.listener": "https://localhost:9404"}), 2)
+    assert [(node.metrics.port, node.metrics.is_https) for node in shifted if node.metrics] == [
+        (9404, True),
+        (9405, True),
+    ]
+
+
+def test_no_other_listener_has_the_name_of_the_metrics() -> None:
+    """Their settings of TLS would be the same."""
+    listeners = {
+        "listeners": "METRICS://127.0.0.1:9092",
+        "listener.security.protocol.map": "METRICS:PLAINTEXT",
+    }
+    assert ServerConfig.load({**listeners, "tidegate.metrics.listener": "127.0.0.1:1"}).metrics is not None
+    with pytest.raises(ConfigError, match="listeners has 'METRICS', which is the name of tidegate") as error:
+        ServerConfig.load({**listeners, "tidegate.metrics.listener": "https://127.0.0.1:1"})
+    assert error.value.hint == "rename the listener, also in listener.security.protocol.map"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.5", "broker.example.com"])

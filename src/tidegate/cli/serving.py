@@ -232,7 +232,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
                 serve_nodes(nodes, storage, quotas, credentials=credentials)
             for node in nodes:
                 if node.config.metrics is not None:
-                    metrics.append(await MetricsListener.start(node, node.config.metrics))
+                    metrics.append(MetricsListener.start(node, node.config.metrics))
             collections.start()
             if port_file is not None:
                 ports = [port for node in nodes for _, port in node.bound.values()]

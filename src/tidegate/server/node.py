@@ -110,10 +110,11 @@ class Node:
         self.connections = connection_quotas(config)
         self._shares = ConnectionShares(self.connections)
         self._static_quotas = static_quotas(config)
-        self._tls = TlsListeners(config, loop)
-        for notice in self._tls.notices():
+        self.tls = TlsListeners(config, loop)
+        for notice in self.tls.notices():
             _log.warning("%s", notice)
-        self._tls_buffers = TlsBuffers()
+        self.tls_buffers = TlsBuffers()
+        self.network = network
         self.clock = clock
         self._loop = loop
         self._recorder = recorder
@@ -328,7 +329,7 @@ class Node:
         if settings is not None:
             settings.attach(given["node.id"], self)
             self.config = settings.in_force(given["node.id"])
-            self._tls.follow(self.config)
+            self.tls.follow(self.config)
         try:
             self.callback.load(self.config)
         except ConfigError as error:
@@ -341,7 +342,7 @@ class Node:
 
     def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
         """Load the quota callback and the stores of other settings. Raises `ConfigError`, changing nothing."""
-        tls = yield from self._tls.prepare_in_slices(config)
+        tls = yield from self.tls.prepare_in_slices(config)
         return (yield from self.callback.prepare_in_slices(config)), tls
 
     def discard(self, prepared: Any) -> None:
@@ -356,7 +357,7 @@ class Node:
         """Follow other settings."""
         assert self._quotas is not None
         callback, tls = prepared
-        self._tls.put_in_force(tls)
+        self.tls.put_in_force(tls)
         before, self.config = self.config, config
         if any(config[name] != before[name] for name in EXTENSION_SETTINGS):
             given, wanted = before.extension_records(), config.extension_records()
@@ -422,11 +423,11 @@ class Node:
 
     def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
         local_host, local_port = transport.local_address
-        sasl, tls, handshake = self._sasl[listener], self._tls.of(listener), None
+        sasl, tls, handshake = self._sasl[listener], self.tls.of(listener), None
         if tls is not None:
             handshake = TlsLogin(self._logins, tls, names_user=sasl is None)
             transport = TlsTransport(
-                transport, tls.context, self._tls_buffers, poller=self._poller, owner=handshake
+                transport, tls.context, self.tls_buffers, poller=self._poller, owner=handshake
             )
         connection = Connection(
             id=self._next_connection_id(),

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-__all__ = ["Got", "ask", "get"]
+__all__ = ["Got", "ask", "get", "parsed"]
 
 TIMEOUT_S = 10.0
 
@@ -18,10 +18,10 @@ class Got:
     body: bytes
 
 
-async def ask(port: int, sent: bytes) -> Got | None:
-    """Send bytes; return the response, None where the connection was closed without one."""
+async def ask(port: int, sent: bytes, *, source: str = "127.0.0.1") -> Got | None:
+    """Send bytes from an address; return the response, None where the connection was closed without one."""
     async with asyncio.timeout(TIMEOUT_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
         try:
             writer.write(sent)
             received = await reader.read(-1)
@@ -31,18 +31,23 @@ async def ask(port: int, sent: bytes) -> Got | None:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-    if not received:
-        return None
+    return parsed(received) if received else None
+
+
+def parsed(received: bytes) -> Got:
+    """Return the response that was received."""
     head, _, body = received.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
     return Got(int(status.split()[1]), {name.lower(): text for name, text in headers.items()}, body)
 
 
-async def get(port: int, target: str, *, method: str = "GET", **headers: str) -> Got:
+async def get(
+    port: int, target: str, *, method: str = "GET", source: str = "127.0.0.1", **headers: str
+) -> Got:
     """Send a well-formed request and return its response."""
     sent = {"Host": f"127.0.0.1:{port}", **headers}
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
-    got = await ask(port, "\r\n".join([*lines, "", ""]).encode())
+    got = await ask(port, "\r\n".join([*lines, "", ""]).encode(), source=source)
     assert got is not None
     return got

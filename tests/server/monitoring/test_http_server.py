@@ -1,16 +1,29 @@
 """The HTTP server under clients that are slow, silent, large or many."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.server.monitoring.http_client import ask, get
 
 from tidegate.errors import ConfigError
+from tidegate.server.connection.tls_session import TlsBuffers
+from tidegate.server.listening.listener_config import ListenerAddress
+from tidegate.server.listening.network import Network, SocketNetwork
+from tidegate.server.listening.tls_config import TlsConfig
 from tidegate.server.monitoring.http_request import MAX_HEAD_BYTES, HttpRequest
-from tidegate.server.monitoring.http_server import MAX_CONNECTIONS, HttpResponse, HttpServer
+from tidegate.server.monitoring.http_server import (
+    MAX_CONNECTIONS,
+    REQUEST_S,
+    HttpResponse,
+    HttpServer,
+    Respond,
+)
+from tidegate.server.settings.config import ServerConfig
 
 LARGE = 4_000_000
+Tls = Callable[[], TlsConfig | None]
 
 
 async def respond(request: HttpRequest) -> HttpResponse:
@@ -21,19 +34,41 @@ async def respond(request: HttpRequest) -> HttpResponse:
     return HttpResponse(content_type="text/plain", body=body)
 
 
+def start(
+    network: Network,
+    respond: Respond = respond,
+    *,
+    port: int = 0,
+    request_s: float = REQUEST_S,
+    tls: Tls = lambda: None,
+) -> HttpServer:
+    """Start a server in a network."""
+    address = ListenerAddress(name="METRICS", host="127.0.0.1", port=port)
+    config = ServerConfig.load({})
+    return HttpServer.start(
+        respond, address, network=network, config=config, tls=tls, buffers=TlsBuffers(), request_s=request_s
+    )
+
+
 def serve(
-    scenario: Callable[[HttpServer], Awaitable[None]], *, request_s: float = 30.0, respond=respond
+    scenario: Callable[[HttpServer], Awaitable[None]],
+    *,
+    request_s: float = 30.0,
+    respond=respond,
+    tls: Tls = lambda: None,
 ) -> None:
     """Run a scenario against a server."""
 
     async def main() -> None:
-        server = await HttpServer.start(respond, host="127.0.0.1", port=0, request_s=request_s)
+        network = SocketNetwork(asyncio.get_running_loop(), time.monotonic_ns)
+        server = start(network, respond, request_s=request_s, tls=tls)
         try:
             async with asyncio.timeout(30):
                 await scenario(server)
         finally:
             server.close()
             await asyncio.sleep(0.01)
+            network.poller.close()
 
     asyncio.run(main())
 
@@ -128,6 +163,39 @@ def test_connections_that_are_answered_stay() -> None:
     serve(scenario, respond=slow)
 
 
+def test_one_address_does_not_take_all_places() -> None:
+    """Another address gets in: of the one that has most, the oldest connection closes, silent or being answered."""
+    go_on = asyncio.Event()
+
+    async def slow(request: HttpRequest) -> HttpResponse:
+        if request.path == "/slow":
+            await go_on.wait()
+        return await respond(request)
+
+    async def scenario(server: HttpServer) -> None:
+        asked = [
+            asyncio.create_task(ask(server.port, b"GET /slow HTTP/1.1\r\n\r\n", source="127.0.0.2"))
+            for _ in range(MAX_CONNECTIONS)
+        ]
+        while len(server._answering) < MAX_CONNECTIONS:
+            await asyncio.sleep(0.005)
+        silent = [
+            await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+            for _ in range(MAX_CONNECTIONS)
+        ]
+        assert (await get(server.port, "/a", source="127.0.0.3")).status == 200
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [None]
+        assert await silent[0][0].read() == b""
+        go_on.set()
+        got = await asyncio.gather(*asked)
+        assert [each.status for each in got if each is not None] == [200] * (MAX_CONNECTIONS - 1)
+        for _, writer in silent:
+            writer.close()
+
+    serve(scenario, respond=slow)
+
+
 def test_no_response_is_made_for_a_client_that_has_gone() -> None:
     """It is cancelled at once; bytes behind a request are no reason."""
     ended: list[str] = []
@@ -163,10 +231,11 @@ def test_a_taken_port_is_named() -> None:
     """With a hint."""
 
     async def scenario(server: HttpServer) -> None:
-        with pytest.raises(
-            ConfigError, match=f"cannot listen at 127.0.0.1:{server.port} for metrics"
-        ) as error:
-            await HttpServer.start(respond, host="127.0.0.1", port=server.port)
+        text = f"cannot serve metrics: cannot listen on 127.0.0.1:{server.port}: Address already in use"
+        network = SocketNetwork(asyncio.get_running_loop(), time.monotonic_ns)
+        with pytest.raises(ConfigError, match=text) as error:
+            start(network, port=server.port)
+        network.poller.close()
         assert "tidegate.metrics.listener" in str(error.value.hint)
 
     serve(scenario)

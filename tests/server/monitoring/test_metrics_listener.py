@@ -38,7 +38,7 @@ def serve(
     async def main() -> None:
         async with running_node(directory, MemoryStore(), settings or {}, clock=ManualClock()) as node:
             config = MetricsConfig(host="127.0.0.1", port=0, token_file=None if token is None else token_file)
-            listener = await MetricsListener.start(node.node, config)
+            listener = MetricsListener.start(node.node, config)
             try:
                 async with asyncio.timeout(30):
                     await scenario(node, int(listener.url.rpartition(":")[2].strip("/")))

@@ -23,6 +23,7 @@ from tidegate.server.connection.channel import HTTP_HINT, HTTP_METHODS
 __all__ = [
     "HANDSHAKE_MESSAGE_BYTES",
     "MAX_KEPT_BYTES",
+    "NO_TLS_HINT",
     "RECORDS_AT_A_TIME",
     "TlsBuffers",
     "TlsError",
@@ -35,6 +36,9 @@ MAX_KEPT_BYTES = 128 * 1024
 """Most encrypted bytes that are received at once: eight records of the largest size."""
 HANDSHAKE_MESSAGE_BYTES = 32 * 1024
 """Longest ClientHello. OpenSSL would take 128 KB, and the memory as soon as it is announced; Java takes 32 KB."""
+NO_TLS_HINT = (
+    "looks like a Kafka client without TLS; hint: set the client's security.protocol to SSL or SASL_SSL"
+)
 _HEADER_BYTES = 5
 _FIRST_BYTES = 9  # a record's header, and that of the message in it
 _RECORD_TYPES = range(20, 25)
@@ -280,5 +284,5 @@ def _other_protocol(first: bytes) -> str:
     if first[:4] in HTTP_METHODS:
         return HTTP_HINT
     if first[0] == 0:
-        return "looks like a Kafka client without TLS; hint: set the client's security.protocol to SSL or SASL_SSL"
+        return NO_TLS_HINT
     return "client sent data that is not TLS"

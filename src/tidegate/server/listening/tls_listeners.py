@@ -47,9 +47,8 @@ class TlsListeners:
     def __init__(self, config: ServerConfig, loop: Scheduler) -> None:
         """Raise `ConfigError` where a listener cannot have what its settings say."""
         self._loop = loop
-        names = [listener.name for listener in config.listeners if listener.is_encrypted]
-        self._made_of = {name: _made_of(name, config) for name in names}
-        self._configs = {name: _made(name, config) for name in names}
+        self._made_of = {name: _made_of(name, config) for name in config.tls_listeners}
+        self._configs = {name: _made(name, config) for name in config.tls_listeners}
 
     def of(self, listener: str) -> "TlsConfig | None":
         """Return what holds for a connection that begins now; None for a listener without TLS."""

@@ -25,7 +25,7 @@ from typing import Any
 from tidegate import __version__
 from tidegate.fair_share import ANONYMOUS
 from tidegate.quota import CallbackError
-from tidegate.server.listening.listener_config import host_and_port
+from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 from tidegate.server.monitoring.entities import OTHERS, Pace, entities_document, find_entities, find_throttled
 from tidegate.server.monitoring.explanations import explanation_document, without_other_names
 from tidegate.server.monitoring.http_request import HttpError, HttpRequest
@@ -34,7 +34,12 @@ from tidegate.server.monitoring.link_page import error_page, explanation_page
 from tidegate.server.monitoring.links import LINK_PATH, is_link, is_signed, link_key
 from tidegate.server.monitoring.prometheus_text import CONTENT_TYPE, Families
 from tidegate.server.node import Node
-from tidegate.server.settings.metrics_settings import METRICS_TOKEN_FILE, MetricsConfig, read_token
+from tidegate.server.settings.metrics_settings import (
+    METRICS_NAME,
+    METRICS_TOKEN_FILE,
+    MetricsConfig,
+    read_token,
+)
 
 __all__ = ["MetricsListener"]
 
@@ -54,21 +59,28 @@ class MetricsListener:
         self._link_key = None if token is None else link_key(token)
         self._one_at_a_time = asyncio.Lock()
         self._server: HttpServer | None = None
-        self._host = ""
+        self._host, self._is_https = "", False
 
     @classmethod
-    async def start(cls, node: Node, config: MetricsConfig) -> "MetricsListener":
+    def start(cls, node: Node, config: MetricsConfig) -> "MetricsListener":
         """Begin to serve. Raises `ConfigError` where the address or the token cannot be used."""
         listener = cls(node, None if config.token_file is None else read_token(config.token_file))
-        listener._host = config.host
-        listener._server = await HttpServer.start(listener.respond, host=config.host, port=config.port)
+        listener._host, listener._is_https = config.host, config.is_https
+        listener._server = HttpServer.start(
+            listener.respond,
+            ListenerAddress(name=METRICS_NAME, host=config.host, port=config.port),
+            network=node.network,
+            config=node.config,
+            tls=lambda: node.tls.of(METRICS_NAME),
+            buffers=node.tls_buffers,
+        )
         return listener
 
     @property
     def url(self) -> str:
         """The address of the page."""
         assert self._server is not None
-        return f"http://{host_and_port(self._host, self._server.port)}/"
+        return f"http{'s' * self._is_https}://{host_and_port(self._host, self._server.port)}/"
 
     def close(self) -> None:
         """Stop serving."""
@@ -94,9 +106,12 @@ class MetricsListener:
         raise HttpError(404, f"path {request.path[:40]!r} does not exist", hint=_PATHS)
 
     def _check_host(self, request: HttpRequest) -> None:
-        """Refuse host names unless there is a token: a foreign page may point one at this machine (DNS rebinding)."""
+        """Refuse host names: a foreign page may point one at this machine (DNS rebinding).
+
+        A token protects from that, and so does a certificate: a browser compares it with the name.
+        """
         host = request.headers.get("host", "")
-        if self._token is None and host and not _is_local_name(host):
+        if self._token is None and not self._is_https and host and not _is_local_name(host):
             raise HttpError(
                 403,
                 f"host {host[:40]!r} is not an address of this listener",

@@ -26,6 +26,8 @@ from tidegate.server.listening.listener_config import (
 from tidegate.server.listening.sasl_config import JAAS, sasl_settings
 from tidegate.server.process_memory import process_memory_bytes
 from tidegate.server.settings.metrics_settings import (
+    METRICS_LISTENER,
+    METRICS_NAME,
     MetricsConfig,
     metrics_config,
 )
@@ -101,7 +103,11 @@ class ServerConfig:
         data_dir = Path(values["log.dirs"])
         listeners = listener_configs(values, texts)
         names = [each.name for each in listeners]
+        metrics = metrics_config(values, texts)
         of_listeners = limit_settings(listeners).keys() | sasl_settings(names) | tls_settings(names)
+        if metrics is not None and metrics.is_https:
+            _check_name_is_free(names, values[METRICS_LISTENER])
+            of_listeners |= tls_settings([METRICS_NAME])
         rest = sorted(texts.keys() - SETTINGS.keys() - of_listeners)
         return cls(
             values=values,
@@ -111,7 +117,7 @@ class ServerConfig:
             usage_dir=Path(values["tidegate.usage.dir"])
             if values["tidegate.usage.dir"]
             else data_dir / "usage",
-            metrics=metrics_config(values),
+            metrics=metrics,
             given=given,
             unknown=tuple(
                 name for name in rest if not is_unused(name) and not name.startswith(CALLBACK_SETTINGS)
@@ -122,6 +128,14 @@ class ServerConfig:
     def for_callback(self) -> dict[str, Any]:
         """Return what a quota callback is configured with: all settings in force, and the texts of all others given."""
         return {**self.given, **self.values}
+
+    @property
+    def tls_listeners(self) -> tuple[str, ...]:
+        """The names of the listeners that use TLS, that of the metrics listener among them."""
+        names = [each.name for each in self.listeners if each.is_encrypted]
+        if self.metrics is not None and self.metrics.is_https:
+            names.append(METRICS_NAME)
+        return tuple(names)
 
     @property
     def is_by_scram_alone(self) -> bool:
@@ -149,7 +163,7 @@ class ServerConfig:
     def notices(self) -> list[str]:
         """Return a line for every setting that was given and has no effect."""
         names = [each.name for each in self.listeners]
-        of_listeners = sasl_settings(names) | tls_settings(names)
+        of_listeners = sasl_settings(names) | tls_settings([*names, *self.tls_listeners])
         known = (*SETTINGS, *limit_settings(self.listeners), *sorted(of_listeners))
         lines = [f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown]
         if JAAS in self.unknown:
@@ -193,6 +207,16 @@ def request_memory_bytes(config: ServerConfig) -> int:
     """Return how much memory the requests that are coming in may take together, -1 for no bound."""
     most_bytes: int = config["queued.max.request.bytes"]
     return most_bytes if most_bytes != SHARE_OF_MEMORY else process_memory_bytes() // _MEMORY_SHARE
+
+
+def _check_name_is_free(names: Iterable[str], address: str) -> None:
+    """Refuse a listener with the name that the metrics listener's settings of TLS have."""
+    if METRICS_NAME in names:
+        raise ConfigError(
+            f"listeners has {METRICS_NAME!r}, which is the name of {METRICS_LISTENER}={address} in the settings of "
+            "TLS, expected another name",
+            hint="rename the listener, also in listener.security.protocol.map",
+        )
 
 
 def _check_together(values: Mapping[str, Any]) -> None:

@@ -148,9 +148,7 @@ class DynamicSettings:
         self.listener_stores = frozenset(
             name
             for texts in given.values()
-            for listener in ServerConfig.load(texts).listeners
-            if listener.is_encrypted
-            for name in store_settings([listener.name])
+            for name in store_settings(ServerConfig.load(texts).tls_listeners)
         )
         self._data_dir = next((str(ServerConfig.load(texts).data_dir) for texts in given.values()), "DIR")
         self._given = given
