@@ -157,7 +157,7 @@ def fuzz_handshakes(seed: int, steps: int, directory: Path) -> dict[str, int]:
                 count(connections[place], seen)
                 connections[place] = FuzzedHandshake(node, rng, context)
             connections[place % len(connections)].step()
-            buffers = node.node._tls_buffers
+            buffers = node.node.tls_buffers
             assert buffers.incoming.pending == buffers.outgoing.pending == 0
             if rng.random() < 0.02:
                 node.loop.advance(rng.choice((1, 100, 5_000)))
