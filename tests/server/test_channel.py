@@ -160,6 +160,9 @@ class _Slice:
     def __len__(self) -> int:
         return self.size
 
+    def send_to(self, fd: int) -> int:
+        return os.sendfile(fd, self.fd, self.offset, self.size)
+
     def rest(self, sent: int) -> "_Slice":
         return _Slice(self.fd, self.offset + sent, self.size - sent, self.log)
 

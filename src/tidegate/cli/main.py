@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
 COMMANDS = (
     "serve",
+    "gateway",
     "settings",
     "quotas",
     "configs",
@@ -66,6 +67,7 @@ _EPILOG = """\
 examples:
   tidegate demo                                 all features in two minutes
   tidegate serve --port 9092                    a broker for any Kafka client
+  tidegate gateway --upstream kafka1:9092       quotas before a cluster
   tidegate settings tidegate-data               settings changed at run time
   tidegate quotas plan quotas.yaml --bootstrap-server localhost:9092
                                                 difference to a cluster

@@ -8,9 +8,11 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from tidegate import __version__
 from tidegate.broker.cluster import ClusterView
@@ -48,12 +50,18 @@ from tidegate.wire import checksum
 
 __all__ = [
     "cluster_of",
+    "fresh_port_file",
     "list_settings",
     "listen_on",
+    "run_process",
     "serve",
     "serve_nodes",
     "settings_of",
+    "stop_event",
     "storage_config",
+    "tell",
+    "write_ports",
+    "written_to",
 ]
 
 _log = logging.getLogger("tidegate.server")
@@ -79,6 +87,22 @@ def list_settings() -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT, SIGTERM, or SIGHUP (a terminal that closes), unless that is ignored (nohup)."""
+
+    def start(config: ServerConfig, repeated: RepeatedLines) -> Coroutine[Any, Any, None]:
+        return _serve(node_configs(config, args.nodes), args, repeated)
+
+    return run_process(args, start)
+
+
+def run_process(
+    args: argparse.Namespace,
+    start: Callable[[ServerConfig, RepeatedLines], Coroutine[Any, Any, None]],
+    defaults: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Load the settings, set up the log, and run what `start` returns to its end; return the exit code.
+
+    defaults: values of settings that were not given.
+    """
     handler = _log_lines()
     handler.setFormatter(formatter(args.log_format))
     _set_levels(args.verbose)
@@ -87,12 +111,11 @@ def serve(args: argparse.Namespace) -> int:
     handler.addFilter(repeated)
     logging.getLogger().addHandler(handler)
     try:
-        config = _config(args)
-        configs = node_configs(config, args.nodes)
+        config = _config(args, defaults)
         for notice in config.notices():
-            _tell(args, notice, logging.WARNING)
+            tell(args, notice, logging.WARNING)
         with asyncio.Runner(loop_factory=TurnLoop) as runner:
-            runner.run(_serve(configs, args, repeated))
+            runner.run(start(config, repeated))
     except TidegateError as error:
         if args.log_format != JSON:
             raise
@@ -113,7 +136,7 @@ def _set_levels(verbose: int) -> None:
             logging.getLogger(name).setLevel(logging.INFO)
 
 
-def _tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None:
+def tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None:
     """Print a message on stderr beside the log; with JSON, write it as a line of the log."""
     if args.log_format == JSON:
         _lifecycle.log(level, "%s", text)
@@ -129,8 +152,8 @@ def _log_lines() -> logging.Handler:
         return logging.StreamHandler(sys.stderr)
 
 
-def _config(args: argparse.Namespace) -> ServerConfig:
-    texts = load_properties(Path(args.config)) if args.config else {}
+def _config(args: argparse.Namespace, defaults: Mapping[str, str]) -> ServerConfig:
+    texts = {**defaults, **(load_properties(Path(args.config)) if args.config else {})}
     for override in args.override:
         name, separator, value = override.partition("=")
         if not separator or not name:
@@ -185,20 +208,11 @@ def _name_of(listener: str) -> str:
 async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repeated: RepeatedLines) -> None:
     """Run a node for each of `configs`; the first is the controller. They share storage and quotas."""
     loop = asyncio.get_running_loop()
-    _sum_up(repeated, loop)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, _stop, stop, f"received {number.name}")
-    if args.stop_on_eof:
-        _watch_input(loop, stop)
+    stop = stop_event(args, repeated)
     clock, first = SystemClock(), configs[0]
-    port_file = None if args.port_file is None else Path(args.port_file)
-    if port_file is not None:
-        with _port_file_written(port_file):  # an earlier broker's ports are not this broker's
-            port_file.unlink(missing_ok=True)
+    port_file = fresh_port_file(args)
     Storage.check_owner(first.data_dir)
-    with _written_to(first.data_dir):
+    with written_to(first.data_dir):
         make_private_directory(first.data_dir)
     if args.usage_group is not None:
         share_usage(args.usage_group, usage_dir=first.usage_dir, data_dir=first.data_dir)
@@ -207,7 +221,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
     collections = ShortCollections(loop)
     try:
         for config in configs:
-            with _written_to(config.usage_dir):
+            with written_to(config.usage_dir):
                 recorder = open_recorder(config, clock, args.log_format)
             if recorder is not None:
                 recorders.append(recorder)
@@ -225,7 +239,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
         quotas = QuotaAdministration(storage.store, loop)
         metrics: list[MetricsListener] = []
         try:
-            with _written_to(first.usage_dir):
+            with written_to(first.usage_dir):
                 quotas.load()
                 start_housekeeping(storage, loop)
                 credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
@@ -235,15 +249,13 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
                     metrics.append(MetricsListener.start(node, node.config.metrics))
             collections.start()
             if port_file is not None:
-                ports = [port for node in nodes for _, port in node.bound.values()]
-                with _port_file_written(port_file):
-                    _write_ports(port_file, ports)
+                write_ports(port_file, nodes)
             if first.is_by_scram_alone and credentials.is_empty:
-                _tell(args, _NOBODY, logging.WARNING)
+                tell(args, _NOBODY, logging.WARNING)
             for text in _announcements(nodes):
-                _tell(args, text)
+                tell(args, text)
             for listener in metrics:
-                _tell(args, f"tidegate metrics at {listener.url}")
+                tell(args, f"tidegate metrics at {listener.url}")
             # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
@@ -258,6 +270,29 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
     finally:
         for recorder in recorders:
             recorder.close()
+
+
+def stop_event(args: argparse.Namespace, repeated: RepeatedLines) -> asyncio.Event:
+    """Return the event that a signal or the end of standard input sets; sum up repeated lines from now on."""
+    loop = asyncio.get_running_loop()
+    _sum_up(repeated, loop)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, _stop, stop, f"received {number.name}")
+    if args.stop_on_eof:
+        _watch_input(loop, stop)
+    return stop
+
+
+def fresh_port_file(args: argparse.Namespace) -> Path | None:
+    """Return the path of the port file, if one is wanted; delete the file of an earlier broker."""
+    if args.port_file is None:
+        return None
+    port_file = Path(args.port_file)
+    with _port_file_written(port_file):
+        port_file.unlink(missing_ok=True)
+    return port_file
 
 
 def _stop(stop: asyncio.Event, reason: str) -> None:
@@ -329,7 +364,7 @@ def _written(what: str, hint: str) -> Iterator[None]:
         raise ConfigError(f"cannot write {what}: {error.strerror or error}", hint=hint) from error
 
 
-def _written_to(directory: Path) -> AbstractContextManager[None]:
+def written_to(directory: Path) -> AbstractContextManager[None]:
     hint = "use a directory that the broker can write to, with free disk space (--data, tidegate.usage.dir)"
     return _written(f"to directory {str(directory)!r}", hint)
 
@@ -362,11 +397,13 @@ def _place(node: Node, listener: str) -> str:
     return f"{told} ({', '.join(notes)})" if notes else told
 
 
-def _write_ports(path: Path, ports: Iterable[int]) -> None:
-    """Write the ports, one per line. The file appears complete."""
+def write_ports(path: Path, nodes: Iterable[Node]) -> None:
+    """Write the ports of the listeners of all nodes, one per line. The file appears complete."""
+    ports = [port for node in nodes for _, port in node.bound.values()]
     unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text("".join(f"{port}\n" for port in ports))
-    unfinished.rename(path)
+    with _port_file_written(path):
+        unfinished.write_text("".join(f"{port}\n" for port in ports))
+        unfinished.rename(path)
 
 
 def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> ClusterView:

@@ -195,6 +195,11 @@ class Cluster:
         """Return the ids of the brokers that were found last."""
         return sorted(self._addresses)
 
+    @property
+    def addresses(self) -> Mapping[int, Address]:
+        """Return the brokers that were found last: id to address."""
+        return self._addresses
+
     async def node(self, node_id: int) -> Node:
         """Return a broker by its id. Raises `UnreachableError` if the cluster has none of that id."""
         if node_id not in self._addresses:

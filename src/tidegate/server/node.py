@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import partial
 from itertools import chain, count
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.acl import Authorizer
 from tidegate.clock import Clock
@@ -60,9 +60,9 @@ from tidegate.server.requests.slices import SLICE_NS, Slices
 from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.server.settings.table import CALLBACK_CLASS, CONNECTION_SETTINGS
-from tidegate.wire import API_BY_KEY, compile_ahead
+from tidegate.wire import API_BY_KEY, compile_ahead, decode_any_request_header, decode_request_header
 
-__all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node"]
+__all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node", "Relay", "reachable_host"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -77,6 +77,16 @@ _MEMORY_CHECK_S = 1.0
 _REVOKE_CHECK_S = 0.1  # a tenth of how long a tenant's first request may take
 _LOGIN_CHECK_S = 1.0
 _IDLE_CHECKS_PER_LIMIT = 4
+
+
+class Relay(Protocol):
+    """Forwards the requests of a node's clients to another broker: for each channel there is a connection to it."""
+
+    def on_open(self, channel: Channel) -> None:
+        """Prepare a connection for a new channel."""
+
+    def on_close(self, channel: Channel) -> None:
+        """Close the connection of a channel that has closed."""
 
 
 class Node:
@@ -140,6 +150,7 @@ class Node:
         self._sasl = {listener.name: listener.sasl for listener in config.listeners}
         self.handlers: HandlerTable = {}
         self._authorizer: Authorizer | None = None
+        self._relay: Relay | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, Timer] = {}
 
@@ -174,7 +185,7 @@ class Node:
         for listener in self.config.listeners:
             told = listener.advertised or listener.address
             port = told.port or self._acceptors[listener.name].listener.port
-            host = told.host if listener.advertised and told.host else _reachable(told.host)
+            host = told.host if listener.advertised and told.host else reachable_host(told.host)
             addresses[listener.name] = host, port
         return addresses
 
@@ -195,12 +206,14 @@ class Node:
         settings: DynamicSettings | None = None,
         acls: AclAdministration | None = None,
         credentials: ScramCredentials | None = None,
+        relay: Relay | None = None,
     ) -> None:
         """Apply settings and quotas, and begin to accept connections. Raises `ConfigError`.
 
         turn: the work that handlers do together, if any. cluster: the metadata that a quota callback gets.
         settings: the settings that change while the node runs. acls: the permissions of clients; None: every client
-        may do everything. credentials: the credentials of SCRAM users, if they are kept.
+        may do everything. credentials: the credentials of SCRAM users, if they are kept. relay: forwards requests to
+        another broker; `handlers` are then those of all APIs, and also of unknown ones.
         """
         self._load_settings(settings)
         if self._recorder is not None:
@@ -215,11 +228,13 @@ class Node:
         self._limit_hosts(quotas, run_at_once(limit_connections(self.connections, self.config)))
         self._authorizer = None if acls is None else acls.authorizer
         with_sasl = frozenset(name for name, sasl in self._sasl.items() if sasl is not None)
-        self.handlers = {
-            **handlers,
-            **own_handlers(handlers, quotas, acls, credentials, with_sasl, lambda: self.config),
-        }
-        self._codecs = iter(_newest_first(self.handlers))
+        self._relay = relay
+        if relay is None:
+            own = own_handlers(handlers, quotas, acls, credentials, with_sasl, lambda: self.config)
+            self.handlers = {**handlers, **own}
+            self._codecs = iter(_newest_first(self.handlers))
+        else:
+            self.handlers = handlers
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
             managers=self.managers,
@@ -234,6 +249,7 @@ class Node:
             on_closed=self._on_closed,
             turn=turn or NothingToDo(),
             work_bytes=request_memory_bytes(self.config),
+            decode_header=decode_request_header if relay is None else decode_any_request_header,
         )
         self._logins = Logins(
             self._front,
@@ -448,6 +464,8 @@ class Node:
             monotonic_ns=self.clock.monotonic_ns,
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
+        if self._relay is not None:
+            self._relay.on_open(channel)
         self._front.channels[channel] = None
         self._shares.count_connection(channel)
         self._front.requests.listeners[listener].created += 1
@@ -457,7 +475,14 @@ class Node:
             self._logins.start_login(channel)
         self.closing.excess()
 
+    def log_in(self, channel: Channel, user: str) -> None:
+        """Set the user of a connection whose login another broker has accepted."""
+        channel.connection.set_user(user)
+        self._shares.log_in(channel)
+
     def _on_closed(self, channel: Channel) -> None:
+        if self._relay is not None:
+            self._relay.on_close(channel)
         self._logins.end_login(channel)
         self._shares.remove(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1
@@ -533,6 +558,6 @@ def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
     return [(key, version) for _, key, version in sorted(pairs)]
 
 
-def _reachable(host: str) -> str:
+def reachable_host(host: str) -> str:
     """Return a host that clients can connect to; a wildcard address is none."""
     return socket.gethostname() if host in ("", "0.0.0.0", "::") else host

@@ -26,7 +26,12 @@ from tidegate.wire.codecs import (
 from tidegate.wire.definitions import field_since
 from tidegate.wire.encoded import Encoded, encode_request, encode_response, encode_response_in_slices
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
-from tidegate.wire.header import RequestHeader, decode_request_header, decode_response_header
+from tidegate.wire.header import (
+    RequestHeader,
+    decode_any_request_header,
+    decode_request_header,
+    decode_response_header,
+)
 from tidegate.wire.slices import copies_in_slices
 
 __all__ = [
@@ -43,6 +48,7 @@ __all__ = [
     "UnsupportedVersionError",
     "compile_ahead",
     "copies_in_slices",
+    "decode_any_request_header",
     "decode_request_header",
     "decode_response_header",
     "encode_request",

@@ -11,10 +11,17 @@ from tidegate.wire.apis import API_BY_KEY, spoken_pairs
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.primitives import read_tags, tag_count, uvarint
 
-__all__ = ["RequestHeader", "decode_request_header", "decode_response_header", "encode_request_header"]
+__all__ = [
+    "RequestHeader",
+    "decode_any_request_header",
+    "decode_request_header",
+    "decode_response_header",
+    "encode_request_header",
+]
 
 _FIXED = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _FIXED_BYTES = _FIXED.size
+_CLIENT_ID_BYTES = struct.Struct(">h")
 _CORRELATION_ID = struct.Struct(">i")
 _unpack_fixed = _FIXED.unpack_from
 
@@ -48,6 +55,20 @@ class RequestHeader:
     def __post_init__(self) -> None:
         pair = self.api_key, self.api_version
         self.api = _SPOKEN.get(pair, (pair, False))[0]
+
+
+def decode_any_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
+    """Return the header of a request of any API and version, for a gateway that forwards what it cannot read.
+
+    Of an unknown API or version `body_at` is the offset behind the client id. Raises `ProtocolError` for a header that
+    is cut short.
+    """
+    try:
+        return decode_request_header(frame)
+    except UnsupportedVersionError as error:
+        (size,) = _CLIENT_ID_BYTES.unpack_from(frame, _FIXED_BYTES - _CLIENT_ID_BYTES.size)
+        body_at = _FIXED_BYTES + max(size, 0)
+        return RequestHeader(error.api_key, error.api_version, error.correlation_id, error.client_id, body_at)
 
 
 def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:

@@ -122,6 +122,24 @@ class QuotaAdministration:
         finally:
             self.changes.release()
 
+    def follow_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Wait | None, None, None]:
+        """Apply definitions that another process has stored."""
+        yield from self.changes.acquire()
+        try:
+            changed = [r for r in records if self.definitions.values(r.entity).get(r.key) != r.value]
+            changes = yield from self.definitions.prepare_in_slices(changed)
+            self.definitions.put_in_force(changes)
+            for number, record in enumerate(changed):
+                host = _host(record)
+                addresses: Addresses = () if host is None else addresses_of_literal(host)
+                self._tell(record, addresses)
+                if host is not None and not addresses and record.value is not None:
+                    self.host_names.look_up_later([host], self._on_host)
+                if number % _IN_FORCE_AT_A_TIME == 0:
+                    yield None
+        finally:
+            self.changes.release()
+
     def _look_up_hosts(
         self, alterations: Sequence[Alteration]
     ) -> Generator[Wait | None, None, dict[str, Addresses]]:

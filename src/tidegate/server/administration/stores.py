@@ -1,7 +1,7 @@
 """Stores that the front needs: quota definitions, ACLs, and settings changed on the running broker."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidegate.acl import Acl
 from tidegate.quota import QuotaRecord
@@ -15,8 +15,10 @@ class QuotaStore(Protocol):
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per stored definition."""
 
-    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Any, None, None]:
         """Store all of `records`, or none, yielding in between: they survive `kill -9` when this returns.
+
+        Yields None, or a `Wait`.
 
         Raises `TidegateError` or `OSError` where they cannot be stored; nothing has changed then. One at a time.
         """

@@ -457,7 +457,13 @@ class Channel:
     def _write_later(self) -> None:
         self.sending = True
         self._answers.hold(self, memory_bytes(self._out), self.connection.owner)
-        self.transport.start_writing(self._on_writable)
+        if not self._waits_for_source():
+            self.transport.start_writing(self._on_writable)
+
+    def _waits_for_source(self) -> bool:
+        """Return whether the next part of the answer has not come yet; then `_on_writable` is called when it has."""
+        wait_for_more = getattr(self._out[0], "wait_for_more", None)
+        return wait_for_more is not None and wait_for_more(self._on_writable)
 
     def _on_writable(self) -> None:
         started_ns = self._monotonic_ns()
@@ -470,6 +476,10 @@ class Channel:
         self.sent_ns += self._monotonic_ns() - started_ns
         if not done:
             self._answers.took_some(self)
+            if self._waits_for_source():
+                self.transport.stop_writing()
+            else:
+                self.transport.start_writing(self._on_writable)
             return
         self.sending = False
         self._answers.let_go(self)

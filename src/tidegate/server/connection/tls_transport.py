@@ -14,7 +14,6 @@ Follows: Kafka `SslTransportLayer`.
 """
 
 import contextlib
-import os
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from typing import Any, Protocol
 from tidegate.server.connection.poller import Client, Poller
 from tidegate.server.connection.sending import Sendable
 from tidegate.server.connection.tls_session import TlsBuffers, TlsError, TlsSession
-from tidegate.server.connection.transport import Transport, advance_file
+from tidegate.server.connection.transport import Transport, drop_sent
 
 __all__ = ["BURST_BYTES", "MAX_UNSENT_BYTES", "PIECE_BYTES", "HandshakeOwner", "TlsTransport"]
 
@@ -314,14 +313,20 @@ class TlsTransport:
 
 def _piece(out: deque[Sendable]) -> Any:
     """Return the beginning of what is to be sent, as far as a piece goes."""
-    parts, room = [], PIECE_BYTES
+    parts: list[Any] = []
+    room = PIECE_BYTES
     for item in out:
         if isinstance(item, (bytes, bytearray, memoryview)):
             part = item if len(item) <= room else memoryview(item)[:room]
         else:
-            part = os.pread(item.fd, min(item.size, room), item.offset)
+            try:
+                part = item.read_some(min(item.size, room))
+            except BlockingIOError:
+                if not parts:
+                    raise
+                break
             if not part and item.size:
-                raise ConnectionAbortedError("log file is shorter than the slice to send")
+                raise ConnectionAbortedError("the source of an answer is shorter than announced")
         parts.append(part)
         room -= len(part)
         if room <= 0 or len(part) < len(item):
@@ -339,7 +344,7 @@ def _drop(out: deque[Sendable], count: int) -> None:
         size = min(count, len(first))
         count -= size
         if not isinstance(first, (bytes, bytearray, memoryview)):
-            advance_file(out, size)
+            drop_sent(out, size)
         elif size == len(first):
             out.popleft()
         else:

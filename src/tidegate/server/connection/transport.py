@@ -12,7 +12,6 @@
 
 import contextlib
 import fcntl
-import os
 import socket
 import struct
 import termios
@@ -117,11 +116,11 @@ class SocketTransport:
                 if isinstance(first, (bytes, bytearray, memoryview)):
                     sent = self._send_memory(out)
                 else:
-                    sent = os.sendfile(self.fd, first.fd, first.offset, first.size)
+                    sent = first.send_to(self.fd)
                     if not sent:
-                        # The file was cut while in use (decision 0024): trying again would never send more.
-                        raise ConnectionAbortedError("log file is shorter than the slice to send")
-                    advance_file(out, sent)
+                        # A file was cut while in use (decision 0024): trying again would never send more.
+                        raise ConnectionAbortedError("the source of an answer is shorter than announced")
+                    drop_sent(out, sent)
                 budget -= sent
         except (BlockingIOError, InterruptedError):
             return False
@@ -200,7 +199,8 @@ class SocketTransport:
         self._sock.close()
 
 
-def advance_file(out: deque[Sendable], sent: int) -> None:
+def drop_sent(out: deque[Sendable], sent: int) -> None:
+    """Remove the first `sent` bytes of `out`, whose first part is no memory."""
     first = out[0]
     if sent == first.size:
         out.popleft()

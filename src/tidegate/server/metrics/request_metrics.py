@@ -8,8 +8,9 @@ Follows: Kafka `RequestMetrics`, `RequestChannel.Request.updateRequestMetrics` (
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from tidegate.api_keys import FETCH
+from tidegate.api_keys import API_VERSIONS, FETCH
 from tidegate.quota import Metric
 from tidegate.server.metrics.meters import Meter, percentiles, standard_deviation, summary
 from tidegate.server.requests.exchange import Exchange
@@ -19,6 +20,8 @@ __all__ = ["SAMPLES", "ApiCounts", "ListenerCounts", "RequestMetrics", "VersionC
 
 SAMPLES = 1028
 """Requests of an API whose times are remembered, as many as in a reservoir of Kafka's: 300 KB at most."""
+_OTHER_API = replace(API_BY_KEY[API_VERSIONS], key=-1, name="Other", min_version=0, max_version=0)
+"""Stands for all APIs that Tidegate does not know."""
 _SPAN_S = 300.0
 _NS_PER_MS = 1_000_000
 _GROUP = "RequestMetrics"
@@ -144,6 +147,12 @@ class _Apis(dict[int, ApiCounts]):
         self._monotonic_ns = monotonic_ns
 
     def __missing__(self, key: int) -> ApiCounts:
+        if key not in API_BY_KEY:
+            # A gateway also forwards what it does not know: all of that is counted together.
+            if key != _OTHER_API.key:
+                return self[_OTHER_API.key]
+            api = self[key] = ApiCounts(_OTHER_API, self._monotonic_ns)
+            return api
         api = self[key] = ApiCounts(API_BY_KEY[key], self._monotonic_ns)
         return api
 

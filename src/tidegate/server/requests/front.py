@@ -84,6 +84,7 @@ class Front:
         on_closed: Callable[[Channel], None],
         turn: Turn,
         work_bytes: int,
+        decode_header: Callable[[memoryview], RequestHeader] = decode_request_header,
     ) -> None:
         self.channels: dict[Channel, None] = {}  # in the order in which they came
         self.turns = 0
@@ -92,6 +93,7 @@ class Front:
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
         self.requests = requests
         self._count = requests.count
+        self._decode_header = decode_header
         self._exempt = managers.extensions.exempt
         self._decider = Decider(managers)
         self._decide = self._decider.decide
@@ -118,7 +120,7 @@ class Front:
     def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
         """Serve one request. An answer that is ready leaves at the end of the turn; outside of a turn, at once."""
         try:
-            header = decode_request_header(frame)
+            header = self._decode_header(frame)
         except UnsupportedVersionError as error:
             self._answer_unsupported(channel, error, len(frame), started_ns)
             return

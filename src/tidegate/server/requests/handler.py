@@ -100,6 +100,8 @@ class Connection:
     """The connection as the controller's usage record has it, once something was forwarded to another node."""
     authorizer: Authorizer | None = None
     """The rights of users; None where every user may do everything."""
+    upstream: Any = None
+    """The connection to another broker that a gateway forwards its requests to; None where there is none."""
     throttled_ms: int = 0
     """For how long in all it has been, or will have been, muted for a throttle."""
     owner: str = field(init=False)
@@ -302,15 +304,21 @@ class Deferred:
     The handler keeps it and calls `complete` once, on the event loop. Where there is something to give up, it sets
     `on_cancel`, which is called at most once, when the connection goes away before. Without one the work is under way
     (a group commit): it is completed, and charged, even if the client has left.
+
+    at_once: finish the request in the turn that completes it, for answers of which each turn brings a few; by default
+        it gets a later turn, because an append or a sync completes thousands together.
+    charged_ns: time that was spent on this request since the handler returned; charged to it as handler time.
     """
 
-    __slots__ = ("_make", "_on_ready", "cancelled", "given", "on_cancel")
+    __slots__ = ("_make", "_on_ready", "at_once", "cancelled", "charged_ns", "given", "on_cancel")
 
     def __init__(self) -> None:
         self.given: Answer | None = None  # what `complete` was called with, until it is taken
         self._make: Callable[[], Answer] | None = None
         self._on_ready: Callable[[], object] | None = None
         self.cancelled = False
+        self.at_once = False
+        self.charged_ns = 0
         self.on_cancel: Callable[[], None] | None = None
 
     def complete(self, answer: Answer) -> None:

@@ -226,10 +226,11 @@ class LaterWork:
                     deferred.given.discard()
                 return
             exchange.remote_ns = self._monotonic_ns() - begun_ns
+            exchange.handler_ns += deferred.charged_ns
             answer = deferred.answer()
             self._on_done(exchange, answer.error or answer)
 
-        deferred.when_ready(lambda: self._resume_later(resume))
+        deferred.when_ready(resume if deferred.at_once else lambda: self._resume_later(resume))
 
     def _resume_later(self, resume: Callable[[], None]) -> None:
         """Call `resume` in a later turn; thousands may be woken at once, by an append or a sync."""

@@ -57,6 +57,14 @@ class FileSlice:
     def __len__(self) -> int:
         return self.size
 
+    def send_to(self, fd: int) -> int:
+        """Send some of it to a socket; return the number of bytes, 0 where the file is shorter."""
+        return os.sendfile(fd, self.fd, self.offset, self.size)
+
+    def read_some(self, count: int) -> bytes:
+        """Return up to `count` bytes from its beginning, b"" where the file is shorter."""
+        return os.pread(self.fd, count, self.offset)
+
     def rest(self, sent: int) -> "FileSlice":
         """Return what is left after the first `sent` bytes."""
         assert self._file is not None, "the slice was released"

@@ -1,0 +1,112 @@
+"""`tidegate gateway`: Kafka's quotas in front of the brokers of an existing Apache Kafka cluster."""
+
+import argparse
+
+from tidegate.log_format import LOG_FORMATS, TEXT
+
+__all__ = ["add_parser", "run"]
+
+_EPILOG = """\
+examples:
+  tidegate gateway --upstream kafka1:9092,kafka2:9092
+                         broker 1 at 127.0.0.1:19093, broker 2 at 19094, ...
+  tidegate gateway --upstream kafka1:9092 --override tidegate.quota.observe=all
+                         record usage and throttles, and throttle no client
+  tidegate gateway --upstream kafka1:9092 --listen 0.0.0.0:19092 \\
+      --override advertised.listeners=PLAINTEXT://gateway1:19092 \\
+      --override tidegate.allow.anonymous=true
+  tidegate gateway --upstream kafka1:9092 --quotas quotas.yaml
+  tidegate gateway --upstream kafka1:9092 --brokers 1-16
+
+Clients connect to the gateway in the place of the brokers: broker N is at the
+port of --listen plus N. The gateway forwards requests as they are, charges them
+to its own quotas as a Kafka broker does, and throttles clients in the same way.
+Quotas that are stored in Kafka itself stay in force there.
+
+Set the gateway's quotas with any Kafka admin client that connects to the
+gateway, or with `tidegate quotas apply`. They are kept in the topic
+__tidegate_quotas of the cluster, which all gateway processes share. With
+--quotas they come from a file instead, and cannot be altered.
+
+Logins by SASL pass through: the broker decides. `docs/gateway.md` says what
+else a gateway can do, and what it cannot.
+
+Ctrl-C stops the gateway at once."""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Add the command and its options to the command line."""
+    parser = subparsers.add_parser(
+        "gateway",
+        help="throttle the clients of an existing Apache Kafka cluster",
+        description="Throttle the clients of an Apache Kafka cluster, in front of its brokers.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--upstream", metavar="HOST:PORT[,...]", required=True, help="bootstrap addresses of the cluster"
+    )
+    parser.add_argument(
+        "--upstream-config",
+        metavar="FILE",
+        help="settings of the gateway's own connections to the cluster, in the format of client.properties",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="address of the gateway; broker N is at PORT + N (default: 127.0.0.1:19092)",
+    )
+    parser.add_argument(
+        "--brokers",
+        metavar="IDS",
+        help="serve only these brokers, such as 1,3-5 (default: all of the cluster)",
+    )
+    parser.add_argument(
+        "--quotas",
+        metavar="FILE",
+        help="quotas of the gateway, in the format of quotas.yaml (default: the topic __tidegate_quotas)",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="read settings from FILE, in the format of server.properties"
+    )
+    parser.add_argument(
+        "--override",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set one setting; repeatable; `tidegate serve --list-settings` lists them",
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="directory for the usage record (default: ./tidegate-gateway)"
+    )
+    parser.add_argument(
+        "--port-file",
+        metavar="FILE",
+        help="write the ports to FILE when the gateway is ready, one line for each listener of each broker",
+    )
+    parser.add_argument(
+        "--stop-on-eof",
+        action="store_true",
+        help="stop when standard input, a pipe, is closed: with the process that started the gateway",
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="log all of Tidegate at level DEBUG instead of WARNING; -vv: also the libraries that it uses",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=TEXT,
+        help="format of the log on stderr: text, or json with one object a line (default: %(default)s)",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the gateway until Ctrl-C or SIGTERM. Returns 0 after a clean stop."""
+    from tidegate.cli.gateway_process import run_gateway
+
+    return run_gateway(args)

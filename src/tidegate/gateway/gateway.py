@@ -1,0 +1,215 @@
+"""The gateway: a node of the server for each broker of the cluster, and what all of them share.
+
+The broker with id N has the port of each listener plus N. Each node has its own quotas, usage record and metrics, as a
+broker has. Quota definitions are shared by all, and by all gateway processes of the cluster (`quota_topic`), or come
+from a file. Brokers that join get a node while clients are connected; those that leave keep it, and refuse connections
+until they return.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+from tidegate.client.settings import ClientSettings
+from tidegate.clock import Clock
+from tidegate.errors import ConfigError
+from tidegate.gateway.addresses import Addresses
+from tidegate.gateway.brokers import REFRESH_S, Broker, Brokers
+from tidegate.gateway.logins import handle_passing_authenticate, handle_passing_handshake
+from tidegate.gateway.mutations import handle_create_partitions, handle_create_topics, handle_delete_topics
+from tidegate.gateway.relay import relay_handlers
+from tidegate.gateway.responses import Rewriter
+from tidegate.gateway.rights import with_cluster_rights
+from tidegate.gateway.settings import broker_config, listener_addresses
+from tidegate.gateway.upstream import Upstream
+from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.server.connection.channel import Channel
+from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
+from tidegate.server.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
+from tidegate.server.listening.network import SocketNetwork
+from tidegate.server.node import Node
+from tidegate.server.requests.handler import Handler, Wait
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.settings.config import ServerConfig
+
+__all__ = ["MAX_BROKERS", "Gateway"]
+
+_log = logging.getLogger("tidegate.gateway")
+
+MAX_BROKERS = 16
+"""Brokers that one process serves: each has a process for its usage record."""
+SCRATCH_BYTES = 256 * 1024
+
+
+class NodeRelay:
+    """The connections of one node's clients to its broker. A `Relay` of the node."""
+
+    def __init__(
+        self, broker: Broker, network: SocketNetwork, *, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._broker = broker
+        self._poller = network.poller
+        self._clock, self._loop = clock, loop
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+
+    def on_open(self, channel: Channel) -> None:
+        """Prepare a connection; it connects when the first request comes."""
+        channel.connection.upstream = Upstream(
+            channel,
+            self._broker,
+            poller=self._poller,
+            loop=self._loop,
+            scratch=self._scratch,
+            monotonic_ns=self._clock.monotonic_ns,
+        )
+
+    def on_close(self, channel: Channel) -> None:
+        """Close the connection of a channel."""
+        channel.connection.upstream.close()
+
+
+class Gateway:
+    """The gateway process. `start` it; `run` follows the cluster until it is cancelled.
+
+    config: the settings of the broker with id 0, from which those of the others are made. only: the ids of the brokers
+    to serve; None: all of them. open_recorder: returns the usage record of a node.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        upstream: ClientSettings,
+        quotas: QuotaAdministration,
+        *,
+        only: frozenset[int] | None,
+        clock: Clock,
+        open_recorder: Callable[[ServerConfig], Recorder | None],
+    ) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.brokers = Brokers(upstream)
+        self._config = config
+        self._quotas = quotas
+        self._only = only
+        self._clock = clock
+        self._open_recorder = open_recorder
+        self._rewriter = Rewriter(Addresses(listener_addresses(config)))
+        self._failed: set[int] = set()
+
+    async def start(self) -> None:
+        """Ask the cluster for its brokers and serve them. Raises `TidegateError` where that is not possible."""
+        await self.brokers.refresh()
+        served = self._wanted()
+        if not served:
+            raise ConfigError(
+                f"none of the brokers to serve is in the cluster, which has {sorted(self.brokers.by_id)}",
+                hint="correct --brokers",
+            )
+        if len(served) > MAX_BROKERS:
+            raise ConfigError(
+                f"the cluster has {len(served)} brokers, one process serves at most {MAX_BROKERS}",
+                hint="start several processes, each with its own --brokers, for example --brokers 1-16",
+            )
+        for broker_id in served:
+            self._serve(broker_id)
+
+    async def run(self) -> None:
+        """Follow the cluster: brokers that join, move and leave. Never ends."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if not await self.brokers.keep_fresh():
+                continue
+            for broker_id in self._wanted():
+                if broker_id in self.nodes or broker_id in self._failed:
+                    continue
+                try:
+                    if len(self.nodes) >= MAX_BROKERS:
+                        raise ConfigError(f"one process serves at most {MAX_BROKERS} brokers")
+                    self._serve(broker_id)
+                except ConfigError as error:
+                    self._failed.add(broker_id)
+                    _log.error("cannot serve broker %d, which has joined: %s", broker_id, error)
+                else:
+                    _log.warning("broker %d has joined, and is served", broker_id)
+
+    async def close(self) -> None:
+        """Close all nodes and connections."""
+        for node in self.nodes.values():
+            node.close()
+        self.nodes.clear()
+        await self.brokers.close()
+
+    def _wanted(self) -> list[int]:
+        return [broker for broker in sorted(self.brokers.by_id) if self._only is None or broker in self._only]
+
+    def _serve(self, broker_id: int) -> None:
+        """Serve a broker. Raises `ConfigError` where its ports cannot be bound."""
+        loop = asyncio.get_running_loop()
+        config = broker_config(self._config, broker_id)
+        network = SocketNetwork(loop, self._clock.monotonic_ns)
+        recorder = self._open_recorder(config)
+        node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
+        relay = NodeRelay(self.brokers.by_id[broker_id], network, clock=self._clock, loop=loop)
+        handlers = relay_handlers(self._rewriter, self._own_handlers(node))
+        node.serve(handlers, self._quotas, relay=relay)
+        self.nodes[broker_id] = node
+
+    def _own_handlers(self, node: Node) -> dict[int, Handler]:
+        """Return the handlers of what the gateway answers itself, or reads."""
+        describe = partial(handle_describe_client_quotas, self._quotas.definitions)
+        alter = partial(handle_alter_client_quotas, self._quotas, lambda: node.config)
+        own: dict[int, Handler] = {
+            DESCRIBE_CLIENT_QUOTAS: partial(with_cluster_rights, describe),
+            ALTER_CLIENT_QUOTAS: partial(with_cluster_rights, alter),
+            CREATE_TOPICS: partial(handle_create_topics, lambda: self.brokers.default_partitions),
+            CREATE_PARTITIONS: handle_create_partitions,
+            DELETE_TOPICS: handle_delete_topics,
+        }
+        with_sasl = frozenset(
+            listener.name for listener in node.config.listeners if listener.sasl is not None
+        )
+        if with_sasl:
+            own[SASL_HANDSHAKE] = partial(handle_sasl_handshake, with_sasl)
+            own[SASL_AUTHENTICATE] = handle_sasl_authenticate
+        else:
+            own[SASL_HANDSHAKE] = handle_passing_handshake
+            own[SASL_AUTHENTICATE] = partial(handle_passing_authenticate, node.log_in)
+        return own
+
+
+async def run_work(work: Generator[Wait | None, None, Any]) -> Any:
+    """Run work in slices to its end, with a turn of the loop after each."""
+    try:
+        while True:
+            wait = next(work)
+            if wait is None:
+                await asyncio.sleep(0)
+            else:
+                ended = asyncio.Event()
+                wait.then(ended.set)
+                await ended.wait()
+    except StopIteration as stop:
+        return stop.value
+
+
+def follower(quotas: QuotaAdministration) -> Callable[[Sequence[Any]], None]:
+    """Return the function that puts in force what other gateway processes have written, in order."""
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[Any]] = set()
+
+    def on_records(records: Sequence[Any]) -> None:
+        task = loop.create_task(run_work(quotas.follow_in_slices(records)))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    return on_records

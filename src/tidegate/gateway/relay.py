@@ -1,0 +1,240 @@
+"""The handlers of a gateway: forward each request to the broker, and change only what has to change.
+
+| API | what changes |
+|---|---|
+| Produce | the answer is charged with the size of the request; addresses of new leaders |
+| Fetch | the largest and the least size of the response, as Kafka itself lowers them (B§6.3.1) |
+| Metadata, FindCoordinator, DescribeCluster, ShareFetch, ShareAcknowledge | addresses |
+| ApiVersions | versions whose responses could carry an address that cannot be rewritten |
+| CreateTopics, DeleteTopics, CreatePartitions | topics that the quota refuses are not forwarded (`mutations`) |
+| DescribeClientQuotas, AlterClientQuotas | the gateway answers them itself, with its own quotas (`rights`) |
+| SaslHandshake, SaslAuthenticate | forwarded, and the name of the user is read (`logins`), or answered by the gateway |
+| any other | nothing |
+
+The largest throttle time wins: the client sees the broker's or the gateway's, and is muted for the gateway's.
+
+A Fetch response that is withheld from a throttled client (B§6.3.4) reaches it later: the client asks for the same
+offsets again. If the response began a fetch session, the client has not learned of it; its next request that begins a
+session closes that one.
+"""
+
+import struct
+from functools import partial
+
+from tidegate.api_keys import API_VERSIONS, FETCH, PRODUCE
+from tidegate.gateway.responses import (
+    LAST_FETCH_WITHOUT_ADDRESSES,
+    REWRITTEN,
+    Rewriter,
+    fetch_answer,
+    plain_answer,
+    produce_answer,
+)
+from tidegate.gateway.upstream import Response, Upstream
+from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
+from tidegate.wire import (
+    API_BY_KEY,
+    ProtocolError,
+    RequestHeader,
+    encode_response,
+    read_request,
+    read_response,
+)
+from tidegate.wire.encoded import LENGTH_BYTES
+
+__all__ = ["RelayHandlers", "relay_handlers", "upstream_of"]
+
+DESCRIBE_QUORUM = 55
+_NARROWED = {
+    FETCH: LAST_FETCH_WITHOUT_ADDRESSES,
+    DESCRIBE_QUORUM: 1,  # version 2 has the addresses of controllers, where no gateway listens
+}
+"""The last version whose responses have no address that cannot be rewritten, by API."""
+_ACKS = struct.Struct(">h")
+_SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
+_SESSION = struct.Struct(">bii")  # isolation level, session id, session epoch
+_REPLICA_SINCE = 15  # from this version on, a Fetch request does not begin with the id of a replica
+_MAX_BYTES_SINCE = 3
+_SESSION_SINCE = 7
+_INITIAL_EPOCH = 0
+_SOFTWARE_SINCE = 3
+_MAX_SOFTWARE_CHARS = 256
+_UNSUPPORTED_VERSION = 35
+
+Forwarded = Answer | Deferred | Work
+
+
+class RelayHandlers(dict[int, Handler]):
+    """A table of handlers that has one for every API key: `other` for those that are not listed."""
+
+    def __init__(self, handlers: dict[int, Handler], other: Handler) -> None:
+        super().__init__(handlers)
+        self._other = other
+
+    def get(self, key: int, default: object = None) -> Handler:
+        """Return the handler of an API key."""
+        return super().get(key) or self._other
+
+
+def relay_handlers(rewriter: Rewriter, own: dict[int, Handler]) -> RelayHandlers:
+    """Return the handlers of one node. own: handlers of the APIs that the gateway answers itself or reads."""
+    table: dict[int, Handler] = {
+        PRODUCE: partial(handle_produce, rewriter),
+        FETCH: handle_fetch,
+        API_VERSIONS: handle_api_versions,
+        **{api_key: partial(handle_with_addresses, rewriter) for api_key in REWRITTEN},
+        **own,
+    }
+    return RelayHandlers(table, handle_other)
+
+
+def upstream_of(request: Request) -> Upstream:
+    """Return the connection that carries the requests of this client."""
+    upstream: Upstream = request.connection.upstream
+    return upstream
+
+
+def handle_other(request: Request) -> Forwarded:
+    """Forward a request whose response needs no change."""
+    return upstream_of(request).forward(request, plain_answer, is_streamed=True)
+
+
+def handle_with_addresses(rewriter: Rewriter, request: Request) -> Forwarded:
+    """Forward a request whose response carries addresses. Raises `ProtocolError` for an unknown version of it."""
+    header = request.header
+    api = API_BY_KEY[header.api_key]
+    if not api.speaks(header.api_version):
+        raise ProtocolError(
+            f"api_version of {api.name} must be {api.min_version} to {api.max_version} through the gateway, "
+            f"got {header.api_version}"
+        )
+    listener = request.connection.listener
+    return upstream_of(request).forward(request, partial(_with_addresses, rewriter, listener))
+
+
+def _with_addresses(rewriter: Rewriter, listener: str, header: RequestHeader, response: Response) -> Answer:
+    return rewriter.answer(header, response, listener)
+
+
+# --- Produce ----------------------------------------------------------------------------------------------------------
+
+
+def handle_produce(rewriter: Rewriter, request: Request) -> Forwarded:
+    """Forward a Produce. With acks=0 there is no response."""
+    if not _acks(request):
+        return upstream_of(request).send_only(request)
+    listener = request.connection.listener
+    return upstream_of(request).forward(
+        request, lambda header, response: produce_answer(header, response, rewriter, listener)
+    )
+
+
+def _acks(request: Request) -> int:
+    """Return the acks of a Produce request. Raises `ProtocolError` where it is too short."""
+    header, frame = request.header, request.frame
+    at, version = header.body_at, header.api_version
+    try:
+        if version >= 9:
+            at = _after_compact_string(frame, at)
+        elif version >= 3:
+            (size,) = _ACKS.unpack_from(frame, at)
+            at += 2 + max(size, 0)
+        acks: int = _ACKS.unpack_from(frame, at)[0]
+    except (struct.error, IndexError):
+        raise ProtocolError(
+            f"malformed Produce request: acks expected at byte {at}, the frame has {len(frame)}",
+            path="acks",
+            byte_offset=at,
+        ) from None
+    return acks
+
+
+def _after_compact_string(frame: memoryview, at: int) -> int:
+    """Return the offset behind a nullable compact string."""
+    size = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + max(size - 1, 0)
+        shift += 7
+        if shift > 28:
+            raise IndexError
+
+
+# --- Fetch ------------------------------------------------------------------------------------------------------------
+
+
+def handle_fetch(request: Request) -> Forwarded:
+    """Forward a Fetch, with the size that the client's quota allows. Raises `ProtocolError`.
+
+    A client that claims to be a follower is charged like any other: followers do not use the gateway.
+    """
+    header, upstream = request.header, upstream_of(request)
+    version, frame = header.api_version, request.frame
+    if version > LAST_FETCH_WITHOUT_ADDRESSES:
+        raise ProtocolError(
+            f"api_version of Fetch must be at most {LAST_FETCH_WITHOUT_ADDRESSES} through the gateway, got {version}"
+        )
+    at = header.body_at + (4 if version >= _REPLICA_SINCE else 8)  # behind max_wait_ms
+    begins_session = False
+    try:
+        if version >= _MAX_BYTES_SINCE:
+            least, most = _SIZES.unpack_from(frame, at)
+            limit = request.quotas.fetch_limit_bytes()
+            if most > limit or least > limit:
+                _SIZES.pack_into(frame, at, min(least, limit), min(most, limit))
+        if version >= _SESSION_SINCE:
+            level, session_id, epoch = _SESSION.unpack_from(frame, at + _SIZES.size)
+            begins_session = epoch == _INITIAL_EPOCH
+            if upstream.withheld_session and begins_session and not session_id:
+                _SESSION.pack_into(frame, at + _SIZES.size, level, upstream.withheld_session, epoch)
+                upstream.withheld_session = 0
+    except struct.error:
+        raise ProtocolError(
+            f"malformed Fetch request: sizes expected at byte {at}, the frame has {len(frame)}",
+            byte_offset=at,
+        ) from None
+
+    def on_withheld(session_id: int) -> None:
+        if begins_session:
+            upstream.withheld_session = session_id
+
+    return upstream.forward(
+        request, lambda header, response: fetch_answer(header, response, on_withheld), is_streamed=True
+    )
+
+
+# --- ApiVersions ------------------------------------------------------------------------------------------------------
+
+
+def handle_api_versions(request: Request) -> Forwarded:
+    """Forward ApiVersions, and leave out the versions that the gateway cannot forward."""
+    header, connection = request.header, request.connection
+    if header.api_version >= _SOFTWARE_SINCE and API_BY_KEY[API_VERSIONS].speaks(header.api_version):
+        body = read_request(API_VERSIONS, header.api_version, request.frame, header.body_at)
+        name, version = body["client_software_name"], body["client_software_version"]
+        connection.set_software((name[:_MAX_SOFTWARE_CHARS], version[:_MAX_SOFTWARE_CHARS]))
+    return upstream_of(request).forward(request, _narrowed)
+
+
+def _narrowed(header: RequestHeader, response: Response) -> Answer:
+    """Return the answer to ApiVersions. An error comes in version 0, whichever was asked for (KIP-511)."""
+    frame = memoryview(response.frame)[LENGTH_BYTES:]
+    version = header.api_version
+    if not API_BY_KEY[API_VERSIONS].speaks(version) or frame[4:6] == _ACKS.pack(_UNSUPPORTED_VERSION):
+        return plain_answer(header, response)
+    message = read_response(API_VERSIONS, version, frame, 4)
+    for each in message["api_keys"]:
+        last = last_version(each["api_key"])
+        if last is not None:
+            each["max_version"] = min(each["max_version"], last)
+    return Answer(encode_response(API_VERSIONS, version, header.correlation_id, message))
+
+
+def last_version(api_key: int) -> int | None:
+    """Return the last version of an API that the gateway forwards; None: it forwards all."""
+    if api_key in REWRITTEN or api_key == PRODUCE:
+        return API_BY_KEY[api_key].max_version
+    return _NARROWED.get(api_key)

@@ -1,0 +1,247 @@
+"""Responses of a broker as answers of the gateway: where the throttle time lies, and addresses rewritten.
+
+A response is forwarded as it came. Where its throttle time lies follows from the layout of its version; in a few
+messages it lies behind fields of any length, which are read only if a throttle time has to be written. Responses that
+carry addresses of brokers are read and written anew, and kept by their bytes: clients ask for the same again and again.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+
+from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
+from tidegate.gateway.addresses import Addresses
+from tidegate.gateway.upstream import Response
+from tidegate.server.requests.handler import Answer, Charge, FetchAnswer
+from tidegate.wire import (
+    API_BY_KEY,
+    Encoded,
+    Message,
+    ProtocolError,
+    RequestHeader,
+    encode_response,
+    read_response,
+)
+from tidegate.wire.definitions import FIXED_SIZES, layout
+from tidegate.wire.encoded import LENGTH_BYTES, NO_FIELD
+
+__all__ = [
+    "LAST_FETCH_WITHOUT_ADDRESSES",
+    "REWRITTEN",
+    "Rewriter",
+    "fetch_answer",
+    "plain_answer",
+    "produce_answer",
+]
+
+LAST_FETCH_WITHOUT_ADDRESSES = 15
+"""From version 16 on a Fetch response ends with addresses (KIP-951), which cannot be seen while it is streamed."""
+SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
+MAX_KEPT = 64
+MAX_KEPT_BYTES = 64 * 1024
+_PREFIX_BYTES = 8  # length, correlation id
+_IN_BODY = object()
+_FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
+_ONE = 2  # the length of a compact array with one element
+_RESULT = struct.Struct(
+    ">ihqqqBBBB"
+)  # a partition of a Produce response without an error, and the end of its topic
+_RESULT_END = 1, 0, 0, 0
+_THROTTLE_AND_TAGS_BYTES = 5
+_SESSION = struct.Struct(">hi")  # error code, session id: behind the throttle time of a Fetch response
+_SESSION_SINCE = 7
+
+
+class _Places(dict[tuple[int, int], int]):
+    """The offset of the throttle time in a frame, by (api key, version); `NO_FIELD` where it is not known."""
+
+    def __missing__(self, pair: tuple[int, int]) -> int:
+        found = self[pair] = _throttle_place(*pair)
+        return found
+
+
+def _throttle_place(api_key: int, api_version: int) -> int:
+    api = API_BY_KEY.get(api_key)
+    if api is None or not api.speaks(api_version):
+        return NO_FIELD
+    at = _body_at(api_key, api_version)
+    for field in layout(api_key, api_version, "response").fields:
+        if field.name == "throttle_time_ms":
+            return at
+        if field.array or field.tag is not None or field.type not in FIXED_SIZES:
+            return NO_FIELD
+        at += FIXED_SIZES[field.type]
+    return NO_FIELD
+
+
+def _body_at(api_key: int, api_version: int) -> int:
+    """Return the offset of the body in a frame whose header has no tagged fields."""
+    api = API_BY_KEY.get(api_key)
+    return _PREFIX_BYTES + (api is not None and api.has_tagged_response_header(api_version))
+
+
+_PLACES = _Places()
+
+
+class _Late(Encoded):
+    """A response whose throttle time is looked for when it has to be written."""
+
+    __slots__ = ("header",)
+
+    header: RequestHeader
+
+    def set_throttle_time_ms(self, throttle_time_ms: int) -> None:
+        """Write the throttle time, unless the response has a longer one or its version has no field for it."""
+        header = self.header
+        if len(self.buffers) > 1 or not API_BY_KEY[header.api_key].speaks(header.api_version):
+            return
+        message = _read(header, self.buffers[0])
+        if message.get("throttle_time_ms", throttle_time_ms) < throttle_time_ms:
+            message["throttle_time_ms"] = throttle_time_ms
+            made = encode_response(header.api_key, header.api_version, header.correlation_id, message)
+            self.buffers, self.size, self.body_size = made.buffers, made.size, made.body_size
+
+
+def _read(header: RequestHeader, frame: bytearray) -> Message:
+    """Decode a whole response. Raises `ProtocolError`."""
+    at = _body_at(header.api_key, header.api_version)
+    if at > _PREFIX_BYTES and frame[_PREFIX_BYTES:at] != b"\0":
+        raise ProtocolError("a response header with tagged fields, expected none", path="tagged fields")
+    body = memoryview(frame)[LENGTH_BYTES:]
+    return read_response(header.api_key, header.api_version, body, at - LENGTH_BYTES)
+
+
+def encoded(header: RequestHeader, response: Response) -> Encoded:
+    """Return a response as it came, ready to send."""
+    frame, size = response.frame, response.size
+    buffers = [frame] if response.rest is None else [frame, response.rest]
+    body_at = _body_at(header.api_key, header.api_version)
+    body_size = size + LENGTH_BYTES - body_at
+    at = _PLACES[header.api]
+    if at == NO_FIELD:
+        if header.api_key not in API_BY_KEY:
+            return Encoded(buffers, size, body_size, NO_FIELD)
+        late = _Late(buffers, size, body_size, NO_FIELD)
+        late.header = header
+        return late
+    if at + 4 > len(frame):
+        at = NO_FIELD
+    return Encoded(buffers, size, body_size, at)
+
+
+def plain_answer(header: RequestHeader, response: Response) -> Answer:
+    """Return the answer that is the response of the broker, charged with its time."""
+    return Answer(encoded(header, response))
+
+
+def fetch_answer(
+    header: RequestHeader, response: Response, on_withheld: Callable[[int], object]
+) -> FetchAnswer:
+    """Return the answer to a Fetch. on_withheld: called with the session id of a response that is not forwarded."""
+    made = encoded(header, response)
+    frame, version = response.frame, header.api_version
+    at = _body_at(FETCH, version) + 4  # behind the throttle time
+    session_id = 0
+    if version >= _SESSION_SINCE and at + _SESSION.size <= len(frame):
+        session_id = _SESSION.unpack_from(frame, at)[1]
+
+    def empty() -> Encoded:
+        on_withheld(session_id)
+        if not API_BY_KEY[FETCH].speaks(version):
+            return _empty_old_fetch(header)
+        message = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "responses": []}
+        return encode_response(FETCH, version, header.correlation_id, message)
+
+    return FetchAnswer(made, empty)
+
+
+def _empty_old_fetch(header: RequestHeader) -> Encoded:
+    """Return an empty response of versions 0 to 3, which Kafka 4.0 and later do not serve."""
+    body = bytes(4) if header.api_version == 0 else bytes(8)
+    frame = bytearray(struct.pack(">ii", 4 + len(body), header.correlation_id) + body)
+    return Encoded([frame], 4 + len(body), len(body), NO_FIELD if header.api_version == 0 else _PREFIX_BYTES)
+
+
+def produce_answer(header: RequestHeader, response: Response, rewriter: "Rewriter", listener: str) -> Answer:
+    """Return the answer to a Produce, with addresses of the gateway where it has any (KIP-951)."""
+    version, frame = header.api_version, response.frame
+    if not API_BY_KEY[PRODUCE].speaks(version):
+        return Answer(encoded(header, response), Charge.PRODUCE)
+    body_at = _body_at(PRODUCE, version)
+    body_size = response.size + LENGTH_BYTES - body_at
+    if not API_BY_KEY[PRODUCE].is_flexible(version):
+        return Answer(Encoded([frame], response.size, body_size, len(frame) - 4), Charge.PRODUCE)
+    if _is_one_success(frame, version, body_at):
+        at = len(frame) - _THROTTLE_AND_TAGS_BYTES
+        return Answer(Encoded([frame], response.size, body_size, at), Charge.PRODUCE)
+    if version >= _FIRST_ENDPOINTS:
+        message = _read(header, frame)
+        if message["node_endpoints"]:
+            rewriter.addresses.rewrite(message["node_endpoints"], "node_id", listener)
+            return Answer(encode_response(PRODUCE, version, header.correlation_id, message), Charge.PRODUCE)
+    late = _Late([frame], response.size, body_size, NO_FIELD)
+    late.header = header
+    return Answer(late, Charge.PRODUCE)
+
+
+def _is_one_success(frame: bytearray, version: int, at: int) -> bool:
+    """Return whether a flexible Produce response is that of one partition without an error, and nothing else."""
+    end = len(frame)
+    if end < at + 2 or frame[at] != _ONE:
+        return False
+    at += 17 if version >= 13 else 1 + frame[at + 1]  # the topic's id, or its name
+    if at + 1 + _RESULT.size + _THROTTLE_AND_TAGS_BYTES != end or frame[at] != _ONE or frame[end - 1]:
+        return False
+    _, error_code, _, _, _, *end_of_topic = _RESULT.unpack_from(frame, at + 1)
+    return error_code == 0 and tuple(end_of_topic) == _RESULT_END
+
+
+class Rewriter:
+    """Rewrites addresses of brokers in responses, for the clients of each listener."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.addresses = addresses
+        self._kept: dict[tuple[str, int, int, bytes], Encoded] = {}
+
+    def answer(self, header: RequestHeader, response: Response, listener: str) -> Answer:
+        """Return the answer with addresses of the gateway. Raises `ProtocolError`."""
+        body = bytes(memoryview(response.frame)[_PREFIX_BYTES:])
+        key = (listener, *header.api, body)
+        made = self._kept.get(key)
+        if made is not None:
+            return Answer(made.with_correlation_id(header.correlation_id))
+        message = _read(header, response.frame)
+        REWRITTEN[header.api_key](self.addresses, message, listener)
+        made = encode_response(header.api_key, header.api_version, header.correlation_id, message)
+        if len(body) <= MAX_KEPT_BYTES and made.size <= MAX_KEPT_BYTES:
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[key] = made.with_correlation_id(0)
+        return Answer(made)
+
+
+def _rewrite_metadata(addresses: Addresses, message: Message, listener: str) -> None:
+    addresses.rewrite(message["brokers"], "node_id", listener)
+
+
+def _rewrite_coordinators(addresses: Addresses, message: Message, listener: str) -> None:
+    addresses.rewrite(message.get("coordinators", ()), "node_id", listener)
+    if "host" in message:
+        addresses.rewrite((message,), "node_id", listener)
+
+
+def _rewrite_cluster(addresses: Addresses, message: Message, listener: str) -> None:
+    addresses.rewrite(message["brokers"], "broker_id", listener)
+
+
+def _rewrite_endpoints(addresses: Addresses, message: Message, listener: str) -> None:
+    addresses.rewrite(message["node_endpoints"], "node_id", listener)
+
+
+REWRITTEN: Mapping[int, Callable[[Addresses, Message, str], None]] = {
+    METADATA: _rewrite_metadata,
+    FIND_COORDINATOR: _rewrite_coordinators,
+    DESCRIBE_CLUSTER: _rewrite_cluster,
+    SHARE_FETCH: _rewrite_endpoints,
+    SHARE_ACKNOWLEDGE: _rewrite_endpoints,
+}
+"""The APIs whose responses carry addresses in every version, and what rewrites them. Produce carries them, too."""

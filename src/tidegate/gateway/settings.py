@@ -1,0 +1,76 @@
+"""The settings of the nodes of a gateway, made from those that were given.
+
+The broker with id N has the port of each listener, of its advertised address and of the metrics listener plus N.
+
+>>> given = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:19092"})
+>>> broker_config(given, 3).listeners[0].address.port
+19095
+"""
+
+import re
+from collections.abc import Mapping
+
+from tidegate.errors import ConfigError
+from tidegate.gateway.addresses import MAX_PORT
+from tidegate.server.node import reachable_host
+from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.metrics_settings import METRICS_LISTENER
+
+__all__ = ["broker_config", "listener_addresses", "parse_broker_ids"]
+
+MAX_LISTED = 10_000
+
+
+def broker_config(given: ServerConfig, broker_id: int) -> ServerConfig:
+    """Return the settings of the node for a broker. Raises `ConfigError` where a port would be none."""
+    texts = {**given.given, "node.id": str(broker_id)}
+    for name in ("listeners", "advertised.listeners", METRICS_LISTENER):
+        if given[name]:
+            texts[name] = _shifted(given[name], broker_id)
+    return ServerConfig.load(texts)
+
+
+def listener_addresses(given: ServerConfig) -> Mapping[str, tuple[str, int]]:
+    """Return by listener the host that clients are told, and the port that the broker with id 0 would have.
+
+    Raises `ConfigError` for port 0: the ports of the brokers follow from it.
+    """
+    addresses = {}
+    for listener in given.listeners:
+        told = listener.advertised or listener.address
+        if not told.port or not listener.address.port:
+            raise ConfigError(
+                f"listener {listener.name} has port 0, expected a port from which those of the brokers are counted",
+                hint="choose one such as 19092: the broker with id 1 is then at 19093",
+            )
+        addresses[listener.name] = reachable_host(told.host), told.port
+    return addresses
+
+
+def parse_broker_ids(text: str) -> frozenset[int]:
+    """Return the ids in a list such as `1,3-5`. Raises `ConfigError`."""
+    ids: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
+        if found is None:
+            raise ConfigError(f"--brokers is {text!r}, expected ids such as 1,3-5")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last - first >= MAX_LISTED:
+            raise ConfigError(f"--brokers has the range {part.strip()}, expected 1 to {MAX_LISTED} ids in it")
+        ids.update(range(first, last + 1))
+    return frozenset(ids)
+
+
+def _shifted(listeners: str, by: int) -> str:
+    """Return listeners with ports that are so much higher."""
+
+    def shift(port: re.Match[str]) -> str:
+        shifted = int(port[1]) + by
+        if shifted > MAX_PORT:
+            raise ConfigError(
+                f"broker {by} has no port: {port[1]} and its id make {shifted}, expected at most {MAX_PORT}",
+                hint="choose a lower port for --listen",
+            )
+        return f":{shifted}"
+
+    return ",".join(re.sub(r":(\d+)\s*$", shift, part) for part in listeners.split(","))

@@ -1,0 +1,39 @@
+"""A real Apache Kafka, and gateways before it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from tests.gateway.gateway_process import GatewayProcess
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBench]:
+    """Return a running Apache Kafka with one broker, which has the id 1; tests use topics of their own."""
+    broker = KafkaBench("kafka", tmp_path_factory.mktemp("kafka"), java_options=SHORT_LIVED)
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaBench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Return a gateway before the shared Kafka."""
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway"), kafka.address).start()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def new_gateway(kafka: KafkaBench, tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
+    """Return a function that starts a gateway of the test's own, given options of the command."""
+    started: list[GatewayProcess] = []
+
+    def start(*options: str) -> GatewayProcess:
+        started.append(GatewayProcess(tmp_path / f"gateway-{len(started)}", kafka.address, options))
+        return started[-1].start()
+
+    yield start
+    for process in started:
+        process.close()
