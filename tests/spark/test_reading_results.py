@@ -1,6 +1,7 @@
 """Results are read by the paths of their tables, with Spark, pyarrow and pandas, and so are copies of them."""
 
 import subprocess
+from datetime import UTC, datetime
 from random import Random
 
 import pandas as pd
@@ -35,7 +36,14 @@ def usage(tmp_path):
 
 def _rows(found):
     """Return rows in some order, without what their directories add to them."""
-    return sorted(repr({name: value for name, value in row.items() if name != "date"}) for row in found)
+    return sorted(
+        repr({name: _text(value) for name, value in row.items() if name != "date"}) for row in found
+    )
+
+
+def _text(value):
+    """Return a value; a time as its time in UTC, which is what Spark returns without saying so."""
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
 def _check_readable(spark, path):

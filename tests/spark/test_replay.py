@@ -1,6 +1,6 @@
 """Replay on Spark and in this process: the record of a throttled node, the engine, and the kernel alone all agree."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pyarrow.parquet as pq
@@ -14,6 +14,7 @@ from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.pipeline.results.written import as_written, written_schema
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.admin.definitions import QuotaRecord
 
@@ -83,10 +84,9 @@ def test_decisions_are_those_of_the_kernel_alone(job, logs, tmp_path):
     recorded = {(event["node_id"], event["seq"]): event for node in nodes for event in node.events}
     for row in decided:
         event = recorded[row["node_id"], row["seq"]]
-        assert [row[name] for name in ("ts_ms", "user", "client_id")] == [
-            event[name] for name in ("ts_ms", "user", "client_id")
-        ]
-        assert row["date"] == f"{datetime.fromtimestamp(row['ts_ms'] / 1000, UTC):%Y-%m-%d}"
+        assert row["ts"] == datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=event["ts_ms"])
+        assert [row[name] for name in ("user", "client_id")] == [event["user"], event["client_id"]]
+        assert row["date"] == f"{row['ts']:%Y-%m-%d}"
     files = (tmp_path / "decisions.parquet").glob("date=*/*.parquet")
     assert sum(pq.read_metadata(file).num_rows for file in files) == len(decided)
     expected = {}
@@ -118,10 +118,11 @@ def test_tables_are_written(job, logs, tmp_path):
     )
     rows = job(logs[1], [plan], out=tmp_path)
     table = pq.read_table(tmp_path / "replay_by_entity.parquet")
-    assert table.column_names == REPLAY_BY_ENTITY.names
+    assert table.schema.equals(written_schema(REPLAY_BY_ENTITY))
     key = ("plan", "quota_type", "entity_user", "entity_client_id")
     written = {tuple(row[name] for name in key): row for row in table.to_pylist()}
-    assert written == {tuple(row[name] for name in key): row for row in rows}
+    summary = as_written(rows.table).to_pylist()
+    assert written == {tuple(row[name] for name in key): row for row in summary}
     by_client = _rows(tmp_path / "replay_by_client.parquet")
     assert sum(row["throttle_ms"] for row in by_client) == sum(row["throttle_ms"] for row in rows)
 

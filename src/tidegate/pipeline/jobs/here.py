@@ -27,6 +27,7 @@ from tidegate.pipeline.replay.partition import (
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.results.output import Results
+from tidegate.pipeline.results.written import as_written, written_schema
 from tidegate.pipeline.rollup.entities import (
     NODE_KEYS,
     PEAKS_TOGETHER,
@@ -231,8 +232,8 @@ def _writer(results: Results | None, name: str, schema: pa.Schema) -> Iterator[C
     if results is None:
         yield lambda some: None
         return
-    with results.replaced(name) as path, pq.ParquetWriter(path, schema) as writer:
-        yield lambda some: writer.write_table(some.cast(schema))
+    with results.replaced(name) as path, pq.ParquetWriter(path, written_schema(schema)) as writer:
+        yield lambda some: writer.write_table(as_written(some.cast(schema)))
 
 
 def _shown(items: Sequence[T], description: str) -> Iterable[T]:

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from tidegate.config.locations import Location, Uri, location
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.filesystems import place_of
+from tidegate.pipeline.results.written import as_written, written_schema
 
 __all__ = ["DAY_MS", "MOST_FILES", "DatedParts", "DatedWriter", "name_of_task", "opened_below"]
 
@@ -23,7 +24,7 @@ MOST_FILES = 10_000
 
 _MOST_OPEN = 16
 _GROUP_ROWS = 1 << 17  # some 8 MB of decisions
-_RISING = ("seq", "ts_ms")
+_RISING = ("seq", "ts")
 
 Opened = Callable[[str], AbstractContextManager[Any]]
 
@@ -90,11 +91,12 @@ class _File:
         self._rows = 0
         with ExitStack() as stack:
             sink = stack.enter_context(opened)
-            rising = [name for name in _RISING if name in schema.names]
+            written = written_schema(schema)
+            rising = [name for name in _RISING if name in written.names]
             writer = pq.ParquetWriter(
                 sink,
-                schema,
-                use_dictionary=[name for name in schema.names if name not in rising],
+                written,
+                use_dictionary=[name for name in written.names if name not in rising],
                 column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
             )
             self._writer = stack.enter_context(writer)
@@ -112,7 +114,7 @@ class _File:
 
     def _flush(self) -> None:
         if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
+            self._writer.write_table(as_written(pa.Table.from_batches(self._batches, self._schema)))
         self._batches, self._rows = [], 0
 
 

@@ -44,6 +44,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.read.filesystems import opened_parquet, place_of
 from tidegate.pipeline.results.by_date import DatedParts, DatedWriter, name_of_task, opened_below
+from tidegate.pipeline.results.written import as_written, frame_as_written, written_schema
 from tidegate.usage.directory import lock_file, make_private_directory, sync_directory
 
 __all__ = [
@@ -211,7 +212,7 @@ class _RunResults:
 
     def put(self, table: pa.Table, name: str) -> None:
         with self.replaced(name) as sink:
-            pq.write_table(table, sink)
+            pq.write_table(as_written(table), sink)
 
     @contextmanager
     def dated(self, name: str, schema: pa.Schema) -> Iterator[DatedWriter]:
@@ -288,7 +289,7 @@ class _LocalResults(_RunResults):
     def write(self, table: DataFrame, name: str) -> None:
         with self._errors():
             made = self._made / f"{name}.parquet"
-            table.write.parquet(f"file:{made.absolute()}")
+            frame_as_written(table).write.parquet(f"file:{made.absolute()}")
             files = [path.relative_to(made).as_posix() for path in made.rglob("*.parquet")]
         self._count(name, to_arrow_schema(table.schema), files)
 
@@ -460,7 +461,10 @@ def _write_part(batches: Batches, *, directory: Uri, schema: pa.Schema) -> Batch
     if first is None:
         return
     file = f"{name_of_task()}.parquet"
-    with place_of(directory / file).written() as stream, pq.ParquetWriter(stream, schema) as writer:
+    with (
+        place_of(directory / file).written() as stream,
+        pq.ParquetWriter(stream, written_schema(schema)) as writer,
+    ):
         for batch in chain((first,), batches):
-            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+            writer.write_table(as_written(pa.Table.from_batches([batch]).cast(schema)))
     yield pa.RecordBatch.from_pydict({"file": [file]})

@@ -33,7 +33,7 @@ _PLAN = tuple(
     QuotaRecord(entity=(("user", None),), key=key, value=60_000.0)
     for key in ("producer_byte_rate", "consumer_byte_rate")
 )
-_DECIDED = ["plan", "node_id", "seq", "ts_ms", "throttle_ms", "request_throttle_ms"]
+_DECIDED = ["plan", "node_id", "seq", "ts", "throttle_ms", "request_throttle_ms"]
 
 
 def _record(directory):
@@ -118,7 +118,7 @@ def test_decisions_of_a_range_are_those_of_the_record(tmp_path):
         with open_usage(tmp_path / "usage", **ends) as files:
             jobs_here(files).replay([plan], out=tmp_path / name, with_decisions=True)
         tables[name] = pq.read_table(tmp_path / name / "decisions.parquet").select(_DECIDED).to_pylist()
-    expected = [row for row in tables["all"] if from_ms <= row["ts_ms"] < to_ms]
+    expected = [row for row in tables["all"] if from_ms <= row["ts"].timestamp() * 1000 < to_ms]
     assert sorted(map(repr, tables["part"])) == sorted(map(repr, expected))
     assert any(row["throttle_ms"] for row in expected)
 

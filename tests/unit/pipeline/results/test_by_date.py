@@ -6,6 +6,7 @@ import pytest
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.results.by_date import DAY_MS, DatedWriter
+from tidegate.pipeline.results.written import written_schema
 
 SCHEMA = pa.schema([("seq", pa.int64()), ("ts_ms", pa.int64()), ("user", pa.string())])
 
@@ -34,9 +35,9 @@ def test_every_row_is_in_a_file_of_its_date():
     seen = []
     for name, sink in sinks.items():
         table = pq.read_table(pa.BufferReader(sink.getvalue()))
-        assert table.schema.names == SCHEMA.names
-        for seq, ts_ms in zip(table["seq"].to_pylist(), table["ts_ms"].to_pylist(), strict=True):
-            assert name.startswith(f"date=1970-0{1 + (ts_ms // DAY_MS) // 31}-")
+        assert table.schema.equals(written_schema(SCHEMA))
+        for seq, ts in zip(table["seq"].to_pylist(), table["ts"].to_pylist(), strict=True):
+            assert name.startswith(f"date={ts:%Y-%m-%d}/")
             seen.append(seq)
     assert sorted(seen) == list(range(400))
 
