@@ -36,6 +36,7 @@ COMMANDS = (
     "top",
     "explain",
     "report",
+    "warm-up",
     "demo",
 )
 
@@ -53,7 +54,7 @@ _EXTRA_BY_MODULE = {
     "pyspark": "pipeline",
 }
 
-_MODULES = {"import": "import_"}  # a word of Python's own
+_MODULES = {"import": "import_", "warm-up": "warm_up"}  # names that no module can have
 
 # Arrow's own allocator keeps what small pieces that stay leave free between them: half as much again, where a million
 # clients come some at a time. It reads this once, when it is loaded.
@@ -83,6 +84,7 @@ examples:
   tidegate top --metrics 127.0.0.1:9404         live quotas of a broker
   tidegate explain --client-id billing          why a client is throttled
   tidegate report ./usage --out usage.html      all results on one page
+  tidegate warm-up                              compile ahead, for images
 
 `tidegate COMMAND --help` describes a command.
 

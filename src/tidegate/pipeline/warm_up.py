@@ -1,16 +1,19 @@
-"""Compile the kernels in a process of their own, while Spark starts, where they have not been compiled before.
+"""Choose how kernels run: as Python where there is little to do, else compiled; and compile them ahead.
 
 The open loop of the replay, the closed one, each of them with smooth mode, and what adds usage up are compiled apart,
-ten to twenty seconds each. By hand, for an image or a cluster's node: `python -m tidegate.pipeline.warm_up` compiles
-all, with `open`, `closed`, `open-smooth`, `closed-smooth` or `usage` behind it some of them.
+ten to thirty seconds each. `tidegate warm-up` compiles them ahead. Where a kernel is not compiled, small input is
+processed by the same functions as Python, with equal results, while a process in the background compiles for the
+commands after this one (decision 0134). On Spark, a process compiles while Spark starts.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,7 +27,7 @@ from tidegate.pipeline.read.packing import pack, unpack
 from tidegate.pipeline.read.timeline import Timeline, empty_timeline
 from tidegate.pipeline.replay.kernel.beyond_kafka import REPLAY_MODULES, RUN_MODULES
 from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, run
-from tidegate.pipeline.replay.kernel.compiled import cache_directory
+from tidegate.pipeline.replay.kernel.compiled import cache_base, cache_directory, interpret
 from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, replay
 from tidegate.pipeline.replay.partition import Members, Partition
 from tidegate.pipeline.replay.plan import Plan, is_beyond_kafka
@@ -36,9 +39,12 @@ from tidegate.quota.managers.extensions import SMOOTH
 __all__ = [
     "CLOSED",
     "CLOSED_SMOOTH",
+    "KERNEL_NAMES",
     "OPEN",
     "OPEN_SMOOTH",
     "USAGE",
+    "compile_kernel_named",
+    "compile_later",
     "compile_replay_kernel",
     "kernel_at_hand",
     "kernel_in_the_making",
@@ -47,6 +53,18 @@ __all__ = [
 
 OPEN, CLOSED, USAGE = "open", "closed", "usage"
 OPEN_SMOOTH, CLOSED_SMOOTH = "open-smooth", "closed-smooth"
+
+INTERPRETED_DECISIONS = 50_000
+"""Most rows, times plans and replays, that are replayed as Python: 2 s, half a minute where most are throttled."""
+INTERPRETED_ROWS = 200_000
+"""Most rows whose usage is added up as Python: 3 seconds."""
+
+_ONCE = "--once"
+_BUSY = "compiling"  # a lock file: one process compiles in the background
+_NICE = 19
+_BACKGROUND: list[
+    "subprocess.Popen[bytes]"
+] = []  # an object that is let go of would warn that its process runs
 
 
 class _Kernel(NamedTuple):
@@ -65,10 +83,7 @@ def kernel_in_the_making(plans: Iterable[Plan], *, with_usage: bool = False) -> 
     if not missing:
         yield
         return
-    command = module_command(__spec__.name, *missing)
-    compiler = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    compiler = _started(*missing)
     try:
         yield
     finally:
@@ -77,16 +92,47 @@ def kernel_in_the_making(plans: Iterable[Plan], *, with_usage: bool = False) -> 
 
 
 def kernel_at_hand(
-    plans: Iterable[Plan], *, timelines: Iterable[Timeline] = (), with_usage: bool = False
+    plans: Iterable[Plan],
+    *,
+    timelines: Iterable[Timeline] = (),
+    with_usage: bool = False,
+    rows: int | None = None,
 ) -> None:
-    """Compile the kernels that the plans and `with_usage` need, showing a status on a terminal; skip compiled ones.
+    """Prepare the kernels that the plans and `with_usage` need, showing a status on a terminal; skip compiled ones.
 
-    timelines: those of the record, if the quotas in force are already known.
+    timelines: those of the record, if the quotas in force are already known. rows: what is added up, or decided by all
+    plans; few of them are processed as Python if a kernel is not compiled. None: not known, compile.
     """
-    for name in _not_compiled(plans, timelines, with_usage=with_usage):
+    missing = _not_compiled(plans, timelines, with_usage=with_usage)
+    most = INTERPRETED_ROWS if with_usage else INTERPRETED_DECISIONS
+    if missing and rows is not None and rows <= most:
+        interpret()
+        compile_later(missing)
+        return
+    for name in missing:
         kernel = _KERNELS[name]
         with Console(stderr=True).status(f"compiling {kernel.what} (once, about 20 seconds)"):
             kernel.make()
+
+
+def compile_later(names: Iterable[str]) -> None:
+    """Start a process that compiles kernels while nobody waits; it goes on when this one has ended.
+
+    Without a cache that can be written, nothing would come of it.
+    """
+    base = cache_base(os.environ)
+    with suppress(OSError):
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(base, os.W_OK | os.X_OK) and not _is_busy(base):
+            _BACKGROUND.append(_started(_ONCE, *names, start_new_session=True))
+
+
+def compile_kernel_named(name: str) -> bool:
+    """Compile a kernel of `KERNEL_NAMES` and keep it. Return False if it has been compiled before."""
+    if _is_compiled(_KERNELS[name]):
+        return False
+    _KERNELS[name].make()
+    return True
 
 
 def smooth_mode_at_hand(plans: Iterable[Plan], timelines: Iterable[Timeline]) -> None:
@@ -136,6 +182,9 @@ _KERNELS: Mapping[str, _Kernel] = {
     ),
 }
 
+KERNEL_NAMES: Mapping[str, str] = {name: kernel.what for name, kernel in _KERNELS.items()}
+"""What each kernel is of."""
+
 
 def _not_compiled(
     plans: Iterable[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool
@@ -164,6 +213,48 @@ def _is_compiled(kernel: _Kernel) -> bool:
     return any(directory.rglob(f"*.{kernel.last.__name__}-*.nbc"))
 
 
+def _started(*arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a process of this module."""
+    nothing = subprocess.DEVNULL
+    command = module_command(__spec__.name, *arguments)
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, **options)
+
+
+def _is_busy(base: Path) -> bool:
+    """Return whether a process compiles in the background."""
+    with _locked(base) as is_ours:
+        return not is_ours
+
+
+@contextmanager
+def _locked(base: Path) -> Iterator[bool]:
+    """Yield whether this process alone compiles in the background during the block."""
+    with open(base / _BUSY, "w") as busy:
+        try:
+            fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _compile_in_background(names: Iterable[str]) -> None:
+    """Compile what is not compiled, after everything else that this machine does, unless another process is at it."""
+    with _locked(cache_base(os.environ)) as is_ours:
+        if is_ours:
+            os.nice(_NICE)
+            for name in names:
+                compile_kernel_named(name)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Compile the named kernels, or all."""
+    if arguments[:1] == [_ONCE]:
+        _compile_in_background(arguments[1:])
+        return
+    for name in arguments or KERNEL_NAMES:
+        _KERNELS[name].make()
+
+
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or _KERNELS:
-        _KERNELS[wanted].make()
+    main(sys.argv[1:])

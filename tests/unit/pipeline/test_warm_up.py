@@ -10,6 +10,7 @@ from tests.replaying.kernel import replay_events
 from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.cli import main as cli
 from tidegate.pipeline import warm_up
 from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
@@ -17,7 +18,7 @@ from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
 from tidegate.pipeline.replay.kernel.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
 from tidegate.pipeline.replay.kernel.closed_loop import run_kernel, take_in_kernel
-from tidegate.pipeline.replay.kernel.compiled import cache_directory
+from tidegate.pipeline.replay.kernel.compiled import cache_directory, own_form
 from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.rollup.kernel import usage_kernel
@@ -29,6 +30,7 @@ from tidegate.pipeline.warm_up import (
     OPEN,
     OPEN_SMOOTH,
     USAGE,
+    compile_later,
     compile_replay_kernel,
     kernel_at_hand,
     kernel_in_the_making,
@@ -163,3 +165,72 @@ def test_smooth_mode_is_compiled_before_a_watch_needs_it(monkeypatch):
     [(of_plans, [timeline])] = asked
     assert list(of_plans) == plans
     assert timeline.steps.where(lambda step: step.record == _SMOOTH)
+
+
+def test_many_rows_are_not_processed_as_python(monkeypatch):
+    """They would take longer than the compiler."""
+    made = []
+    kernels = {
+        name: kernel._replace(make=partial(made.append, name)) for name, kernel in warm_up._KERNELS.items()
+    }
+    monkeypatch.setattr(warm_up, "_KERNELS", kernels)
+    monkeypatch.setattr(warm_up, "_is_compiled", lambda kernel: False)
+    later = []
+    monkeypatch.setattr(warm_up, "compile_later", later.extend)
+    with own_form():
+        kernel_at_hand([], with_usage=True, rows=warm_up.INTERPRETED_ROWS + 1)
+        kernel_at_hand([PLANS[CLOSED]], rows=warm_up.INTERPRETED_DECISIONS + 1)
+        assert (made, later) == ([USAGE, CLOSED], [])
+        kernel_at_hand([PLANS[CLOSED]], rows=warm_up.INTERPRETED_DECISIONS)
+        assert (made, later) == ([USAGE, CLOSED], [CLOSED])
+
+
+def test_one_process_compiles_in_the_background(monkeypatch, tmp_path):
+    """It takes a lock, compiles what is missing, and others start none meanwhile."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    started = []
+    monkeypatch.setattr(
+        warm_up, "_started", lambda *arguments, **options: started.append((arguments, options))
+    )
+    monkeypatch.setattr(warm_up.os, "nice", lambda more: None)
+    meanwhile = []
+
+    def compile_one(name):
+        compile_later([OPEN])
+        meanwhile.append((name, len(started)))
+
+    monkeypatch.setattr(warm_up, "compile_kernel_named", compile_one)
+    compile_later([USAGE])
+    assert started == [(("--once", USAGE), {"start_new_session": True})]
+    warm_up.main(["--once", USAGE])
+    assert meanwhile == [(USAGE, 1)]
+    compile_later([USAGE])
+    assert len(started) == 2
+
+
+def test_another_processor_has_other_machine_code(monkeypatch):
+    """What is copied with an image to another machine is not taken for compiled there."""
+    here = cache_directory({}, KERNEL_MODULES)
+    assert cache_directory({"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}, KERNEL_MODULES) != here
+    monkeypatch.setattr("tidegate.pipeline.replay.kernel.compiled._this_processor", lambda: "another")
+    assert cache_directory({}, KERNEL_MODULES) != here
+
+
+def test_the_command_compiles_what_is_missing(monkeypatch, tmp_path, capsys):
+    """And says what it did, and where that is."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert cli.main(["warm-up"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(_WHAT) + 1
+    assert all(
+        what in lines[place] and "compiled in" in lines[place] for place, what in enumerate(_WHAT.values())
+    )
+    assert lines[-1] == f"kept in {str(tmp_path / 'tidegate')!r}"
+
+
+def test_the_command_needs_a_directory_that_it_can_write(monkeypatch, tmp_path, capsys):
+    """Else the work would be lost with the process."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    assert cli.main(["warm-up"]) == 2
+    assert "hint: set NUMBA_CACHE_DIR" in capsys.readouterr().err

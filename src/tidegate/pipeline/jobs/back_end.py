@@ -22,6 +22,9 @@ from tidegate.pipeline.results.output import Results
 
 __all__ = ["BackEnd", "Found", "Merge", "PlacedRows", "Rows", "Take", "each_table", "survey_for"]
 
+_REPEATS = 8
+"""Replays that rows which are replayed more than once are expected to take."""
+
 
 class Sized(Protocol):
     """An item that a function is applied to: a chunk, a bundle, the rows of a node."""
@@ -101,9 +104,17 @@ class BackEnd(ABC):
 
     @abstractmethod
     def prepare(
-        self, plans: Sequence[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool = False
+        self,
+        plans: Sequence[Plan],
+        timelines: Iterable[Timeline] = (),
+        *,
+        with_usage: bool = False,
+        rows: int,
     ) -> None:
-        """Compile the kernels that are known to be needed now, and show that. See `warm_up`."""
+        """Compile the kernels that are known to be needed now, and show that. See `warm_up`.
+
+        rows: those that are added up, or decided by all plans together.
+        """
 
     @abstractmethod
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
@@ -142,7 +153,8 @@ class BackEnd(ABC):
             leaves_state=leaves_state,
             counted_from_ms=files.counted_from_ms,
         )
-        self.prepare(plans, layout.timelines.values())
+        decisions = files.rows * len(plans) * (_REPEATS if repeats else 1)
+        self.prepare(plans, layout.timelines.values(), rows=decisions)
         numbered = [
             NumberedBundle(bundle=bundle, numbers=numbers)
             for bundle, numbers in zip(bundles, layout.numbers, strict=True)

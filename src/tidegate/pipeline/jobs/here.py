@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from rich.progress import track
 from tidegate.pipeline.jobs.back_end import BackEnd, Found, Item, Merge, T, Take, each_table
 from tidegate.pipeline.read.packing import Block
 from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.kernel.compiled import own_form
 from tidegate.pipeline.replay.partition import (
     Decided,
     NumberedBundle,
@@ -55,14 +56,19 @@ class Here(BackEnd):
     cores = 1
 
     def running(self, what: str) -> AbstractContextManager[None]:
-        """Return a context that changes nothing: `map` shows the progress of each pass."""
-        return nullcontext()
+        """Return a context that shows nothing: `map` shows the progress of each pass."""
+        return own_form()
 
     def prepare(
-        self, plans: Sequence[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool = False
+        self,
+        plans: Sequence[Plan],
+        timelines: Iterable[Timeline] = (),
+        *,
+        with_usage: bool = False,
+        rows: int,
     ) -> None:
-        """Compile all kernels that are needed."""
-        kernel_at_hand(plans, timelines=timelines, with_usage=with_usage)
+        """Compile all kernels that are needed, or run them as Python for few rows."""
+        kernel_at_hand(plans, timelines=timelines, with_usage=with_usage, rows=rows)
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
         """Return what a function returns for each item, when it is asked for."""

@@ -133,7 +133,7 @@ class Jobs:
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with _results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self._coverage()
-            self.back_end.prepare((), with_usage=True)
+            self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
             make = partial(usage_parts, by=by, with_minutes=results is not None)
             found = self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
@@ -180,6 +180,7 @@ class Jobs:
     def history(self, wanted: WantedEntities, *, most: int) -> Buckets:
         """Return what the entities used, in `most` steps of time at the most."""
         with self.back_end.running("aggregating"):
+            self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             make = partial(chunk_entity_seconds, wanted=wanted)
             found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
             with found.kept() as seconds:

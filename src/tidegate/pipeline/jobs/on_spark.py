@@ -118,7 +118,12 @@ class OnSpark(BackEnd):
             yield
 
     def prepare(
-        self, plans: Sequence[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool = False
+        self,
+        plans: Sequence[Plan],
+        timelines: Iterable[Timeline] = (),
+        *,
+        with_usage: bool = False,
+        rows: int,
     ) -> None:
         """Compile what was not compiled while Spark started; executors elsewhere compile for themselves."""
         if (self._context.master or "").startswith("local"):

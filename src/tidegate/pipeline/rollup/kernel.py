@@ -8,7 +8,6 @@ they come, as a sensor that is used again at once waits for what was just writte
 numba, as `replay.kernel.open_loop`.
 """
 
-import functools
 import math
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled, made_once
 from tidegate.pipeline.rollup import percentiles
 from tidegate.pipeline.rollup.percentiles import BUCKETS, bucket_of
 from tidegate.quota.managers.request import PERCENT_PER_NS
@@ -123,7 +122,7 @@ class UsageKernel(NamedTuple):
     measure: Callable[[Sensors, UsageRows, Marks, Doubles, Window, bool], None]
 
 
-@functools.cache
+@made_once
 def usage_kernel() -> UsageKernel:
     """Return the passes compiled."""
     engine = vars(compile_kernel(compiled))

@@ -8,7 +8,6 @@ A sensor has a place among the rates and, in the same row of `State.smooth_float
 whose mode has changed is replaced on its next use (`tidegate.quota.managers.client_quota`).
 """
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +31,7 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.replay.kernel.certainty import begin_unknown, follow_bucket
 from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, ClosedLoop, loop_names, run
-from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, made_once
 from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, Kernel, driver_names, replay
 from tidegate.pipeline.replay.kernel.row_decision import decide_bytes as decide_by_rate
 from tidegate.pipeline.replay.kernel.row_decision import decide_row, note_swept, ready_rate, take_permits
@@ -57,20 +56,20 @@ FORGIVEN = BUCKET_FLOATS
 SMOOTH_FLOATS = BUCKET_FLOATS + 1
 
 
-@functools.cache
+@made_once
 def replay_kernel_beyond_kafka() -> Kernel:
     """Return `replay` compiled so that it knows all that goes beyond Kafka."""
     return compile_cached(replay, driver_names() | _decision(), modules=REPLAY_MODULES)
 
 
-@functools.cache
+@made_once
 def run_kernel_beyond_kafka() -> Callable[[Any, ClosedLoop, int, int], bool]:
     """Return `run` of the closed loop compiled so."""
     names = loop_names(MOST_ATTEMPTS=MOST_ATTEMPTS) | _decision()
     return compile_cached(run, names, modules=RUN_MODULES)
 
 
-@functools.cache
+@made_once
 def _decision() -> dict[str, Any]:
     """Return what decides a row, compiled, by its names in `row_decision`."""
     plain = driver_names()

@@ -5,7 +5,6 @@ the connection; the heap has every connection that has a queue, by the time at w
 `docs/closed-loop.md` states the model.
 """
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, made_once
 from tidegate.pipeline.replay.kernel.open_loop import (
     KERNEL_MODULES,
     _add,
@@ -620,19 +619,19 @@ _CLOSED_LOOP_KERNEL = (
 )
 
 
-@functools.cache
+@made_once
 def take_in_kernel() -> Callable[[ClosedLoop, Rows, Int32s, Int64s, int, int], None]:
     """Return `take_in` compiled."""
     return compile_cached(take_in, loop_names(), modules=CLOSED_LOOP_MODULES)
 
 
-@functools.cache
+@made_once
 def run_kernel() -> Callable[[State, ClosedLoop, int, int], bool]:
     """Return `run` compiled."""
     return compile_cached(run, loop_names(), modules=CLOSED_LOOP_MODULES)
 
 
-@functools.cache
+@made_once
 def loop_names(**others: object) -> dict[str, object]:
     """Return what `run` and `take_in` see, compiled; others: in place of what is called so here."""
     names = {**globals(), **driver_names(), **others}

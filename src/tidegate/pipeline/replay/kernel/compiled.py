@@ -1,24 +1,70 @@
-"""Compile with numba, and keep what was compiled for the next process.
+"""Compile with numba, and keep what was compiled for the next process; or run the same functions as Python.
 
-Compiling the replay kernel takes some ten seconds, loading it again a tenth of one. The cache lies in the user's
-cache directory and not beside the installed modules, which may be read-only; its name depends on the text of all
-modules that go into the kernel, because numba itself looks only at the file of the outermost function. Where no
-cache can be written, every process compiles for itself.
+Compiling the replay kernel takes twenty seconds, loading it again a tenth of one. The cache lies in the user's
+cache directory and not beside the installed modules, which may be read-only; its name depends on the processor and on
+the text of all modules that go into the kernel, because numba itself looks only at the file of the outermost function.
+Where no cache can be written, every process compiles for itself. After `interpret` nothing is compiled: few
+rows take less time so (decision 0134), with equal results.
 """
 
+import functools
 import hashlib
 import os
+import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-import numba
+import numpy as np
 
-__all__ = ["cache_directory", "compile_cached", "compile_together", "compiled"]
+__all__ = [
+    "cache_base",
+    "cache_directory",
+    "compile_cached",
+    "compile_together",
+    "compiled",
+    "interpret",
+    "made_once",
+    "own_form",
+]
 
 _DIGEST_CHARACTERS = 16
+_is_interpreted: ContextVar[bool] = ContextVar("_is_interpreted", default=False)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@contextmanager
+def own_form() -> Iterator[None]:
+    """Begin with compiled kernels; at the end of the block, undo `interpret`."""
+    token = _is_interpreted.set(False)
+    try:
+        yield
+    finally:
+        _is_interpreted.reset(token)
+
+
+def interpret() -> None:
+    """Run kernels as Python functions until the end of the `own_form` block."""
+    _is_interpreted.set(True)
+
+
+def made_once(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return `make` as a function that makes each form, compiled or Python, once."""
+
+    form: Any = functools.cache(lambda is_interpreted, *args, **options: make(*args, **options))
+
+    @functools.wraps(make)
+    def made(*args: _P.args, **options: _P.kwargs) -> _T:
+        found: _T = form(_is_interpreted.get(), *args, **options)
+        return found
+
+    return made
 
 
 def compiled(
@@ -29,6 +75,10 @@ def compiled(
     It can make no array. References to its arrays are not counted, so its caller must keep them alive. Counting took a
     third of the time. Division by zero gives infinity or NaN, as in Java and unlike Python. Checking for it took half.
     """
+    if _is_interpreted.get():
+        return function
+    import numba
+
     options: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "forceinline": inlined}
     result: Callable[..., Any] = numba.njit(function, cache=cache, **options)
     return result
@@ -57,6 +107,11 @@ def compile_cached(
     function: Callable[..., Any], names: dict[str, Any], *, modules: Sequence[ModuleType]
 ) -> Callable[..., Any]:
     """Return `function` compiled, seeing `names`; `modules` are all those whose code goes into it."""
+    if _is_interpreted.get():
+        # As in machine code, numbers may overflow and be divided by zero.
+        return np.errstate(all="ignore")(_seeing(function, names))
+    import numba
+
     directory = cache_directory(os.environ, modules)
     if not _writable(directory):
         return compiled(_seeing(function, names))
@@ -72,17 +127,36 @@ def compile_cached(
 
 def cache_directory(environ: Mapping[str, str], modules: Sequence[ModuleType]) -> Path:
     """Return where code compiled from `modules` is kept: `$NUMBA_CACHE_DIR`, else the user's cache directory."""
-    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    digest = hashlib.sha256(f"{version('numba')} {sys.version} {_processor(environ)}".encode())
     for module in modules:
         digest.update(_text(module))
-    return _base(environ) / digest.hexdigest()[:_DIGEST_CHARACTERS]
+    return cache_base(environ) / digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def _base(environ: Mapping[str, str]) -> Path:
+def cache_base(environ: Mapping[str, str]) -> Path:
+    """Return the directory of the compiled kernels of all versions."""
     if own := environ.get("NUMBA_CACHE_DIR"):
         return Path(own) / "tidegate"
     home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "tidegate" / "numba"
+
+
+def _processor(environ: Mapping[str, str]) -> str:
+    """Return what the machine code depends on: `$NUMBA_CPU_NAME` and `$NUMBA_CPU_FEATURES`, else this processor."""
+    wanted = environ.get("NUMBA_CPU_NAME"), environ.get("NUMBA_CPU_FEATURES")
+    given = wanted if None not in wanted else (*wanted, _this_processor())
+    return f"{platform.machine()} {given}"
+
+
+@functools.cache
+def _this_processor() -> str:
+    """Return the name and the features of this processor, as far as the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    fields = ("model name", "flags", "CPU part", "Features")  # the latter two: of ARM
+    return "\n".join(sorted({line for line in lines if line.partition(":")[0].strip() in fields}))
 
 
 def _writable(directory: Path) -> bool:

@@ -3,7 +3,6 @@
 What is decided of a row is `row_decision`; written here is the way through the rows, and what is counted of them.
 """
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +55,7 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.replay.kernel import certainty, pending, row_decision
 from tidegate.pipeline.replay.kernel.certainty import CERTAINTY_KERNEL
-from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, compiled, made_once
 from tidegate.pipeline.replay.kernel.pending import PENDING_KERNEL
 from tidegate.pipeline.replay.kernel.row_decision import (
     INLINED,
@@ -78,20 +77,20 @@ Kernel = Callable[[State, Rows, Int32s, int, int], None]
 """`replay` compiled."""
 
 
-@functools.cache
+@made_once
 def replay_kernel() -> Kernel:
     """Return `replay` compiled."""
     return compile_cached(replay, driver_names(), modules=KERNEL_MODULES)
 
 
-@functools.cache
+@made_once
 def wanted_kernel() -> Callable[[Int16s, Int32s, Int64s, Int64s, Int64s], tuple[int, int]]:
     """Return `find_wanted` compiled."""
     names = {**globals(), **compile_together((), globals(), inlined=(_want,))}
     return compile_cached(find_wanted, names, modules=KERNEL_MODULES)
 
 
-@functools.cache
+@made_once
 def driver_names() -> dict[str, Any]:
     """Return what a function sees that goes through the rows: `decide_row` and all else of this module, compiled."""
     engine = vars(compile_kernel(compiled))
