@@ -68,6 +68,7 @@ _BATCH_ROWS = 4096
 _EXPECTED_WARNINGS = (
     "observed throttle, not applied: ",
     "is low: one batch of message.max.bytes",
+    " is too low for group",
     "too many active clients",
     "because its table is full",
     "wall clock jumped",

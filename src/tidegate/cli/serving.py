@@ -17,6 +17,8 @@ from typing import Any
 from tidegate import __version__
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
+from tidegate.broker.node_groups import NodeGroups
+from tidegate.broker.quota_effects import QuotaEffects
 from tidegate.broker.storage_settings import follow_settings, storage_config
 from tidegate.cli.arguments import EXIT_ERROR
 from tidegate.cli.log_lines import LogLines
@@ -25,6 +27,7 @@ from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.log_format import JSON, formatter
+from tidegate.quota.managers.extensions import THROTTLE_MAX_MS
 from tidegate.scheduling import Scheduler
 from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -334,10 +337,16 @@ def serve_nodes(
     settings = settings_of([node.config for node in nodes], storage)
     acls = AclAdministration.of(nodes[0].config, storage.store)
     credentials = credentials or ScramCredentials(storage.store, exact=storage.config.kafka_exact)
-    for node in nodes:
-        cluster = cluster_of(node, storage, nodes)
-        handlers = handler_table(storage, cluster, settings, scheduler)
+    scheduler = asyncio.get_running_loop() if scheduler is None else scheduler
+    clusters = [cluster_of(node, storage, nodes) for node in nodes]
+    groups = [NodeGroups(storage, cluster, scheduler) for cluster in clusters]
+    for node, cluster, of_node in zip(nodes, clusters, groups, strict=True):
+        handlers = handler_table(storage, cluster, settings, scheduler, of_node)
         node.serve(handlers, quotas, storage.turn, cluster.metadata, settings, acls, credentials)
+    throttle_max_ms = nodes[0].config[THROTTLE_MAX_MS]
+    effects = QuotaEffects(groups, nodes[0].managers, storage, clusters[0], throttle_max_ms=throttle_max_ms)
+    quotas.subscribe(effects)
+    effects.start(scheduler)
 
     def on_change() -> None:
         for node in nodes:

@@ -1,4 +1,4 @@
-"""The topics that a consumer subscribes to, as its metadata say.
+"""The topics that a consumer subscribes to, as its metadata say, and the partitions that its leader assigned to it.
 
 Follows: Kafka `ClassicGroup.computeSubscribedTopics`, `ConsumerProtocol.deserializeSubscription` (version 0).
 """
@@ -7,7 +7,7 @@ import struct
 from collections.abc import Container, Generator
 from dataclasses import dataclass
 
-__all__ = ["CONSUMER", "Subscription", "subscribed_topics_in_slices"]
+__all__ = ["CONSUMER", "Subscription", "assigned_partitions_in_slices", "subscribed_topics_in_slices"]
 
 CONSUMER = "consumer"
 """The protocol type whose metadata say which topics a member subscribes to."""
@@ -49,6 +49,34 @@ def subscribed_topics_in_slices(
         return (yield from _read(_Reader(metadata), among))
     except (struct.error, ValueError):
         return None
+
+
+def assigned_partitions_in_slices(
+    assignment: bytes, *, most: int
+) -> Generator[None, None, list[tuple[str, int]]]:
+    """Return the partitions of an assignment by topic name, at most so many; those before an unreadable part.
+
+    >>> from tidegate.in_slices import run_at_once
+    >>> assignment = bytes.fromhex("0000 00000001 0001 74 00000002 00000000 00000003")
+    >>> run_at_once(assigned_partitions_in_slices(assignment, most=9))
+    [('t', 0), ('t', 3)]
+    """
+    found: list[tuple[str, int]] = []
+    reader = _Reader(assignment)
+    try:
+        reader.read_number(_SHORT)
+        for _ in range(reader.count()):
+            topic = reader.content(reader.read_number(_SHORT)).decode("utf-8", "replace")
+            for number in range(reader.count()):
+                if len(found) >= most:
+                    return found
+                found.append((topic, reader.read_number(_INT)))
+                if number % _AT_ONCE == 0:
+                    yield
+            yield
+    except (struct.error, ValueError):
+        pass
+    return found
 
 
 class _Reader:

@@ -35,7 +35,7 @@ def read_quotas(quotas: Quotas) -> "QuotasFile":
     else:
         try:
             text = json.dumps({"quotas": [_entry(quota) for quota in quotas]}, ensure_ascii=False)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"quotas cannot be read: {error}",
                 hint='write each as {"client-id": "loader", "producer_byte_rate": 1048576}',

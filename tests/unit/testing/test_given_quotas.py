@@ -39,6 +39,13 @@ def test_mistakes_are_named(quota, expected):
     assert caught.value.hint
 
 
+def test_the_keys_of_a_file_are_not_entries():
+    """What stands in a `quotas.yaml` around the entries is refused with the shape that is expected."""
+    with pytest.raises(ConfigError, match="quotas cannot be read") as caught:
+        read_quotas({"quotas": [{"client-id": "a", "producer_byte_rate": 1}]})
+    assert caught.value.hint
+
+
 def test_a_file_is_read(tmp_path):
     """A path is that of a quotas.yaml; its groups need settings of the broker."""
     path = tmp_path / "quotas.yaml"

@@ -83,15 +83,21 @@ __all__ = ["handler_table"]
 
 
 def handler_table(
-    storage: Storage, cluster: ClusterView, settings: DynamicSettings, scheduler: Scheduler | None = None
+    storage: Storage,
+    cluster: ClusterView,
+    settings: DynamicSettings,
+    scheduler: Scheduler | None = None,
+    groups: NodeGroups | None = None,
 ) -> dict[int, Handler]:
     """Return the handlers of a node over `storage` by API key.
 
-    `scheduler` runs what comes later, such as long polls; by default the running event loop.
+    `scheduler` runs what comes later, such as long polls; by default the running event loop. groups: those that the
+    node coordinates, made by default.
     """
     if scheduler is None:
         scheduler = asyncio.get_running_loop()
-    groups = NodeGroups(storage, cluster, scheduler)
+    if groups is None:
+        groups = NodeGroups(storage, cluster, scheduler)
     return {
         PRODUCE: produce_handler(storage, cluster, scheduler),
         FETCH: fetch_handler(storage, cluster, scheduler),

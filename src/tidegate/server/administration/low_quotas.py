@@ -9,8 +9,8 @@ response (`request.timeout.ms`); a client that ignores throttle times then close
 producer_byte_rate 1024.0 of client-id='a' is low: one batch of message.max.bytes (1048588) can throttle the client \
 for 1014 s, longer than clients wait (30 s); hint: set at least 26215, or limit tidegate.quota.throttle.max.ms
 
-Request quotas have no such warning: their throttle time is at most one sample, 1 s by default. Group members need none:
-throttled time does not count toward their session timeouts (docs/groups.md).
+Request quotas have no such warning: their throttle time is at most one sample, 1 s by default.
+`broker/quota_effects.py` warns about consumers that a quota starves, and about members of groups.
 """
 
 import math

@@ -1,0 +1,300 @@
+"""Warnings of new quotas that starve the consumers of a group, or cost it its members.
+
+A fetch quota is compared with what the consumers that share it have to read: after the quota is set, the growth of
+their assigned partitions is measured for `MEASURED_MS`. Consumers whose partitions grow faster than the quota lets them
+fetch never catch up, and their lag is in the warning. Only partitions that their group has assigned are known: a
+consumer without a group is not seen.
+
+A request quota delays a member by up to a window of one sample. Only with `tidegate.kafka.exact=true` does that
+time count toward session timeouts (docs/groups.md), so only then is a window as long as a session a danger.
+
+Nothing is done on the path of a request: a timer looks once a second whether a quota has changed, and works in slices.
+"""
+
+import logging
+import math
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidegate.broker.cluster import ClusterView
+from tidegate.broker.node_groups import NodeGroups
+from tidegate.config.values import cut, entity_text
+from tidegate.fair_share import ANONYMOUS
+from tidegate.groups.group import Group
+from tidegate.groups.member import Member
+from tidegate.groups.subscription import CONSUMER, assigned_partitions_in_slices
+from tidegate.quota import QuotaEntity, QuotaRecord
+from tidegate.quota.admin.keys import CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE
+from tidegate.quota.managers.extensions import entity_of
+from tidegate.quota.managers.quota_managers import QuotaManagers
+from tidegate.scheduling import Scheduler
+from tidegate.server.audit import AUDIT_LOGGER
+from tidegate.storage.housekeeping import start_chore
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.storage import Storage
+
+__all__ = ["MAX_CHANGES", "MAX_PARTITIONS", "MAX_WARNINGS", "MEASURED_MS", "QuotaEffects"]
+
+MEASURED_MS = 10_000
+"""How long the growth of partitions is measured: the default window of quotas, 10 samples of a second."""
+MAX_CHANGES = 1_000
+"""Changed quotas that are looked at together. Further ones are not looked at."""
+MAX_PARTITIONS = 50_000
+"""Partitions of all groups whose growth is measured at a time. Further ones are not counted."""
+MAX_WARNINGS = 100
+"""Warnings of one measurement. A last one has the number of further quotas."""
+
+_LOOK_EVERY_S = 1.0
+_NAMED_GROUPS = 3
+_MS_PER_S = 1000
+_KEYS = (CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_OWNER_PREFIX = "User:"
+
+_log = logging.getLogger(AUDIT_LOGGER)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A partition that a group reads, and where its log ended when the measurement began."""
+
+    group_id: str
+    topic: str
+    partition: int
+    leader: int
+    log: PartitionLog
+    base_offset: int
+    size: int
+
+    def grown_bytes(self) -> int:
+        """Return how many bytes were appended since; less, if some of them were deleted meanwhile."""
+        new = [segment.size for segment in self.log.segments if segment.base_offset >= self.base_offset]
+        return max(sum(new) - self.size, 0)
+
+
+@dataclass(slots=True)
+class _Readers:
+    """The consumers that share a changed quota: the name of one, and all partitions that they read."""
+
+    record: QuotaRecord
+    user: str
+    client_id: str
+    readings: list[_Reading] = field(default_factory=list)
+
+
+class QuotaEffects:
+    """A subscriber to quotas that warns of what a new one does to the groups of a cluster.
+
+    groups: those of each node. managers: those of one node, which knows all definitions.
+    throttle_max_ms: the longest throttle time (`tidegate.quota.throttle.max.ms`), 0: no limit.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[NodeGroups],
+        managers: QuotaManagers,
+        storage: Storage,
+        cluster: ClusterView,
+        *,
+        throttle_max_ms: int,
+    ) -> None:
+        self._groups = groups
+        self._managers = managers
+        self._storage = storage
+        self._cluster = cluster
+        self._throttle_max_ms = throttle_max_ms
+        self._changed: dict[tuple[QuotaEntity, str], QuotaRecord] = {}
+        self._measured: list[_Readers] = []
+        self._began_ms = 0
+        self._is_started = False
+
+    def start(self, scheduler: Scheduler) -> None:
+        """Begin to look at changes; the definitions of which it was told before are not new."""
+        self._is_started = True
+        start_chore(self._storage, scheduler, _LOOK_EVERY_S, self.look_in_slices)
+
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Keep a changed definition until it is looked at."""
+        if self._is_started and record.key in _KEYS:
+            key = entity_of(record), record.key
+            if record.value is None:
+                self._changed.pop(key, None)
+            elif key in self._changed or len(self._changed) < MAX_CHANGES:
+                self._changed[key] = record
+
+    def on_ip_rate(self, address: str | None, rate: float | None) -> None:
+        """Ignore rates of connections."""
+
+    def look_in_slices(self) -> Iterator[None]:
+        """Begin a measurement for the changes since the last one, or end the one that has been running long enough."""
+        now_ms = self._storage.clock.now_ms()
+        if self._measured:
+            if now_ms - self._began_ms >= MEASURED_MS:
+                measured, self._measured = self._measured, []
+                yield from self._judge(measured, now_ms - self._began_ms)
+        elif self._changed:
+            changed, self._changed = self._changed, {}
+            self._began_ms = now_ms
+            self._measured = yield from self._readers(changed)
+
+    # --- the beginning: who shares a changed quota, and what they read
+
+    def _readers(
+        self, changed: Mapping[tuple[QuotaEntity, str], QuotaRecord]
+    ) -> Generator[None, None, list[_Readers]]:
+        found: dict[tuple[str, ...], _Readers] = {}
+        at_risk: dict[QuotaEntity, list[Member]] = {}
+        partitions = 0
+        is_lossy = self._storage.config.kafka_exact and any(key == REQUEST_PERCENTAGE for _, key in changed)
+        for group, member in self._members():
+            yield
+            user = _user_of(member)
+            if user is None:
+                continue
+            if is_lossy and self._longest_request_throttle_ms >= member.session_timeout_ms:
+                entity = self._managers.request.explain(user, member.client_id).entity
+                if entity is not None and (entity, REQUEST_PERCENTAGE) in changed:
+                    at_risk.setdefault(entity, []).append(member)
+            explained = self._managers.fetch.explain(user, member.client_id)
+            entity = explained.entity
+            record = None if entity is None else changed.get((entity, CONSUMER_BYTE_RATE))
+            if record is None or group.protocol_type != CONSUMER or partitions >= MAX_PARTITIONS:
+                continue
+            readers = found.setdefault(
+                tuple(explained.tags.values()), _Readers(record, user, member.client_id)
+            )
+            assigned = yield from assigned_partitions_in_slices(
+                member.assignment, most=MAX_PARTITIONS - partitions
+            )
+            for number, (topic, partition) in enumerate(assigned):
+                reading = self._reading(group.group_id, topic, partition)
+                if reading is not None:
+                    readers.readings.append(reading)
+                if number % _AT_ONCE == 0:
+                    yield
+            partitions += len(assigned)
+        for entity, members in at_risk.items():
+            self._warn_of_lost_members(changed[entity, REQUEST_PERCENTAGE], members)
+            yield
+        return [readers for readers in found.values() if readers.readings]
+
+    def _members(self) -> Iterator[tuple[Group, Member]]:
+        for groups in self._groups:
+            for group in list(groups.coordinator.groups.values()):
+                for member in list(group.members.values()):
+                    yield group, member
+
+    def _reading(self, group_id: str, name: str, partition: int) -> _Reading | None:
+        topic = self._storage.topics.by_name.get(name)
+        log = None if topic is None else topic.log(partition)
+        if topic is None or log is None or log.deleted:
+            return None
+        newest = log.segments[-1]
+        leader = self._cluster.leader(topic, partition)
+        return _Reading(group_id, name, partition, leader, log, newest.base_offset, newest.size)
+
+    # --- members whose sessions a throttle can outlast
+
+    @property
+    def _longest_request_throttle_ms(self) -> int:
+        window_ms = self._managers.request.window.window_ms
+        return min(window_ms, self._throttle_max_ms) if self._throttle_max_ms > 0 else window_ms
+
+    def _warn_of_lost_members(self, record: QuotaRecord, members: Sequence[Member]) -> None:
+        session_ms = min(member.session_timeout_ms for member in members)
+        count = "1 member" if len(members) == 1 else f"{len(members)} members"
+        _log.warning(
+            "%s %r of %s can cost %s %s: a throttle of %d ms lasts as long as a session of %d ms, and muted time "
+            "counts (tidegate.kafka.exact=true); hint: set quota.window.size.seconds below %d, or a longer "
+            "session.timeout.ms in the clients",
+            record.key,
+            record.value,
+            entity_text(record.entity),
+            _groups_text(member.group_id for member in members),
+            count,
+            self._longest_request_throttle_ms,
+            session_ms,
+            math.ceil(session_ms / _MS_PER_S),
+        )
+
+    # --- the end: how much the partitions have grown
+
+    def _judge(self, measured: Sequence[_Readers], elapsed_ms: int) -> Iterator[None]:
+        warnings = 0
+        for readers in measured:
+            readers.readings = [reading for reading in readers.readings if not reading.log.deleted]
+            grown: dict[int, int] = {}
+            for number, reading in enumerate(readers.readings):
+                grown[reading.leader] = grown.get(reading.leader, 0) + reading.grown_bytes()
+                if number % _AT_ONCE == 0:
+                    yield
+            if not grown:
+                continue
+            leader = max(grown, key=grown.__getitem__)
+            rate = grown[leader] * _MS_PER_S / elapsed_ms
+            explained = self._managers.fetch.explain(readers.user, readers.client_id)
+            value = readers.record.value
+            assert value is not None
+            if explained.entity != entity_of(readers.record) or explained.bound != value or not rate > value:
+                continue  # another quota applies by now, or this one suffices
+            warnings += 1
+            if warnings <= MAX_WARNINGS:
+                own = [reading for reading in readers.readings if reading.leader == leader]
+                yield from self._warn_of_lag(readers, own, rate)
+        if warnings > MAX_WARNINGS:
+            _log.warning("%d more quotas are too low for their consumers", warnings - MAX_WARNINGS)
+
+    def _warn_of_lag(self, readers: _Readers, readings: Sequence[_Reading], rate: float) -> Iterator[None]:
+        records = size = 0
+        for number, reading in enumerate(readings):
+            position = self._storage.offsets.position(reading.group_id, reading.topic, reading.partition)
+            if position is not None:
+                lag = max(reading.log.end_offset - max(position.offset, reading.log.start_offset), 0)
+                records += lag
+                size += max(reading.log.lag_bytes(lag), 0)
+            if number % _AT_ONCE == 0:
+                yield
+        record, partitions = readers.record, {(reading.topic, reading.partition) for reading in readings}
+        where = f" on node {readings[0].leader}" if len(self._cluster.ids) > 1 else ""
+        _log.warning(
+            "%s %r of %s is too low for %s (client-id=%r): %s%s grew by %d bytes/s in the last %d s, more "
+            "than the quota lets the consumers fetch; they lag %d records (about %d bytes) and fall further behind; "
+            "hint: set at least %d",
+            record.key,
+            record.value,
+            entity_text(record.entity),
+            _groups_text(reading.group_id for reading in readings),
+            cut(readers.client_id),
+            "1 partition" if len(partitions) == 1 else f"{len(partitions)} partitions",
+            where,
+            math.ceil(rate),
+            MEASURED_MS // _MS_PER_S,
+            records,
+            size,
+            math.ceil(rate),
+        )
+
+
+_AT_ONCE = 50  # partitions between two yields
+
+
+def _user_of(member: Member) -> str | None:
+    """Return the user that a member logged in as; None: it was stored before users were recorded."""
+    if not member.owner.startswith(_OWNER_PREFIX):
+        return None
+    user = member.owner.removeprefix(_OWNER_PREFIX)
+    return ANONYMOUS if user.startswith(f"{ANONYMOUS} ") else user
+
+
+def _groups_text(group_ids: Iterable[str]) -> str:
+    """Return the names of groups, the first of them where there are many.
+
+    >>> _groups_text(["b", "a", "a"]), _groups_text("abcde")
+    ("groups 'b' and 'a'", "groups 'a', 'b', 'c' and 2 more")
+    """
+    names = [repr(cut(name)) for name in dict.fromkeys(group_ids)]
+    if len(names) == 1:
+        return f"group {names[0]}"
+    more = len(names) - _NAMED_GROUPS
+    if more > 0:
+        return f"groups {', '.join(names[:_NAMED_GROUPS])} and {more} more"
+    return f"groups {', '.join(names[:-1])} and {names[-1]}"
