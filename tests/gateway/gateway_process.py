@@ -69,6 +69,22 @@ class GatewayProcess:
         self.ports = {port - self.base_port: port for port in map(int, port_file.read_text().split())}
         return self
 
+    @property
+    def pid(self) -> int:
+        """Return the id of the running process."""
+        return self.process.pid
+
+    def resident_mb(self) -> float:
+        """Return the memory of the process that serves, in MB."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1000
+        raise AssertionError("the process has ended")
+
+    def descriptors(self) -> int:
+        """Return how many descriptors the process has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
     def kill(self) -> None:
         """Kill the process as a crash would (SIGKILL)."""
         self.process.kill()

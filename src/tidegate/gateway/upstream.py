@@ -27,7 +27,7 @@ from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import GONE_PROBES
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
-from tidegate.wire import RequestHeader
+from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
@@ -56,7 +56,9 @@ _LENGTH = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
 _FIRST_BYTES = 32
 """So much of a long response has to be there before it is forwarded: what lies before its first array."""
-_NO_BYTES = memoryview(b"")
+_CLOSED = "the broker closed the connection"
+_KIND_CHARS = 80  # by these, numbers aside, the lines about one broker are alike
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _F_SETPIPE_SZ = 1031  # Linux
 
 SocketAddress = tuple[int, tuple[str, int] | tuple[str, int, int, int]]
@@ -307,7 +309,7 @@ class Upstream:
             self._lose(_reason(error))
             return
         if not count:
-            self._lose("the broker closed the connection")
+            self._lose(_CLOSED)
             return
         data: memoryview | bytearray = self._scratch[:count]
         if self._drained:
@@ -362,6 +364,12 @@ class Upstream:
     ) -> None:
         try:
             answer = respond(header, response)
+        except ProtocolError as error:
+            response.discard()
+            self._deferred = deferred  # it is in flight still, for `_lose`
+            name = API_BY_KEY[header.api_key].name
+            self._lose(f"its {name} response cannot be forwarded: {error}")
+            return
         except Exception as error:
             response.discard()
             answer = Answer(None, close=True, error=error)
@@ -423,13 +431,16 @@ class Upstream:
         if self.closed:
             return
         connection = self.channel.connection
-        _log.info(
+        # Between two requests a broker may close a connection, such as one that was idle for long.
+        is_usual = self._deferred is None and reason == _CLOSED
+        _log.log(
+            logging.INFO if is_usual else logging.WARNING,
             "closed connection %d from %s: broker %s: %s",
             connection.id,
             connection.client_host,
             self._link.name,
             reason,
-            extra={"repeats": f"upstream {self._link.name} {reason}"},
+            extra={"repeats": f"upstream {self._link.name} {reason.translate(_NO_DIGITS)[:_KIND_CHARS]}"},
         )
         deferred, header = self._deferred, self._header
         self._close_socket()

@@ -1,0 +1,232 @@
+"""A broker that breaks the protocol costs one client its connection, and one line in the log; nothing else."""
+
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.e2e.plain_client import receive_frame
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.lying_broker import BROKER_ID, LyingBroker
+from tests.wire.odd_messages import plain_message
+
+from tidegate.api_keys import API_VERSIONS, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, PRODUCE
+from tidegate.wire import encode_request, encode_response
+
+TIMEOUT_S = 20.0
+GARBLED_RESPONSES = 3000
+MOST_GROWTH_MB = 8
+_HEAD = struct.Struct(">ii")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LyingBroker]:
+    """Return the server."""
+    server = LyingBroker()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def lied_to(broker, tmp_path_factory) -> Iterator[GatewayProcess]:
+    """Return a gateway before it; it has a second life after each test that ends it."""
+    directory = tmp_path_factory.mktemp("lied-to")
+    quotas = directory / "quotas.yaml"
+    quotas.write_text("quotas: []\n")
+    process = GatewayProcess(directory, broker.address, ("--quotas", str(quotas))).start()
+    yield process
+    process.close()
+
+
+def request(api_key: int, version: int, client_id: str, correlation_id: int = 77) -> bytes:
+    """Return a plain request with its length."""
+    return encode_request(api_key, version, correlation_id, client_id, plain_message(api_key, version))
+
+
+def connected(gateway: GatewayProcess) -> socket.socket:
+    """Return a connection to the gateway."""
+    return socket.create_connection(("127.0.0.1", gateway.ports[BROKER_ID]), timeout=TIMEOUT_S)
+
+
+def received(sock: socket.socket) -> bytes:
+    """Return all that comes until the end of the connection."""
+    parts = []
+    try:
+        while part := sock.recv(1 << 20):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def ask(sock: socket.socket, frame: bytes) -> bytes:
+    """Send a request and return the response without its length; b"" where the connection ends instead."""
+    try:
+        sock.sendall(frame)
+        return receive_frame(sock)
+    except ConnectionError:
+        return b""
+
+
+def frame(correlation_id: int, body: bytes) -> bytes:
+    """Return a response."""
+    return _HEAD.pack(4 + len(body), correlation_id) + body
+
+
+def _metadata(broker_id: int, port: int) -> bytes:
+    broker = {"node_id": broker_id, "host": "127.0.0.1", "port": port, "rack": None}
+    message = {
+        "throttle_time_ms": 0,
+        "brokers": [broker],
+        "cluster_id": None,
+        "controller_id": 1,
+        "topics": [],
+        "cluster_authorized_operations": 0,
+    }
+    return bytes(encode_response(METADATA, 9, 77, message).buffers[0])
+
+
+LIES = {
+    "another correlation id": (METADATA, 9, frame(78, bytes(20)), "does not fit"),
+    "another correlation id of a stream": (LIST_OFFSETS, 4, frame(78, bytes(100_000)), "does not fit"),
+    "a negative length": (LIST_OFFSETS, 4, _HEAD.pack(-1, 77), "does not fit"),
+    "a length without a correlation id": (LIST_OFFSETS, 4, _HEAD.pack(2, 77), "does not fit"),
+    "a response too long to be read": (METADATA, 9, _HEAD.pack(2**31 - 1, 77) + bytes(100), "at most"),
+    "bytes behind the response": (LIST_OFFSETS, 4, frame(77, bytes(8)) + b"more", "does not fit"),
+    "no body of Metadata": (METADATA, 9, frame(77, b""), "Metadata"),
+    "no body of ApiVersions": (API_VERSIONS, 3, frame(77, b""), "ApiVersions"),
+    "garbage for Metadata": (METADATA, 9, frame(77, b"\xff" * 200), "Metadata"),
+    "garbage for ApiVersions": (API_VERSIONS, 3, frame(77, b"\0\0\xff\xff\xff\xff" * 20), "ApiVersions"),
+    "garbage for FindCoordinator": (FIND_COORDINATOR, 3, frame(77, b"\xff" * 20), "FindCoordinator"),
+    "a broker without a port": (METADATA, 9, _metadata(2**31 - 1, 9092), "has no port"),
+    "an end in place of a response": (LIST_OFFSETS, 4, b"", "closed the connection"),
+    "half a short response": (LIST_OFFSETS, 4, frame(77, bytes(50))[:30], "closed the connection"),
+    "half of Metadata": (METADATA, 9, frame(77, bytes(500_000))[:300_000], "closed the connection"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_ends_one_connection_with_one_line(broker, lied_to, lie):
+    """The client's connection closes without a byte of the lie; the log says why; a neighbour is served on."""
+    api_key, version, answer, reason = LIES[lie]
+
+    def tell(sock, header):
+        sock.sendall(answer)
+        sock.shutdown(socket.SHUT_WR)
+
+    broker.lies[lie] = tell
+    logged = len(lied_to.log)
+    with connected(lied_to) as neighbour, connected(lied_to) as client:
+        assert ask(neighbour, request(METADATA, 9, "neighbour"))
+        client.sendall(request(api_key, version, lie))
+        assert received(client) == b""
+        assert ask(neighbour, request(METADATA, 9, "neighbour"))
+    lines = lied_to.log[logged:].splitlines()
+    assert len(lines) <= 1, lines  # alike lines are written once a minute
+    assert reason in lied_to.log, lied_to.log
+
+
+@pytest.mark.parametrize("ending", ["end", "half-close", "reset"])
+def test_a_stream_that_ends_too_early_ends_the_connection(broker, lied_to, ending):
+    """The client gets what came of a long response, and then the end: it sees what it would see of the broker."""
+    answer = frame(77, bytes(range(256)) * 8000)[:700_000]
+
+    def tell(sock, header):
+        sock.sendall(answer)
+        if ending == "half-close":
+            sock.shutdown(socket.SHUT_WR)
+            return
+        if ending == "reset":
+            time.sleep(0.3)  # a reset discards what has not been read
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+
+    broker.lies[ending] = tell
+    with connected(lied_to) as client:
+        client.sendall(request(LIST_OFFSETS, 4, ending))
+        assert received(client) == answer
+    assert_healthy(lied_to)
+
+
+def test_unasked_bytes_end_the_connection(broker, lied_to):
+    """A broker that sends something between two requests is not believed."""
+
+    def tell(sock, header):
+        sock.sendall(broker.honest_frame(header))
+        time.sleep(0.2)
+        sock.sendall(b"unasked")
+
+    broker.lies["unasked"] = tell
+    logged = len(lied_to.log)
+    with connected(lied_to) as client:
+        assert ask(client, request(LIST_OFFSETS, 4, "unasked"))
+        assert received(client) == b""
+    assert lied_to.log[logged:].count("no request asked for") == 1
+
+
+def test_a_response_byte_by_byte_arrives(broker, lied_to):
+    """A slow broker delays its client, and no other one."""
+
+    def tell(sock, header):
+        for byte in broker.honest_frame(header):
+            sock.sendall(bytes([byte]))
+            time.sleep(0.01)
+
+    broker.lies["slow"] = tell
+    with connected(lied_to) as client, connected(lied_to) as neighbour:
+        client.sendall(request(METADATA, 9, "slow"))
+        assert ask(neighbour, request(METADATA, 9, "neighbour"))
+        assert receive_frame(client)
+
+
+def test_garbled_responses_leave_no_trace(broker, lied_to):
+    """Thousands of responses with random bytes: connections close or answers pass, without a traceback or growth."""
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    kinds = [
+        *((key, version) for key in (METADATA, FIND_COORDINATOR, API_VERSIONS) for version in range(4)),
+        *((PRODUCE, version) for version in range(3, 10)),
+        *((FETCH, version) for version in range(4, 12)),
+        (METADATA, 9),
+        (LIST_OFFSETS, 4),
+    ]
+
+    def tell(sock, header):
+        answer = bytearray(broker.honest_frame(header))
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(8 if rng.random() < 0.9 else 0, len(answer))
+            answer[at] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
+        if rng.random() < 0.2:
+            cut = rng.randrange(8, len(answer) + 1)
+            answer = answer[:cut] + rng.randbytes(rng.randrange(80))
+            struct.pack_into(">i", answer, 0, len(answer) - 4)
+        if rng.random() < 0.05:
+            answer += rng.randbytes(70_000)
+            struct.pack_into(">i", answer, 0, len(answer) - 4)
+        sock.sendall(answer)
+        if struct.unpack_from(">i", answer)[0] > len(answer) - 4:
+            sock.shutdown(socket.SHUT_WR)  # nothing follows, as the length says
+
+    broker.lies["garbled"] = tell
+    before_mb = 0.0
+    number = 0
+    while number < GARBLED_RESPONSES:
+        with connected(lied_to) as client:
+            while ask(client, request(*rng.choice(kinds), "garbled")) and number < GARBLED_RESPONSES:
+                number += 1
+        number += 1
+        if not before_mb and number >= GARBLED_RESPONSES // 3:
+            before_mb = lied_to.resident_mb()
+    assert lied_to.resident_mb() - before_mb < MOST_GROWTH_MB
+    assert_healthy(lied_to)
+
+
+def assert_healthy(gateway: GatewayProcess) -> None:
+    """Check that the gateway runs, has written no traceback, and serves."""
+    assert gateway.process.poll() is None
+    assert "Traceback" not in gateway.log, gateway.log[-3000:]
+    with connected(gateway) as sock:
+        assert ask(sock, request(METADATA, 9, "health"))
