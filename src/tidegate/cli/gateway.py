@@ -15,6 +15,8 @@ examples:
   tidegate gateway --upstream kafka1:9092 --listen 0.0.0.0:19092 \\
       --override advertised.listeners=PLAINTEXT://gateway1:19092 \\
       --override tidegate.allow.anonymous=true
+  tidegate gateway --upstream kafka1:9092 --config gateway.properties
+                         after a change of the file: kill -HUP and the gateway's process id
   tidegate gateway --upstream kafka1:9092 --quotas quotas.yaml
   tidegate gateway --upstream kafka1:9092 --brokers 1-16
 
@@ -26,7 +28,12 @@ Quotas that are stored in Kafka itself stay in force there.
 Set the gateway's quotas with any Kafka admin client that connects to the
 gateway, or with `tidegate quotas apply`. They are kept in the topic
 __tidegate_quotas of the cluster, which all gateway processes share. With
---quotas they come from a file instead, and cannot be altered.
+--quotas they come from a file instead, and no client can alter them.
+
+SIGHUP reads the files of --config and --quotas again. Quotas, connection
+limits, certificates and settings such as tidegate.quota.observe change at once;
+other settings take effect at the next start. Without --config and --quotas,
+SIGHUP stops the gateway.
 
 Logins by SASL pass through: the broker decides. `docs/gateway.md` says what
 else a gateway can do, and what it cannot.

@@ -2,21 +2,28 @@
 
 import argparse
 import asyncio
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+import signal
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from tidegate import __version__
-from tidegate.cli.serving import fresh_port_file, run_process, stop_event, tell, write_ports, written_to
+from tidegate.cli.serving import (
+    fresh_port_file,
+    load_config,
+    run_process,
+    stop_event,
+    tell,
+    write_ports,
+    written_to,
+)
 from tidegate.client.settings import ClientSettings, load_client_settings
 from tidegate.clock import SystemClock
-from tidegate.config.quotas_file import load_quotas_file
-from tidegate.errors import TidegateError
 from tidegate.gateway.gateway import Gateway, follower
 from tidegate.gateway.quota_topic import QuotaTopic
+from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import parse_broker_ids
-from tidegate.quota import QuotaRecord
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.stores import QuotaStore
 from tidegate.server.monitoring.metrics_listener import MetricsListener
@@ -30,30 +37,12 @@ __all__ = ["run_gateway"]
 _DEFAULTS = {"listeners": "PLAINTEXT://127.0.0.1:19092", "log.dirs": "tidegate-gateway"}
 
 
-class QuotasOfFile:
-    """The quotas of a file, as a `QuotaStore` that stores nothing."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._records = list(load_quotas_file(path).records())
-
-    def load_quotas(self) -> Iterable[QuotaRecord]:
-        """Return the records of the file."""
-        return [record for record in self._records if isinstance(record, QuotaRecord)]
-
-    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Any, None, None]:
-        """Raise `TidegateError`: the quotas of a file cannot be altered."""
-        raise TidegateError(f"the quotas of this gateway are those of {self._path}", hint="change the file")
-        yield
-
-
 def run_gateway(args: argparse.Namespace) -> int:
-    """Run the gateway until SIGINT, SIGTERM, or SIGHUP, unless that is ignored (nohup)."""
+    """Run the gateway until SIGINT or SIGTERM. SIGHUP reads its files again; without a file, it stops the gateway."""
     upstream = load_client_settings(
         args.upstream, None if args.upstream_config is None else Path(args.upstream_config)
     )
     only = None if args.brokers is None else parse_broker_ids(args.brokers)
-    defaults = dict(_DEFAULTS)
     if args.listen is not None:
         args.override.append(f"listeners=PLAINTEXT://{args.listen}")
     args.port = None
@@ -61,7 +50,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     def start(config: ServerConfig, repeated: RepeatedLines) -> Coroutine[Any, Any, None]:
         return _run(config, upstream, only, args, repeated)
 
-    return run_process(args, start, defaults)
+    return run_process(args, start, _DEFAULTS)
 
 
 async def _run(
@@ -77,12 +66,13 @@ async def _run(
     port_file = fresh_port_file(args)
     async with AsyncExitStack() as stack:
         store: QuotaStore
+        topic = file = None
         if args.quotas is None:
             store = topic = QuotaTopic(upstream)
             stack.push_async_callback(topic.close)
             await topic.open()
         else:
-            store, topic = QuotasOfFile(args.quotas), None
+            store = file = QuotasOfFile(args.quotas)
         quotas = QuotaAdministration(store, loop)
         quotas.load()
         stack.callback(quotas.close)
@@ -100,7 +90,7 @@ async def _run(
             await gateway.start()
         for node in gateway.nodes.values():
             if node.config.metrics is not None:
-                listener = await MetricsListener.start(node, node.config.metrics)
+                listener = MetricsListener.start(node, node.config.metrics)
                 stack.callback(listener.close)
                 tell(args, f"tidegate metrics of broker {node.config['node.id']} at {listener.url}")
         collections = ShortCollections(loop)
@@ -109,6 +99,12 @@ async def _run(
         tasks = [loop.create_task(gateway.run())]
         if topic is not None:
             tasks.append(loop.create_task(topic.follow(follower(quotas))))
+        if args.config is not None or file is not None:
+            reloading = Reloading(
+                gateway, quotas, read_config=lambda: load_config(args, _DEFAULTS), file=file
+            )
+            loop.add_signal_handler(signal.SIGHUP, reloading.request)  # in the place of `stop_event`
+            tasks.append(loop.create_task(reloading.run()))
         for task in tasks:
             stack.push_async_callback(_cancel, task)
         if port_file is not None:

@@ -56,6 +56,7 @@ __all__ = [
     "fresh_port_file",
     "list_settings",
     "listen_on",
+    "load_config",
     "run_process",
     "serve",
     "serve_nodes",
@@ -114,7 +115,7 @@ def run_process(
     handler.addFilter(repeated)
     logging.getLogger().addHandler(handler)
     try:
-        config = _config(args, defaults)
+        config = load_config(args, defaults)
         for notice in config.notices():
             tell(args, notice, logging.WARNING)
         with asyncio.Runner(loop_factory=TurnLoop) as runner:
@@ -155,7 +156,8 @@ def _log_lines() -> logging.Handler:
         return logging.StreamHandler(sys.stderr)
 
 
-def _config(args: argparse.Namespace, defaults: Mapping[str, str]) -> ServerConfig:
+def load_config(args: argparse.Namespace, defaults: Mapping[str, str]) -> ServerConfig:
+    """Return the settings of the command line: those of --config, --override and the other options."""
     texts = {**defaults, **(load_properties(Path(args.config)) if args.config else {})}
     for override in args.override:
         name, separator, value = override.partition("=")

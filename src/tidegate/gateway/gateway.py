@@ -98,7 +98,7 @@ class Gateway:
     ) -> None:
         self.nodes: dict[int, Node] = {}
         self.brokers = Brokers(upstream)
-        self._config = config
+        self.config = config
         self._quotas = quotas
         self._only = only
         self._clock = clock
@@ -142,6 +142,25 @@ class Gateway:
                 else:
                     _log.warning("broker %d has joined, and is served", broker_id)
 
+    def follow_settings_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, None]:
+        """Apply changed settings to all nodes, or to none. Raises `ConfigError`, changing nothing.
+
+        config: as in the constructor; what cannot change while a node runs is the same as before.
+        """
+        prepared: dict[int, tuple[ServerConfig, Any]] = {}
+        try:
+            while waiting := self.nodes.keys() - prepared.keys():  # a broker may join meanwhile
+                for broker_id in sorted(waiting):
+                    own = broker_config(config, broker_id)
+                    prepared[broker_id] = own, (yield from self.nodes[broker_id].prepare_in_slices(own))
+        except ConfigError:
+            for broker_id, (_, ready) in prepared.items():
+                self.nodes[broker_id].discard(ready)
+            raise
+        self.config = config
+        for broker_id, (own, ready) in prepared.items():
+            yield from self.nodes[broker_id].put_in_force_in_slices(own, ready)
+
     async def close(self) -> None:
         """Close all nodes and connections."""
         for node in self.nodes.values():
@@ -155,7 +174,7 @@ class Gateway:
     def _serve(self, broker_id: int) -> None:
         """Serve a broker. Raises `ConfigError` where its ports cannot be bound."""
         loop = asyncio.get_running_loop()
-        config = broker_config(self._config, broker_id)
+        config = broker_config(self.config, broker_id)
         network = SocketNetwork(loop, self._clock.monotonic_ns)
         recorder = self._open_recorder(config)
         node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
