@@ -50,6 +50,11 @@ bench-kafka: setup ## run the same load against a real Apache Kafka and `tidegat
 	@scripts/kafka-jars.sh >/dev/null
 	@$(VENV_PYTHON) -m bench.ladder
 
+.PHONY: bench-gateway
+bench-gateway: setup ## run the same load against a real Apache Kafka and, in turn, through `tidegate gateway`
+	@scripts/kafka-jars.sh >/dev/null
+	@$(VENV_PYTHON) -m bench.bench_gateway
+
 .PHONY: codecs
 codecs: setup ## make the table of Kafka's message definitions anew
 	@$(VENV_PYTHON) scripts/make_codecs.py

@@ -152,6 +152,22 @@ class TidegateBench(BenchBroker):
 
 
 @dataclass
+class GatewayBench(BenchBroker):
+    """`tidegate gateway` before the broker with the id 1 at `upstream`, with recording of usage on, as by default."""
+
+    upstream: str = ""
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        gateway = [sys.executable, "-m", "tidegate", "gateway"]
+        # As installed: with compiled bytecode in place.
+        subprocess.run([*gateway, "--help"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        overrides = [word for setting in self.overrides for word in ("--override", setting)]
+        address = f"127.0.0.1:{self.port - 1}"  # broker 1 has the port behind it
+        return [*gateway, "--upstream", self.upstream, "--listen", address, "--data", "data", *overrides], environment
+
+
+@dataclass
 class KafkaBench(BenchBroker):
     """Apache Kafka 4.3, one combined node, as `kafka-server-start` would run it (1 GB heap, G1).
 
@@ -223,4 +239,4 @@ def _resident_kb(pid: int) -> int:
     return 0
 
 
-__all__ = ["SHORT_LIVED", "BenchBroker", "KafkaBench", "TidegateBench", "cpu_s", "free_port", "machine"]
+__all__ = ["SHORT_LIVED", "BenchBroker", "GatewayBench", "KafkaBench", "TidegateBench", "cpu_s", "free_port", "machine"]

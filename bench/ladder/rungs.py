@@ -45,6 +45,7 @@ __all__ = [
     "prepare",
     "produce_frame",
     "set_up",
+    "transfer",
 ]
 
 LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
@@ -164,6 +165,7 @@ def frames() -> dict[str, bytes]:
         "produce100": produce_frame("small", 100),
         "produce1k": produce_frame("kilo", 1024),
         "produce16k": produce_frame("kilo", 16_000),
+        "produce1m": produce_frame("mega", 1_000_000),
         "metadata": encode_request(
             3, 9, 1, "bench", {
                 "topics": [{"name": "small"}], "allow_auto_topic_creation": False,
@@ -314,7 +316,7 @@ def _latency(
     return run
 
 
-def _transfer(
+def transfer(
     mode: str, topic: str, record: int, batch: int, mb: float, *, secure: bool = False
 ) -> Callable[[BenchBroker, Path], Sample]:
     """secure: by SASL_SSL."""
@@ -365,17 +367,17 @@ def group_lives(broker: BenchBroker, directory: Path, seconds: float = SECONDS) 
 
 RUNGS = (
     Rung(name="confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0, fresh="kilo",
-         run=_transfer("produce", "kilo", 1024, 16_384, 400)),
+         run=transfer("produce", "kilo", 1024, 16_384, 400)),
     Rung(name="confluent produce 1 KB, 1 MB batches", unit="MB/s", wanted=1.0, fresh="mega",
-         run=_transfer("produce", "mega", 1024, 1_000_000, 800)),
+         run=transfer("produce", "mega", 1024, 1_000_000, 800)),
     Rung(name="confluent produce 100 B", unit="MB/s", wanted=1.0, fresh="small",
-         run=_transfer("produce", "small", 100, 1_000_000, 200)),
-    Rung(name="confluent consume 100 B", unit="MB/s", wanted=1.0, run=_transfer("consume", "read100", 100, 0, 190)),
-    Rung(name="confluent consume 1 KB", unit="MB/s", wanted=1.0, run=_transfer("consume", "read1k", 1024, 0, 580)),
+         run=transfer("produce", "small", 100, 1_000_000, 200)),
+    Rung(name="confluent consume 100 B", unit="MB/s", wanted=1.0, run=transfer("consume", "read100", 100, 0, 190)),
+    Rung(name="confluent consume 1 KB", unit="MB/s", wanted=1.0, run=transfer("consume", "read1k", 1024, 0, 580)),
     Rung(name="SASL_SSL, confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0, fresh="kilo",
-         run=_transfer("produce", "kilo", 1024, 16_384, 300, secure=True)),
+         run=transfer("produce", "kilo", 1024, 16_384, 300, secure=True)),
     Rung(name="SASL_SSL, confluent consume 1 KB", unit="MB/s", wanted=1.0,
-         run=_transfer("consume", "read1k", 1024, 0, 580, secure=True)),
+         run=transfer("consume", "read1k", 1024, 0, 580, secure=True)),
     Rung(name=f"SASL_SSL, full handshakes x{HANDSHAKE_CLIENTS}", unit="/s", wanted=1.0, run=handshakes),
     Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.9, wanted_cpu=0.7, fresh="small",
          run=_rate("produce100")),

@@ -430,9 +430,13 @@ class Front:
 
     @staticmethod
     def _may_wait(exchange: Exchange) -> bool:
-        """Return whether the answer can wait: the client has sent another request, which is served in the next turn."""
+        """Return whether the answer can wait: the client has sent another request, which is served in the next turn.
+
+        Not where that request is forwarded to another broker: its answer comes later.
+        """
         return (
-            exchange.channel.has_more
+            exchange.channel.connection.upstream is None
+            and exchange.channel.has_more
             and not (exchange.throttle_ms or exchange.answer.close)
             and len(exchange.header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS
         )
