@@ -39,9 +39,9 @@ class Cell:
 
 
 def _requests(frame: str, connections: int, depth: int = 1, mode: str = "request") -> Callable[..., Sample]:
-    return lambda broker, directory: drive(
-        broker, directory, mode, frame, connections, SECONDS, depth=depth
-    )[1]
+    return lambda broker, directory: drive(broker, directory, mode, frame, connections, SECONDS, depth=depth)[
+        1
+    ]
 
 
 def _cells() -> list[Cell]:
@@ -79,7 +79,9 @@ def _cells() -> list[Cell]:
         for mode, anchor, fresh in (("produce", produce, topic), ("consume", consume, "")):
             # The last run of the producer fills the topic that is consumed.
             run = transfer(mode, topic, record, batch, mb)
-            cells.append(Cell(name=f"confluent {mode} {size}", unit="MB/s", anchor=anchor, fresh=fresh, run=run))
+            cells.append(
+                Cell(name=f"confluent {mode} {size}", unit="MB/s", anchor=anchor, fresh=fresh, run=run)
+            )
     return cells
 
 
@@ -122,7 +124,9 @@ def _compare(
 ) -> int:
     console = Console(width=140)
     console.print(f"$ python -m bench.bench_gateway --rounds {args.rounds}\nmachine: {machine()}")
-    table = Table("cell", "unit", "kafka", "gateway", "ratio", "anchor", "gateway CPU us", "kafka CPU us behind / alone")
+    table = Table(
+        "cell", "unit", "kafka", "gateway", "ratio", "anchor", "gateway CPU us", "kafka CPU us behind / alone"
+    )
     below = 0
     for cell in cells:
         found: dict[str, list[tuple[Sample, float]]] = {"kafka": [], "gateway": []}

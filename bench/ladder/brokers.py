@@ -164,7 +164,16 @@ class GatewayBench(BenchBroker):
         subprocess.run([*gateway, "--help"], env=environment, check=True, stdout=subprocess.DEVNULL)
         overrides = [word for setting in self.overrides for word in ("--override", setting)]
         address = f"127.0.0.1:{self.port - 1}"  # broker 1 has the port behind it
-        return [*gateway, "--upstream", self.upstream, "--listen", address, "--data", "data", *overrides], environment
+        return [
+            *gateway,
+            "--upstream",
+            self.upstream,
+            "--listen",
+            address,
+            "--data",
+            "data",
+            *overrides,
+        ], environment
 
 
 @dataclass
@@ -239,4 +248,13 @@ def _resident_kb(pid: int) -> int:
     return 0
 
 
-__all__ = ["SHORT_LIVED", "BenchBroker", "GatewayBench", "KafkaBench", "TidegateBench", "cpu_s", "free_port", "machine"]
+__all__ = [
+    "SHORT_LIVED",
+    "BenchBroker",
+    "GatewayBench",
+    "KafkaBench",
+    "TidegateBench",
+    "cpu_s",
+    "free_port",
+    "machine",
+]

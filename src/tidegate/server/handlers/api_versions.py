@@ -16,7 +16,7 @@ from tidegate.api_keys import API_VERSIONS, PRODUCE
 from tidegate.server.requests.handler import Answer, Handler, Message, Request
 from tidegate.wire import API_BY_KEY, Encoded, encode_response, field_since
 
-__all__ = ["api_versions_handler", "unsupported_version_answer"]
+__all__ = ["api_versions_handler", "good_software", "unsupported_version_answer"]
 
 MAX_SOFTWARE_CHARS = 256
 """Letters of a software's name, and of its version, that a connection remembers: 5 MB in 10,000 connections."""
@@ -37,7 +37,7 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
         header = request.header
         if header.api_version >= _SOFTWARE_SINCE:
             body = bytes(request.frame[header.body_at : header.body_at + _LONGEST_KNOWN_BYTES + 1])
-            software = known.get(body) or _good_software(request)
+            software = known.get(body) or good_software(request)
             if software is None:
                 return request.answer(_body(error_codes.INVALID_REQUEST, []))
             if len(body) <= _LONGEST_KNOWN_BYTES and body not in known:
@@ -60,7 +60,7 @@ def unsupported_version_answer(correlation_id: int) -> Encoded:
     )
 
 
-def _good_software(request: Request) -> tuple[str, str] | None:
+def good_software(request: Request) -> tuple[str, str] | None:
     """Return name and version of the client's software, cut; None where one of them is not in Kafka's form."""
     body = request.body()
     name, version = body["client_software_name"], body["client_software_version"]
