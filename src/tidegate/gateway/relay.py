@@ -31,13 +31,13 @@ from tidegate.gateway.responses import (
     produce_answer,
 )
 from tidegate.gateway.upstream import Response, Upstream
+from tidegate.server.handlers.api_versions import good_software
 from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
 from tidegate.wire import (
     API_BY_KEY,
     ProtocolError,
     RequestHeader,
     encode_response,
-    read_request,
     read_response,
 )
 from tidegate.wire.encoded import LENGTH_BYTES
@@ -58,7 +58,6 @@ _MAX_BYTES_SINCE = 3
 _SESSION_SINCE = 7
 _INITIAL_EPOCH = 0
 _SOFTWARE_SINCE = 3
-_MAX_SOFTWARE_CHARS = 256
 _UNSUPPORTED_VERSION = 35
 
 Forwarded = Answer | Deferred | Work
@@ -213,9 +212,9 @@ def handle_api_versions(request: Request) -> Forwarded:
     """Forward ApiVersions, and leave out the versions that the gateway cannot forward."""
     header, connection = request.header, request.connection
     if header.api_version >= _SOFTWARE_SINCE and API_BY_KEY[API_VERSIONS].speaks(header.api_version):
-        body = read_request(API_VERSIONS, header.api_version, request.frame, header.body_at)
-        name, version = body["client_software_name"], body["client_software_version"]
-        connection.set_software((name[:_MAX_SOFTWARE_CHARS], version[:_MAX_SOFTWARE_CHARS]))
+        software = good_software(request)
+        if software is not None:  # otherwise the broker refuses it
+            connection.set_software(software)
     return upstream_of(request).forward(request, _narrowed)
 
 
