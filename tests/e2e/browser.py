@@ -113,8 +113,11 @@ class Page:
 
 
 @contextmanager
-def opened(url: str, home: Path) -> Iterator[Page]:
-    """Open `url` in a Chromium of its own, whose files are in `home`, and end it afterwards."""
+def opened(url: str, home: Path, *, any_certificate: bool = False) -> Iterator[Page]:
+    """Open `url` in a Chromium of its own, whose files are in `home`, and end it afterwards.
+
+    any_certificate: accept certificates of authorities that the browser does not know.
+    """
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program is not None, "there is no Chromium; hint: make setup, or apt-get install chromium"
     to_browser, writing = os.pipe()
@@ -122,7 +125,8 @@ def opened(url: str, home: Path) -> Iterator[Page]:
     command = [
         program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync",
-        f"--user-data-dir={home}", "--remote-debugging-pipe", "about:blank",
+        f"--user-data-dir={home}", "--remote-debugging-pipe",
+        *(["--ignore-certificate-errors"] if any_certificate else []), "about:blank",
     ]  # fmt: skip
     process = subprocess.Popen(
         ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],

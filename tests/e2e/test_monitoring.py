@@ -16,7 +16,7 @@ from tests.e2e.browser import opened
 from tests.e2e.plain_client import PlainClient
 from tests.e2e.test_throttle import burst_throttle_ms
 
-_URL = re.compile(r"tidegate metrics at (http://\S+)/\n")
+_URL = re.compile(r"tidegate metrics at (https?://\S+)/\n")
 _TOKEN = "0123456789abcdef0123456789abcdef"
 _HOSTILE = '<img src=x onerror="document.title=1">\n"\\'
 _NARROW, _WIDE = 360, 1200  # CSS pixels

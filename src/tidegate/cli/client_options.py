@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +12,7 @@ from tidegate.errors import ConfigError
 if TYPE_CHECKING:
     from tidegate.client import Admin
 
-__all__ = ["add_client_options", "run_admin"]
+__all__ = ["add_client_options", "command_config_option", "run_admin", "warn_of_misspelt"]
 
 _Result = TypeVar("_Result")
 
@@ -25,11 +25,16 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="address of one or more brokers, separated by commas; Apache Kafka 2.8 or later, or Tidegate",
     )
+    command_config_option(parser, "security.protocol, sasl.mechanism, sasl.jaas.config, ssl.*, timeouts")
+
+
+def command_config_option(parser: argparse.ArgumentParser, names: str) -> None:
+    """Add `--command-config`. names: the settings that the file may have, for the help."""
     parser.add_argument(
         "--command-config",
         metavar="FILE",
         type=Path,
-        help="client settings by Kafka's names: security.protocol, sasl.mechanism, sasl.jaas.config, ssl.*, timeouts",
+        help=f"client settings by Kafka's names: {names}",
     )
 
 
@@ -42,11 +47,16 @@ def run_admin(args: argparse.Namespace, work: "Callable[[Admin], Awaitable[_Resu
     if args.bootstrap_server is None and args.command_config is None:
         raise ConfigError("no cluster is named", hint="give --bootstrap-server HOST:PORT")
     settings = load_client_settings(args.bootstrap_server, args.command_config)
-    for name, like in settings.misspelt.items():
-        print(f"warning: unknown setting {printable(name)!r}; did you mean {like!r}?", file=sys.stderr)
+    warn_of_misspelt(settings.misspelt)
 
     async def run() -> _Result:
         async with Admin(settings) as admin:
             return await work(admin)
 
     return asyncio.run(run())
+
+
+def warn_of_misspelt(names: Mapping[str, str]) -> None:
+    """Print a warning for each unknown setting. names: each with the known name that is most like it."""
+    for name, like in names.items():
+        print(f"warning: unknown setting {printable(name)!r}; did you mean {like!r}?", file=sys.stderr)

@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -44,6 +45,8 @@ examples:
   tidegate explain --user alice --client-id billing
   tidegate explain --user alice --json --metrics http://10.0.0.5:9404 \\
       --token-file token
+  tidegate explain --user alice --metrics https://broker1:9404 \\
+      --command-config client.properties       its trust store and certificate
 
   tidegate explain --user alice --client-id billing --link --expires 24h \\
       --metrics http://10.0.0.5:9404 --token-file token
@@ -102,17 +105,22 @@ def run(args: argparse.Namespace) -> int:
     """Ask the broker and print its answer. Raises `TidegateError`."""
     names = {"user": args.user, "client_id": args.client_id}
     given = {name: _checked_name(name, text) for name, text in names.items() if text is not None}
-    linked = link_fields(args.metrics)
-    if linked and (given or args.link or args.token_file or args.bootstrap_server or args.command_config):
+    linked = link_fields(args.metrics or "")
+    if linked and (given or args.link or args.token_file or args.bootstrap_server):
         raise ConfigError(
-            "a link names its client and needs no other option", hint="give --metrics LINK alone"
+            "a link names its client and needs no other option",
+            hint="give --metrics LINK alone; with https:// also --command-config",
         )
     if not given and not linked:
         raise ConfigError("no client is named, expected --user, --client-id or both")
     if args.expires_ms is not None and not args.link:
         raise ConfigError("--expires needs --link")
     check_prometheus(args)
-    is_of_cluster = args.bootstrap_server is not None or args.command_config is not None
+    is_of_cluster = args.metrics is None and args.command_config is not None
+    if args.bootstrap_server is not None:
+        is_of_cluster = True
+        if args.metrics is not None:
+            raise ConfigError("--bootstrap-server and --metrics are two sources", hint="give one of them")
     if args.prometheus and not is_of_cluster:
         raise ConfigError(
             "--prometheus needs --bootstrap-server",
@@ -127,8 +135,7 @@ def run(args: argparse.Namespace) -> int:
     if is_of_cluster:
         document = _explained_definitions(args)
     else:
-        url = args.metrics.partition(LINK_PATH)[0]  # errors repeat it: no signature in it
-        document = MetricsClient(url=url, token_file=args.token_file).get(LINK_PATH, **(given or linked))
+        document = MetricsClient.of(args).get(LINK_PATH, **(given or linked))
     print(json.dumps(document, indent=2) if args.json else "\n".join(explanation_lines(document)))
     return 0
 
@@ -163,9 +170,10 @@ def _link(args: argparse.Namespace) -> str:
     target = f"{LINK_PATH}?{urlencode(fields)}"
     if len(target) > MAX_TARGET_BYTES:
         raise ConfigError(f"the link has {len(target)} bytes, expected at most {MAX_TARGET_BYTES}")
-    MetricsClient(url=args.metrics, token_file=args.token_file).get(LINK_PATH, user=fields["user"])
-    MetricsClient(url=args.metrics).get(LINK_PATH, **fields)
-    return f"{args.metrics}{target}"
+    client = MetricsClient.of(args)
+    client.get(LINK_PATH, user=fields["user"])
+    replace(client, token_file=None).get(LINK_PATH, **fields)
+    return f"{client.url}{target}"
 
 
 def _explained_definitions(args: argparse.Namespace) -> dict[str, Any]:

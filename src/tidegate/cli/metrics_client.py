@@ -3,6 +3,7 @@
 import argparse
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,8 +12,11 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tidegate.cli.arguments import printable
+from tidegate.cli.client_options import warn_of_misspelt
 from tidegate.cli.job_options import json_option, path_type
-from tidegate.errors import TidegateError
+from tidegate.cli.metrics_tls import tls_problem
+from tidegate.config.properties import load_properties
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.server.monitoring.links import LINK_FIELDS, LINK_PATH
 
 __all__ = [
@@ -45,8 +49,8 @@ def add_metrics_options(parser: argparse.ArgumentParser, *, with_links: bool = F
         "--metrics",
         metavar="URL",
         type=_url_or_link if with_links else _url,
-        default=DEFAULT_URL,
-        help=f"metrics listener of the broker{', or a link of --link' if with_links else ''} (default: {DEFAULT_URL})",
+        help=f"metrics listener of the broker, with http:// or https://{', or a link of --link' if with_links else ''} "
+        f"(default: {DEFAULT_URL})",
     )
     parser.add_argument(
         "--token-file",
@@ -65,10 +69,14 @@ def _url(text: str) -> str:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {shown!r}{hint}") from error
+        raise argparse.ArgumentTypeError(
+            f"expected http://HOST:PORT or https://HOST:PORT, got {shown!r}{hint}"
+        ) from error
     is_plain = parts.path in ("", "/", "/metrics") and not (parts.query or parts.fragment or parts.username)
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
-        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT, got {shown!r}{hint}")
+        raise argparse.ArgumentTypeError(
+            f"expected http://HOST:PORT or https://HOST:PORT, got {shown!r}{hint}"
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}"
 
@@ -91,10 +99,28 @@ def link_fields(url: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsClient:
-    """Asks one listener. token_file: the file with its token, None without one."""
+    """Asks one listener. token_file: the file with its token, None without one. tls: for a URL with https://."""
 
     url: str
     token_file: Path | None = None
+    tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> "MetricsClient":
+        """Return a client of the listener that the options name. Raises `ConfigError`.
+
+        Errors repeat its URL, which is that of the listener without the signature of a link.
+        """
+        url = (args.metrics or DEFAULT_URL).partition(LINK_PATH)[0]
+        tls = None
+        if url.startswith("https://"):
+            tls = _context(args.command_config)
+        elif args.command_config is not None:
+            raise ConfigError(
+                f"--command-config has no effect on {url}, which does not use TLS",
+                hint="write https:// in --metrics, or leave out --command-config",
+            )
+        return cls(url=url, token_file=args.token_file, tls=tls)
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return a JSON document. Raises `MetricsError`."""
@@ -141,8 +167,13 @@ class MetricsClient:
     def _ask(self, target: str) -> tuple[int, str, bytes]:
         parts = urlsplit(self.url)
         assert parts.hostname is not None, "checked by `_url`"
-        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = make(parts.hostname, parts.port, timeout=TIMEOUT_S)
+        connection: http.client.HTTPConnection
+        if self.tls is None:
+            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+        else:
+            connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=TIMEOUT_S, context=self.tls
+            )
         headers = {"Accept": "application/json"}
         if self.token_file is not None:
             headers["Authorization"] = f"Bearer {_token(self.token_file)}"
@@ -150,6 +181,11 @@ class MetricsClient:
             connection.request("GET", target, headers=headers)
             response = connection.getresponse()
             body = response.read(MAX_BYTES + 1)
+        except ssl.SSLError as error:
+            reason, hint = tls_problem(error)
+            raise MetricsError(
+                f"cannot reach the metrics listener at {self.url}: {reason}", hint=hint
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise MetricsError(
@@ -160,6 +196,16 @@ class MetricsClient:
         if len(body) > MAX_BYTES:
             raise MetricsError(f"{self.url} sends more than {MAX_BYTES} bytes", hint=_NO_LISTENER)
         return response.status, response.headers.get("Content-Type", ""), body
+
+
+def _context(command_config: Path | None) -> ssl.SSLContext:
+    """Return the TLS of a client with these settings; without them it trusts what the system trusts."""
+    from tidegate.client.settings import misspelt_settings
+    from tidegate.tls.contexts import client_context  # imports cryptography: 40 ms
+
+    texts = {} if command_config is None else load_properties(command_config)
+    warn_of_misspelt(misspelt_settings(texts))
+    return client_context(texts)
 
 
 def _token(path: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.cli.arguments import number
+from tidegate.cli.client_options import command_config_option
 from tidegate.cli.job_options import shown, top_option
 from tidegate.cli.metrics_client import (
     MetricsClient,
@@ -34,6 +35,7 @@ _EPILOG = """\
 examples:
   tidegate top                         the broker's metrics at 127.0.0.1:9404
   tidegate top --metrics http://10.0.0.5:9404 --token-file token
+  tidegate top --metrics https://broker1:9404 --command-config client.properties
   tidegate top --once --json           for programs
 
 The broker needs a metrics listener:
@@ -62,6 +64,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_metrics_options(parser)
+    command_config_option(parser, "ssl.* for a URL with https://")
     parser.add_argument("--once", action="store_true", help="print the table once and exit")
     parser.add_argument(
         "--every",
@@ -74,8 +77,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the entities, once or until Ctrl-C. Raises `MetricsError`."""
-    client = MetricsClient(url=args.metrics, token_file=args.token_file)
+    """Show the entities, once or until Ctrl-C. Raises `TidegateError`."""
+    client = MetricsClient.of(args)
     if args.json or args.once or not sys.stdout.isatty():
         document = client.get("/entities")
         if args.json:

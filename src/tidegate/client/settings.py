@@ -20,7 +20,14 @@ from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.quota.measure.throttle import MAX_INT32
 
-__all__ = ["Address", "ClientSettings", "client_settings", "load_client_settings", "parse_addresses"]
+__all__ = [
+    "Address",
+    "ClientSettings",
+    "client_settings",
+    "load_client_settings",
+    "misspelt_settings",
+    "parse_addresses",
+]
 
 MAX_ADDRESSES = 100
 _DEFAULT_CLIENT_ID = "tidegate"
@@ -127,7 +134,7 @@ def client_settings(texts: Mapping[str, str]) -> ClientSettings:
         mechanism=mechanism,
         user=user,
         password=password,
-        misspelt=_misspelt(texts),
+        misspelt=misspelt_settings(texts),
     )
 
 
@@ -190,8 +197,8 @@ def _tls(texts: Mapping[str, str]) -> ssl.SSLContext:
     return client_context(texts)
 
 
-def _misspelt(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return unknown names that resemble a known one: others belong to producers and consumers."""
+def misspelt_settings(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return unknown names that resemble a known one, each with that; others belong to producers and consumers."""
     known = (*_TEXTS, *_DURATIONS, _SAMPLES)
     found = {
         name: difflib.get_close_matches(name, known, n=1, cutoff=0.9) for name in texts if name not in known

@@ -82,10 +82,19 @@ def test_the_widest_line_has_80_columns():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["top", "--metrics", "ftp://x"], "expected http://HOST:PORT, got 'ftp://x'"),
-        (["top", "--metrics", "http://a:b@x"], "expected http://HOST:PORT, got 'http://a:b@x'"),
-        (["top", "--metrics", "http://x:99999"], "expected http://HOST:PORT, got 'http://x:99999'"),
-        (["explain", "--metrics", "http://x/other"], "expected http://HOST:PORT, got 'http://x/other'"),
+        (["top", "--metrics", "ftp://x"], "expected http://HOST:PORT or https://HOST:PORT, got 'ftp://x'"),
+        (
+            ["top", "--metrics", "http://a:b@x"],
+            "expected http://HOST:PORT or https://HOST:PORT, got 'http://a:b@x'",
+        ),
+        (
+            ["top", "--metrics", "http://x:99999"],
+            "expected http://HOST:PORT or https://HOST:PORT, got 'http://x:99999'",
+        ),
+        (
+            ["explain", "--metrics", "http://x/other"],
+            "expected http://HOST:PORT or https://HOST:PORT, got 'http://x/other'",
+        ),
         (["top", "--every", "0"], "expected a number of seconds from 0.1 to 3600, got '0'"),
     ],
 )

@@ -42,6 +42,8 @@ RESPONSE_S = 20.0
 LINGER_S = 1.0
 """How long a client may take to read why its TLS handshake has failed."""
 _CHUNK_BYTES = 65_536
+_KIND_CHARS = 15
+"""What distinguishes lines about failed handshakes; numbers come later in them."""
 _END_OF_HEAD = b"\r\n\r\n"
 _TLS_HANDSHAKE = b"\x16\x03"
 _NO_TLS = "looks like a TLS handshake, but the metrics listener does not use TLS"
@@ -252,7 +254,10 @@ class HttpServer:
             "closed connection from %s (metrics listener): TLS handshake failed: %s",
             stream.host,
             reason,
-            extra={"repeats": f"metrics handshake {stream.host}", "repeats_of": stream.owner},
+            extra={
+                "repeats": f"metrics {reason[:_KIND_CHARS]} {stream.host}",
+                "repeats_of": stream.owner,
+            },
         )
 
     async def _end_failed_handshake(self, stream: HttpStream) -> None:
