@@ -5,6 +5,7 @@ For the same traffic, the largest value in Prometheus is what `tidegate limits` 
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResp
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import PlainClient, fetch_request, receive_frame
 from tests.e2e.prometheus_server import ROOT, prometheus
+from tests.e2e.tls_broker import Certificates
 from tests.request_log.brokers import LOG4J2
 
 from tidegate.config.quotas_file import parse_quotas_file
@@ -258,6 +260,34 @@ def test_metrics_of_serve_need_what_its_usage_record_needs(
         needs = _needs(url)
     broker.stop()
     _same(needs, _limits(broker.data_dir / "usage"))
+
+
+def test_metrics_are_scraped_over_tls(new_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    """With the configuration of docs/monitoring.md: authority, client certificate and token."""
+    certificates, port = Certificates.make(tmp_path, "localhost", "carol"), free_port()
+    (tmp_path / "token").write_text("0123456789abcdef")
+    own = {f"listener.name.metrics.{name}": text for name, text in certificates.settings("localhost").items()}
+    settings = {
+        "tidegate.metrics.listener": f"https://127.0.0.1:{port}",
+        "tidegate.metrics.token.file": str(tmp_path / "token"),
+        "listener.name.metrics.ssl.client.auth": "required",
+        **own,
+    }
+    new_broker(**{name.replace(".", "_"): text for name, text in settings.items()})
+    files = {
+        "authority.pem": certificates.authority_file,
+        "prometheus.pem": certificates.file("carol"),
+        "prometheus-key.pem": certificates.file("carol"),
+        "tidegate-token": tmp_path / "token",
+    }
+    text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(scrape_configs:(?:(?!```)[\s\S])*scheme: https[\s\S]*?)```", text)
+    block = block.replace('"broker1.example.com:9404"', f'"localhost:{port}"')
+    for name, path in files.items():
+        block = block.replace(f"/etc/prometheus/{name}", str(path))
+    assert "/etc/" not in block
+    with prometheus(tmp_path / "prometheus", scrapes=block) as url:
+        _wait_until_scraped(url, "tidegate_build_info")
 
 
 DASHBOARD, RULES = (ROOT / "monitoring" / name for name in ("grafana-dashboard.json", "alert-rules.yml"))

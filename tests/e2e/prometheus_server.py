@@ -17,6 +17,8 @@ FETCH_TIMEOUT_S = 240.0
 _CONFIG = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
 rule_files: [{rules}]
+"""
+_JOB = """\
 scrape_configs:
   - job_name: {job}
     static_configs: [{{targets: [{targets}]}}]
@@ -25,9 +27,12 @@ scrape_configs:
 
 @contextlib.contextmanager
 def prometheus(
-    directory: Path, *targets: str, job: str = "kafka", rules: Path | None = None
+    directory: Path, *targets: str, job: str = "kafka", rules: Path | None = None, scrapes: str = ""
 ) -> Iterator[str]:
-    """Yield the URL of a server that scrapes `targets`, each HOST:PORT. rules: a file of alert rules."""
+    """Yield the URL of a server that scrapes `targets`, each HOST:PORT.
+
+    rules: a file of alert rules. scrapes: `scrape_configs` to use instead.
+    """
     found = subprocess.run(
         [ROOT / "scripts" / "prometheus.sh"],
         capture_output=True,
@@ -39,7 +44,8 @@ def prometheus(
     directory.mkdir(parents=True, exist_ok=True)
     config, url = directory / "prometheus.yml", f"http://127.0.0.1:{free_port()}"
     quoted = ", ".join(f'"{target}"' for target in targets)
-    config.write_text(_CONFIG.format(targets=quoted, job=job, rules="" if rules is None else f'"{rules}"'))
+    common = _CONFIG.format(rules="" if rules is None else f'"{rules}"')
+    config.write_text(common + (scrapes or _JOB.format(targets=quoted, job=job)))
     command = [
         found.stdout.strip(),
         f"--config.file={config}",

@@ -3,13 +3,17 @@
 import contextlib
 import re
 import socket
+import ssl
 import threading
 import time
 
 import pytest
+from tests.e2e.tls_broker import Certificates
 from tests.limits.bounds import judge_work
 from tests.limits.conftest import start_watched
 from tests.limits.frames import ALTER_QUOTAS, PRODUCE, alter, produce, request
+from tests.limits.tenants import first_operation
+from tests.limits.test_fair_handshakes import flooding
 from tests.limits.watched import TIMEOUT_S, Connection, Exchanged, WatchedBroker
 
 from tidegate.server.monitoring.http_request import MAX_HEAD_BYTES
@@ -21,7 +25,10 @@ CLIENTS = 3000
 """Live quota entities, each with the longest client id that is kept and cut."""
 RESPONSE_BYTES = 3_000_000
 """What one response takes: lines of 500 entities of a quota type, and their parts."""
-_URL = re.compile(r"tidegate metrics at http://127\.0\.0\.1:(\d+)/")
+HANDSHAKE_BYTES = 200_000
+"""What a connection takes until its TLS handshake has ended: 60 KB of OpenSSL, what it sent, and its task."""
+LOOKS = 8
+_URL = re.compile(r"tidegate metrics at https?://127\.0\.0\.1:(\d+)/")
 _GET = b"GET /%s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
@@ -110,3 +117,44 @@ def test_kafka_clients_go_on(crowded: tuple[WatchedBroker, int], attack) -> None
         lambda: Exchanged(sent_bytes=attack(port)),
         may_take_bytes=(MAX_CONNECTIONS + 1) * RESPONSE_BYTES,
     )
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory):
+    """Return a watched broker whose metrics are served over TLS, their port, and a context that trusts them."""
+    directory = tmp_path_factory.mktemp("encrypted")
+    certificates = Certificates.make(directory, "localhost")
+    settings = {name.replace(".", "_"): text for name, text in certificates.settings("localhost").items()}
+    broker = start_watched(directory, tidegate_metrics_listener="https://127.0.0.1:0", **settings)
+    context = ssl.create_default_context(cafile=str(certificates.authority_file))
+    yield broker, int(broker.wait_log(_URL)[1]), context
+    broker.close()
+    assert "Traceback" not in broker.log, broker.log
+
+
+def _scraped(port: int, context: ssl.SSLContext) -> None:
+    """Read the metrics over TLS."""
+    with context.wrap_socket(_connected(port), server_hostname="localhost") as client:
+        client.sendall(_GET % b"metrics")
+        received = b""
+        while part := client.recv(1 << 16):
+            received += part
+    assert b"\ntidegate_build_info{" in received
+
+
+@pytest.mark.parametrize("how", ["leave", "stay"])
+def test_handshakes_of_one_address_delay_no_other(
+    encrypted: tuple[WatchedBroker, int, ssl.SSLContext], how: str
+) -> None:
+    """Another address is served within a second, time after time; Kafka clients go on, and the memory has a bound."""
+    broker, port, context = encrypted
+
+    def work() -> Exchanged:
+        with flooding(port, how, "127.0.0.2"):
+            for _ in range(LOOKS):
+                with first_operation():
+                    _scraped(port, context)
+                time.sleep(0.1)
+        return Exchanged(sent_bytes=0)
+
+    judge_work(broker, work, may_take_bytes=(MAX_CONNECTIONS + 1) * HANDSHAKE_BYTES)

@@ -1,4 +1,4 @@
-"""What a failure of TLS with a metrics listener means, and what to do about it."""
+"""Meaning of the TLS failures of a client of the metrics listener, and what to do about them."""
 
 import ssl
 
