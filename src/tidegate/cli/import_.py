@@ -2,12 +2,12 @@
 
 import argparse
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tidegate.cli.arguments import whole_number
-from tidegate.cli.job_options import check_range, from_option, last_option, path_type, to_option
-from tidegate.errors import ConfigError
+from tidegate.cli.job_options import check_range, from_option, last_option, path_type, time_of, to_option
 
 __all__ = ["add_parser", "run"]
 
@@ -112,42 +112,26 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Import, and say what came of it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from tidegate.config.quotas_file import load_quotas_file
-    from tidegate.kafka_log.importing import import_logs
-    from tidegate.kafka_log.log_files import Source
-    from tidegate.kafka_log.time_range import TimeRange
+    from tidegate.cli.progress import progress_shown
+    from tidegate.pipeline import import_request_log
     from tidegate.pipeline.report.console import results_console
 
     check_range(args.from_ms, args.to_ms, args.last_ms)
-    sources = [Source(args.node_id if node_id is None else node_id, path) for node_id, path in args.logs]
-    zone = _zone(args.time_zone)
-    in_force = None if args.in_force is None else load_quotas_file(args.in_force)
-    if in_force is not None and (part := in_force.beyond_kafka()) is not None:
-        raise ConfigError(
-            f"{str(args.in_force)!r} contains {part}, which Apache Kafka does not have",
-            hint="use a file without it",
-        )
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading", total=None)
-
-        def show(path: Path, done: int, total: int) -> None:
-            progress.update(task, description=path.name, completed=done, total=total)
-
-        summary = import_logs(
-            sources,
-            args.out,
-            zone=zone,
-            in_force=in_force,
-            processes=args.processes,
+    logs: dict[int, list[Path]] = {}
+    for node_id, path in args.logs:
+        logs.setdefault(args.node_id if node_id is None else node_id, []).append(path)
+    with progress_shown(in_bytes=True) as show:
+        summary = import_request_log(
+            logs,
+            out=args.out,
+            start=None if args.from_ms is None else time_of(args.from_ms),
+            end=None if args.to_ms is None else time_of(args.to_ms),
+            last=None if args.last_ms is None else timedelta(milliseconds=args.last_ms),
+            time_zone=args.time_zone,
+            in_force=args.in_force,
             strict=args.strict,
-            wanted=TimeRange(from_ms=args.from_ms, to_ms=args.to_ms),
-            last_ms=args.last_ms,
-            on_progress=show,
+            processes=args.processes,
+            progress=show,
         )
     results = results_console()
     for line in _lines(summary, args.out):
@@ -239,14 +223,3 @@ def _log(text: str) -> tuple[int | None, Path]:
     if equals and number.isascii() and number.isdigit() and not os.path.lexists(text):
         return _node_id(number), path_type(path)
     return None, path_type(text)
-
-
-def _zone(name: str) -> Any:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigError(
-            f"unknown time zone {name!r}", hint="write a name such as Europe/Berlin, America/New_York or UTC"
-        ) from None

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.arguments import whole_number
 from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.jobs.jobs import Jobs
     from tidegate.pipeline.read.ingest import UsageFiles
+    from tidegate.pipeline.record import Record
     from tidegate.pipeline.replay.plan import Plan
 
 __all__ = [
@@ -32,8 +32,10 @@ __all__ = [
     "opened_for_tables",
     "path_type",
     "plans_option",
-    "running_jobs",
+    "rows_of",
+    "running_record",
     "shown",
+    "time_of",
     "to_option",
     "top_option",
     "where_options",
@@ -159,38 +161,49 @@ def opened_for_tables(args: argparse.Namespace, *, with_before: bool = True) -> 
 
 
 @contextmanager
-def running_jobs(
+def running_record(
     args: argparse.Namespace,
     files: "UsageFiles",
     *,
     sums: bool = False,
     plans: "Sequence[Plan]" = (),
     replays_all: bool = False,
-) -> "Iterator[Jobs]":
-    """Yield the jobs over the files, in this process or on Spark; print the choice with `--explain`.
+) -> "Iterator[Record]":
+    """Yield the record for jobs in this process or on Spark; print the choice with `--explain`; show their progress.
 
     sums: Spark adds up rows itself, so its code is worth compiling. plans: the plans to replay.
     replays_all: `Jobs.replay` replays all plans at once.
     Raises `TidegateError`.
     """
+    from tidegate.cli.progress import progress_shown
     from tidegate.pipeline.jobs.on_spark import surveys_in_the_making
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
+    from tidegate.pipeline.record import Record
     from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
 
     is_local, reason = where_and_why(master=args.master, rows=files.rows)
     if args.explain:
         print(reason, file=sys.stderr)
+    places = [] if files.record is None else [files.record]
     if is_local:
-        yield jobs_here(files)
+        with progress_shown() as show:
+            yield Record(jobs=jobs_here(files, show), places=places)
         return
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
         kernel_in_the_making(plans, with_usage=sums),
         surveys_in_the_making(files, plans if replays_all else ()) as early,
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
+        progress_shown() as show,
     ):
-        yield jobs_on_spark(spark, files, early)
+        yield Record(jobs=jobs_on_spark(spark, files, early, show), places=places)
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | None = _SHOWN) -> None:
@@ -254,6 +267,11 @@ def _time(text: str) -> int:
     raise argparse.ArgumentTypeError(
         f"expected a date and time such as 2026-11-22, 2026-11-22T14:00 or 2026-11-22T14:05:30Z, got {text!r}"
     )
+
+
+def time_of(time_ms: int) -> datetime:
+    """Return a time in ms since 1970 as a `datetime`."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def duration_type(text: str) -> int:

@@ -9,7 +9,8 @@ from tidegate.cli.job_options import (
     json_option,
     opened_for_tables,
     path_type,
-    running_jobs,
+    rows_of,
+    running_record,
     shown,
     top_option,
 )
@@ -92,8 +93,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.read.ingest import is_imported
-    from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
+    from tidegate.pipeline import Tolerance, limits
+    from tidegate.pipeline.replay.limits import levels_of, levels_of_file
     from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
     from tidegate.pipeline.report.documents import limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
@@ -102,20 +103,26 @@ def run(args: argparse.Namespace) -> int:
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
     with opened_for_tables(args) as files:
         results = {"out": args.out, "overwrite": args.overwrite}
-        with running_jobs(args, files, plans=[levels]) as jobs:
-            found = jobs.limits(levels, tolerance, **results)
+        with running_record(args, files, plans=[levels]) as record:
+            found = limits(record, by=args.by, quotas=args.quotas, tolerance=tolerance, **results)
+    entities = rows_of(found.by_entity)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
         document = limits_document(
-            found.entities, found.nodes, tolerated=tolerated, top=shown(args), events=files.rows, out=args.out
+            entities,
+            rows_of(found.by_node),
+            tolerated=tolerated,
+            top=shown(args),
+            events=found.rows,
+            out=args.out,
         )
         print_document(document, found.missing)
         return 0
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
-    print_table(console, limits_table(found.entities, top=shown(args), tolerated=heading))
-    estimated = [ESTIMATED] if is_imported(args.directory) else []
-    for note in [*limits_notes(found.entities, callback=found.callback), *estimated]:
+    print_table(console, limits_table(entities, top=shown(args), tolerated=heading))
+    estimated = [ESTIMATED] if found.is_imported else []
+    for note in [*limits_notes(entities, callback=found.callback), *estimated]:
         console.print(note)
-    print_ending(console, found.missing, with_cold_starts=True, events=files.rows, out=args.out)
+    print_ending(console, found.missing, with_cold_starts=True, events=found.rows, out=args.out)
     return 0

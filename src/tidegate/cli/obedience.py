@@ -7,7 +7,8 @@ from tidegate.cli.job_options import (
     directory_argument,
     json_option,
     opened_for_tables,
-    running_jobs,
+    rows_of,
+    running_record,
     shown,
     top_option,
 )
@@ -70,6 +71,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
+    from tidegate.pipeline import obedience
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
     from tidegate.pipeline.report.documents import obedience_document
@@ -85,11 +87,11 @@ def run(args: argparse.Namespace) -> int:
         unknown = obedience_document(None, top=0, events=None, out=None)
         print(json_text(unknown) if args.json else _NOT_KNOWN)
         return _EXIT_NOT_KNOWN
-    with opened_for_tables(args) as files, running_jobs(args, files) as jobs:
-        found = jobs.obedience(out=args.out, overwrite=args.overwrite)
-    rows = worst_first(found.libraries)
+    with opened_for_tables(args) as files, running_record(args, files) as record:
+        found = obedience(record, out=args.out, overwrite=args.overwrite)
+    rows = worst_first(rows_of(found.by_software))
     if args.json:
-        document = obedience_document(rows, top=shown(args), events=files.rows, out=args.out)
+        document = obedience_document(rows, top=shown(args), events=found.rows, out=args.out)
         print_document(document, found.missing)
         return 0
     throttled = [row for row in rows if was_told_to_wait(row)][: shown(args)]
@@ -98,5 +100,5 @@ def run(args: argparse.Namespace) -> int:
         print_table(console, obedience_table(throttled))
     for note in obedience_notes(rows, shown=len(throttled)):
         console.print(note)
-    print_ending(console, found.missing, with_cold_starts=False, events=files.rows, out=args.out)
+    print_ending(console, found.missing, with_cold_starts=False, events=found.rows, out=args.out)
     return 0

@@ -6,10 +6,11 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tidegate.cli.arguments import number, print_error
-from tidegate.cli.job_options import json_option, location_type, opened, running_jobs, where_options
+from tidegate.cli.job_options import json_option, location_type, opened, running_record, where_options
 from tidegate.cli.metrics_options import add_prometheus_options, check_source, measured_from
 from tidegate.errors import ConfigError
 
@@ -171,23 +172,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_from_record(args: argparse.Namespace, wanted: "Wanted") -> None:
     """Propose quotas from a usage record, and print them."""
-    from tidegate.pipeline.proposals.notes import recommend_document, recommend_notes
+    from tidegate.pipeline import recommend
+    from tidegate.pipeline.proposals.notes import recommend_document
     from tidegate.pipeline.proposals.recommend import forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.console import print_document
-    from tidegate.pipeline.report.notes import missing_notes
-    from tidegate.pipeline.report.text import sentences
 
     plans = [levels_of("both"), forecast_levels("both")]
-    with opened(args) as files, running_jobs(args, files, plans=plans) as jobs:
-        found = jobs.recommend(args.by, wanted)
-    notes = recommend_notes(found, wanted, events=files.rows)
+    options = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+    with opened(args) as files, running_record(args, files, plans=plans) as record:
+        found = recommend(record, by=args.by, **options)
     if args.json:
-        document = recommend_document(found, wanted, notes=notes, events=files.rows)
-        print_document(document, found.evidence.missing)
+        document = recommend_document(found.found, wanted, notes=found.notes(), events=found.rows)
+        print_document(document, found.missing)
     else:
-        notes += sentences(missing_notes(found.evidence.missing, with_cold_starts=True))
-        _print(args, found.quotas, notes)
+        _print_text(found.text(args.form))
 
 
 def _run_from_metrics(args: argparse.Namespace, wanted: "Wanted") -> None:
@@ -210,9 +209,14 @@ def _print(args: argparse.Namespace, quotas: "QuotasFile", notes: Sequence[str])
     from tidegate.pipeline.proposals.notes import kafka_configs_text, quotas_text
 
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
+    _print_text(text(quotas, notes))
+
+
+def _print_text(text: str) -> None:
+    """Print a file as it is read."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
-    print(text(quotas, notes), end="")
+    print(text, end="")
 
 
 def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidegate.cli.job_options import (
@@ -13,14 +12,15 @@ from tidegate.cli.job_options import (
     loop_option,
     opened_for_tables,
     plans_option,
-    running_jobs,
+    rows_of,
+    running_record,
     shown,
     top_option,
 )
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.jobs.jobs import ReplaySummary
-    from tidegate.pipeline.replay.plan import Plan
+    from tidegate.pipeline.outcomes import Replay
+    from tidegate.pipeline.report.compared import Row
 
 __all__ = ["add_parser", "run"]
 
@@ -129,32 +129,33 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
     _check_options(args)
-    from tidegate.pipeline.jobs.jobs import saved_states
-    from tidegate.pipeline.replay.limits import Tolerance, levels_of_file
+    from tidegate.pipeline import limits, replay
+    from tidegate.pipeline.replay.limits import levels_of_file
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.report.compared import entity_rows, with_limits
 
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
-    levels = {path.stem: levels_of_file(path) for path in args.quotas} if args.limits else {}
-    if args.in_force:
-        plans.append(in_force_plan())
+    for path in args.quotas if args.limits else ():
+        levels_of_file(path)  # refused before rows are read
+    plans += [in_force_plan()] if args.in_force else []
     with opened_for_tables(args, with_before=args.before is None) as files:
-        carried = None if args.before is None else saved_states(args.before, plans)
-        results = {
+        wanted = {
+            "quotas": args.quotas,
+            "in_force": args.in_force,
+            "loop": args.loop,
+            "decisions": args.decisions,
+            "continue_from": args.before,
             "out": args.out,
             "overwrite": args.overwrite,
-            "with_decisions": args.decisions,
-            "carried": carried,
         }
-        with running_jobs(args, files, plans=plans, replays_all=True) as jobs:
-            found = jobs.replay(plans, **results)
+        with running_record(args, files, plans=plans, replays_all=True) as record:
+            found = replay(record, **wanted)
+            entities: Sequence[Row] = [] if found.summary is None else found.summary.entities
             if args.limits:
-                limits = {
-                    name: jobs.limits(plan, Tolerance(), out=None).entities for name, plan in levels.items()
-                }
-                found = replace(found, entities=with_limits(found.entities, limits))
-    _print(args, plans, found, events=files.rows)
-    in_force = entity_rows(found.entities).where(plan=plans[-1].name)
+                smallest = {path.stem: rows_of(limits(record, quotas=path).by_entity) for path in args.quotas}
+                entities = with_limits(entities, smallest)
+    _print(args, found, entities)
+    in_force = entity_rows(entities).where(plan=found.plans[-1].name)
     return _exit_code(in_force.sums()) if args.in_force else 0
 
 
@@ -191,18 +192,19 @@ def _check_options(args: argparse.Namespace) -> None:
         )
 
 
-def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySummary", *, events: int) -> None:
+def _print(args: argparse.Namespace, found: "Replay", rows_found: "Sequence[Row]") -> None:
     from tidegate.pipeline.report.compared import compared, entity_rows
     from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
     from tidegate.pipeline.report.documents import replay_document
     from tidegate.pipeline.report.notes import forecast_notes, replay_notes, unmatched_notes
     from tidegate.pipeline.report.replay_report import replay_lines
 
-    rows = entity_rows(found.entities)
+    plans, unmatched = found.plans, found.unmatched or ()
+    rows = entity_rows(rows_found)
     entities = compared(plans, rows)
     if args.json:
         document = replay_document(
-            plans, entities, top=shown(args), unmatched=found.unmatched, events=events, out=args.out
+            plans, entities, top=shown(args), unmatched=unmatched, events=found.rows, out=args.out
         )
         print_document(document, found.missing)
         return
@@ -217,6 +219,6 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
             *forecast_notes(plan.name, waiting, is_closed=plan.is_closed, top=shown(args)),
         ):
             console.print(note)
-    for note in unmatched_notes(found.unmatched):
+    for note in unmatched_notes(unmatched):
         console.print(note)
-    print_ending(console, found.missing, with_cold_starts=False, events=events, out=args.out)
+    print_ending(console, found.missing, with_cold_starts=False, events=found.rows, out=args.out)

@@ -12,7 +12,7 @@ from tidegate.cli.job_options import (
     opened,
     path_type,
     plans_option,
-    running_jobs,
+    running_record,
     where_options,
 )
 
@@ -95,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
         "with_limits": args.limits,
         "with_recommendation": args.with_recommendation,
     }
-    with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
-        found = find_out(jobs, plans, rows=files.rows, **wanted)
+    replayed = [in_force_plan(), *plans]
+    with opened(args) as files, running_record(args, files, sums=True, plans=replayed) as record:
+        found = find_out(record.jobs, plans, rows=record.rows, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")
     return 0

@@ -7,7 +7,7 @@ from tidegate.cli.job_options import (
     directory_argument,
     json_option,
     opened_for_tables,
-    running_jobs,
+    running_record,
     shown,
     top_option,
 )
@@ -79,29 +79,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
+    from tidegate.pipeline import usage
     from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
     from tidegate.pipeline.report.documents import usage_document
     from tidegate.pipeline.report.usage_report import topic_notes, usage_lines
     from tidegate.pipeline.schemas import CLIENT
 
     by = CLIENT if args.by is None else (_COLUMNS[args.by],)
-    wanted = {"out": args.out, "overwrite": args.overwrite, "top": shown(args), "by": by}
-    with opened_for_tables(args) as files, running_jobs(args, files, sums=True) as jobs:
-        summary = jobs.usage(**wanted)
+    with opened_for_tables(args) as files, running_record(args, files, sums=True) as record:
+        found = usage(record, by=by, top=shown(args), out=args.out, overwrite=args.overwrite)
+    rows, groups = [] if found.summary is None else found.summary.top, found.groups or 0
     if args.json:
         document = usage_document(
-            summary.top,
-            by=by,
-            groups=summary.groups,
-            events=files.rows,
-            out=args.out,
-            topics=summary.topics,
+            rows, by=by, groups=groups, events=found.rows, out=args.out, topics=found.topics
         )
-        print_document(document, summary.missing)
+        print_document(document, found.missing)
         return 0
     console = results_console()
-    print_lines(console, usage_lines(summary.top, by=by, groups=summary.groups, width=console.width))
-    for note in topic_notes(summary.topics) if summary.topics is not None else ():
+    print_lines(console, usage_lines(rows, by=by, groups=groups, width=console.width))
+    for note in topic_notes(found.topics) if found.topics is not None else ():
         console.print(note)
-    print_ending(console, summary.missing, with_cold_starts=False, events=files.rows, out=args.out)
+    print_ending(console, found.missing, with_cold_starts=False, events=found.rows, out=args.out)
     return 0

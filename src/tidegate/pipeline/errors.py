@@ -18,6 +18,7 @@ __all__ = [
     "JobError",
     "MissingJavaError",
     "OutputError",
+    "OutsideRangeError",
     "UsageFilesError",
     "VanishedFileError",
     "check_sum",
@@ -69,6 +70,10 @@ class _FromExecutorsError(ConfigError):
 
 class UsageFilesError(_FromExecutorsError):
     """Raise when the usage files given cannot be used; names the file."""
+
+
+class OutsideRangeError(UsageFilesError):
+    """Raise when a record has no rows in the range of time that is asked for."""
 
 
 class VanishedFileError(UsageFilesError):

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ from rich.console import Console
 
 from tidegate.child_python import module_command
 from tidegate.pipeline.layout import ROW_TYPES, Rows
+from tidegate.pipeline.progress import OnProgress, Progress
 from tidegate.pipeline.read.packing import pack, unpack
 from tidegate.pipeline.read.timeline import Timeline, empty_timeline
 from tidegate.pipeline.replay.kernel.beyond_kafka import REPLAY_MODULES, RUN_MODULES
@@ -97,11 +98,13 @@ def kernel_at_hand(
     timelines: Iterable[Timeline] = (),
     with_usage: bool = False,
     rows: int | None = None,
+    on_progress: OnProgress | None = None,
 ) -> None:
-    """Prepare the kernels that the plans and `with_usage` need, showing a status on a terminal; skip compiled ones.
+    """Prepare the kernels that the plans and `with_usage` need; skip compiled ones.
 
     timelines: those of the record, if the quotas in force are already known. rows: what is added up, or decided by all
-    plans; few of them are processed as Python if a kernel is not compiled. None: not known, compile.
+    plans; few of them are processed as Python if a kernel is not compiled. None: not known, compile. on_progress: None
+    shows a status on a terminal.
     """
     missing = _not_compiled(plans, timelines, with_usage=with_usage)
     most = INTERPRETED_ROWS if with_usage else INTERPRETED_DECISIONS
@@ -111,7 +114,10 @@ def kernel_at_hand(
         return
     for name in missing:
         kernel = _KERNELS[name]
-        with Console(stderr=True).status(f"compiling {kernel.what} (once, about 20 seconds)"):
+        what = f"compiling {kernel.what} (once, about 20 seconds)"
+        if on_progress is not None:
+            on_progress(Progress(what, 0, None))
+        with nullcontext() if on_progress is not None else Console(stderr=True).status(what):
             kernel.make()
 
 
@@ -135,17 +141,22 @@ def compile_kernel_named(name: str) -> bool:
     return True
 
 
-def smooth_mode_at_hand(plans: Iterable[Plan], timelines: Iterable[Timeline]) -> None:
-    """Compile the smooth-mode kernel if a plan is the quotas in force and smooth mode was on; say that on stderr.
+def smooth_mode_at_hand(
+    plans: Iterable[Plan], timelines: Iterable[Timeline], on_progress: OnProgress | None = None
+) -> None:
+    """Compile the smooth-mode kernel if a plan is the quotas in force and smooth mode was on.
 
-    On Spark and in a watch this is known only when the record is read. A display is then already on, so the message is
-    a plain line.
+    On Spark and in a watch this is known only when the record is read. on_progress: None writes a line to stderr.
     """
     if not any(plan.is_in_force for plan in plans) or not any(map(_was_beyond_kafka, timelines)):
         return
     kernel = _KERNELS[OPEN_SMOOTH]
     if not _is_compiled(kernel):
-        print(f"compiling {kernel.what} (once, about 20 seconds)", file=sys.stderr, flush=True)
+        what = f"compiling {kernel.what} (once, about 20 seconds)"
+        if on_progress is None:
+            print(what, file=sys.stderr, flush=True)
+        else:
+            on_progress(Progress(what, 0, None))
         kernel.make()
 
 

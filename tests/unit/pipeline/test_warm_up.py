@@ -16,6 +16,7 @@ from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
+from tidegate.pipeline.replay.kernel import compiled
 from tidegate.pipeline.replay.kernel.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
 from tidegate.pipeline.replay.kernel.closed_loop import run_kernel, take_in_kernel
 from tidegate.pipeline.replay.kernel.compiled import cache_directory, own_form
@@ -212,7 +213,7 @@ def test_another_processor_has_other_machine_code(monkeypatch):
     """What is copied with an image to another machine is not taken for compiled there."""
     here = cache_directory({}, KERNEL_MODULES)
     assert cache_directory({"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}, KERNEL_MODULES) != here
-    monkeypatch.setattr("tidegate.pipeline.replay.kernel.compiled._this_processor", lambda: "another")
+    monkeypatch.setattr(compiled, "_this_processor", lambda: "another")
     assert cache_directory({}, KERNEL_MODULES) != here
 
 

@@ -1,10 +1,10 @@
 """The two places where jobs run, this process and Spark, behind one interface: `map`, tables made by it, replays."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -20,7 +20,21 @@ from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out
 from tidegate.pipeline.results.output import Results
 
-__all__ = ["BackEnd", "Found", "Merge", "PlacedRows", "Rows", "Take", "each_table", "survey_for"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "BackEnd",
+    "Found",
+    "KeptTables",
+    "Merge",
+    "PlacedRows",
+    "Rows",
+    "Take",
+    "Target",
+    "each_table",
+    "survey_for",
+]
 
 _REPEATS = 8
 """Replays that rows which are replayed more than once are expected to take."""
@@ -43,6 +57,46 @@ Take = Callable[[pa.Table], pa.Table]
 """Returns a few rows, with the same columns, that stand for some rows; called again for what it has returned."""
 
 
+class KeptTables:
+    """Tables of one run in this process, by name. wanted: the names of those that are kept; others are discarded."""
+
+    def __init__(self, wanted: Iterable[str]) -> None:
+        self._wanted = frozenset(wanted)
+        self._tables: dict[str, tuple[pa.Schema, list[pa.Table]]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a table is wanted."""
+        return name in self._wanted
+
+    @contextmanager
+    def adding(self, name: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+        """Begin a table, and yield the function that adds rows to it."""
+        _, parts = self._tables.setdefault(name, (schema, []))
+        yield parts.append if name in self._wanted else _discard
+
+    def put(self, table: pa.Table, name: str) -> None:
+        """Keep a table."""
+        with self.adding(name, table.schema) as add:
+            add(table)
+
+    def write(self, table: "DataFrame", name: str) -> None:
+        """Keep a table of Spark."""
+        if name in self:
+            self.put(table.toArrow(), name)
+
+    def finish(self, made_of: Mapping[str, Any]) -> None:
+        """Ignore what a manifest would say."""
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of a run that is complete."""
+        schema, parts = self._tables[name]
+        return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+
+
+Target: TypeAlias = Results | KeptTables
+"""Where a run leaves its tables."""
+
+
 class Rows(Protocol):
     """A table that is made when it is asked for."""
 
@@ -58,11 +112,11 @@ class Rows(Protocol):
         """Return all rows."""
         ...
 
-    def write(self, results: Results, name: str) -> None:
+    def write(self, results: Target, name: str) -> None:
         """Write the rows as a table of the results."""
         ...
 
-    def written(self, results: Results | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+    def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
         """Write the rows if there are results; return how many there are, and what each of `takes` takes of them."""
         ...
 
@@ -81,7 +135,7 @@ class PlacedRows(Replays, Protocol):
         ...
 
     def replay(
-        self, results: Results | None, *, with_decisions: bool
+        self, results: Target | None, *, with_decisions: bool
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
         """Replay the plans of the layout; write the tables if there are results.
 
@@ -173,6 +227,10 @@ def survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
         with_connections=any(plan.is_closed for plan in plans),
         with_answers=any(plan.is_in_force for plan in plans),
     )
+
+
+def _discard(some: pa.Table) -> None:
+    """Ignore rows that are not wanted."""
 
 
 def each_table(found: Found) -> Iterable[pa.Table]:

@@ -11,10 +11,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from rich.console import Console
-from rich.progress import track
 
-from tidegate.pipeline.jobs.back_end import BackEnd, Found, Item, Merge, T, Take, each_table
+from tidegate.pipeline.jobs.back_end import (
+    BackEnd,
+    Found,
+    Item,
+    KeptTables,
+    Merge,
+    T,
+    Take,
+    Target,
+    each_table,
+)
+from tidegate.pipeline.progress import OnProgress, reported, silent
 from tidegate.pipeline.read.packing import Block
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.kernel.compiled import own_form
@@ -27,7 +36,6 @@ from tidegate.pipeline.replay.partition import (
 )
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout
-from tidegate.pipeline.results.output import Results
 from tidegate.pipeline.results.written import as_written, written_schema
 from tidegate.pipeline.rollup.entities import (
     NODE_KEYS,
@@ -55,6 +63,9 @@ class Here(BackEnd):
 
     cores = 1
 
+    def __init__(self, on_progress: OnProgress = silent) -> None:
+        self._on_progress = on_progress
+
     def running(self, what: str) -> AbstractContextManager[None]:
         """Return a context that shows nothing: `map` shows the progress of each pass."""
         return own_form()
@@ -68,11 +79,13 @@ class Here(BackEnd):
         rows: int,
     ) -> None:
         """Compile all kernels that are needed, or run them as Python for few rows."""
-        kernel_at_hand(plans, timelines=timelines, with_usage=with_usage, rows=rows)
+        kernel_at_hand(
+            plans, timelines=timelines, with_usage=with_usage, rows=rows, on_progress=self._on_progress
+        )
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
         """Return what a function returns for each item, when it is asked for."""
-        return map(function, _shown(items, what))
+        return map(function, reported(items, what, self._on_progress))
 
     def tables(
         self, function: Callable[[Item], Found], items: Sequence[Item], table: StructType, what: str
@@ -88,9 +101,9 @@ class Here(BackEnd):
     def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "_PlacedHere":
         """Return the rows, packed."""
         give_back()
-        blocks = _packed(bundles, layout)
+        blocks = _packed(reported(bundles, "reading", self._on_progress), layout)
         give_back()
-        return _PlacedHere(layout, blocks, repeats=repeats)
+        return _PlacedHere(layout, blocks, repeats=repeats, on_progress=self._on_progress)
 
 
 class _RowsHere:
@@ -114,11 +127,11 @@ class _RowsHere:
         """Return all rows."""
         return self._plain(self._compact())
 
-    def write(self, results: Results, name: str) -> None:
+    def write(self, results: Target, name: str) -> None:
         """Write the rows, some at a time."""
         self.written(results, name)
 
-    def written(self, results: Results | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+    def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
         """Write, count and choose rows in one pass."""
         rows, taken = 0, [self._schema.empty_table() for _ in takes]
         with _writer(results, name, self._schema) as write:
@@ -141,9 +154,11 @@ class _RowsHere:
 class _PlacedHere:
     """Packed rows in memory. With `repeats`, they stay after a replay."""
 
-    def __init__(self, layout: Layout, blocks: dict[int, list[Block]], *, repeats: bool) -> None:
+    def __init__(
+        self, layout: Layout, blocks: dict[int, list[Block]], *, repeats: bool, on_progress: OnProgress
+    ) -> None:
         self.layout = layout
-        self._blocks, self._repeats = blocks, repeats
+        self._blocks, self._repeats, self._on_progress = blocks, repeats, on_progress
         (members,) = layout.members(1)
         self._members = members.__getitem__
 
@@ -166,7 +181,7 @@ class _PlacedHere:
         return by_entity_table(self._run(replay_tallies, plans, REPLAY_BY_CLIENT, what))
 
     def replay(
-        self, results: Results | None, *, with_decisions: bool
+        self, results: Target | None, *, with_decisions: bool
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
         """Replay, and write while replaying: clients are never held all at once."""
         parts: list[pa.Table] = []
@@ -207,14 +222,14 @@ class _PlacedHere:
     def _taken(self, what: str) -> Iterator[Block]:
         """Yield the blocks of one partition after another, and let go of them unless they are needed again."""
         blocks = dict(self._blocks) if self._repeats else self._blocks
-        for number in _shown(sorted(blocks), what):
+        for number in reported(sorted(blocks), what, self._on_progress):
             yield from blocks.pop(number)
 
 
-def _packed(bundles: Sequence[NumberedBundle], layout: Layout) -> dict[int, list[Block]]:
+def _packed(bundles: Iterable[NumberedBundle], layout: Layout) -> dict[int, list[Block]]:
     """Return the rows of the bundles as blocks, by partition, in the order in which a replay wants them."""
     found: dict[int, list[Block]] = defaultdict(list)
-    for bundle in _shown(bundles, "reading"):
+    for bundle in bundles:
         for block in packed(bundle, layout.task):
             found[block.partition].append(block)
     for blocks in found.values():
@@ -223,28 +238,28 @@ def _packed(bundles: Sequence[NumberedBundle], layout: Layout) -> dict[int, list
 
 
 @contextmanager
-def _decisions(results: Results | None) -> Iterator[Decided | None]:
+def _decisions(results: Target | None) -> Iterator[Decided | None]:
     """Open the table of decisions, and yield the function that writes them; yield None if there are no results."""
     if results is None:
         yield None
+        return
+    if isinstance(results, KeptTables):
+        with results.adding("decisions", to_arrow_schema(DECISIONS)) as add:
+            yield lambda batch: add(pa.Table.from_batches([batch]))
         return
     with results.dated("decisions", to_arrow_schema(DECISIONS)) as writer:
         yield writer.write
 
 
 @contextmanager
-def _writer(results: Results | None, name: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+def _writer(results: Target | None, name: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
     """Open a table, and yield the function that writes rows to it; without results, it discards them."""
     if results is None:
         yield lambda some: None
         return
+    if isinstance(results, KeptTables):
+        with results.adding(name, schema) as add:
+            yield add
+        return
     with results.replaced(name) as path, pq.ParquetWriter(path, written_schema(schema)) as writer:
         yield lambda some: writer.write_table(as_written(some.cast(schema)))
-
-
-def _shown(items: Sequence[T], description: str) -> Iterable[T]:
-    """Return the items, with a progress bar where stderr is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return items
-    return track(items, description, console=console, transient=True)

@@ -1,17 +1,17 @@
 """The jobs over a usage record: each runs in this process or on Spark."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.locations import Location
-from tidegate.pipeline.jobs.back_end import BackEnd
+from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Target
 from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
 from tidegate.pipeline.proposals.recommend import (
     Recommendation,
@@ -33,7 +33,7 @@ from tidegate.pipeline.replay.task import Layout, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.report.manifest import made_of
 from tidegate.pipeline.report.usage_report import TopicCounts
-from tidegate.pipeline.results.output import STATE_TABLE, Results, opened_results, saved_table
+from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS, backlogs_table, chunk_backlogs
 from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC, has_topics
@@ -71,9 +71,18 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 
-__all__ = ["Jobs", "LimitsSummary", "ObedienceSummary", "ReplaySummary", "UsageSummary", "saved_states"]
+__all__ = [
+    "Jobs",
+    "LimitsSummary",
+    "ObedienceSummary",
+    "ReplaySummary",
+    "UsageSummary",
+    "saved_states",
+    "usage_table_name",
+]
 
 Row = dict[str, Any]
+Out: TypeAlias = Location | KeptTables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,39 +122,41 @@ class LimitsSummary:
 class ReplaySummary:
     """The result of `replay`: rows of `REPLAY_BY_ENTITY`, plan entries that match no client, and missing rows."""
 
-    entities: Sequence[Row]
+    entities: TableRows
     unmatched: Sequence[Unmatched]
     missing: Sequence[Missing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
-    """The jobs over some usage files. All raise `TidegateError`; with `out`, they write their tables."""
+    """The jobs over some usage files. All raise `TidegateError`; with `out`, they write or keep their tables."""
 
     files: UsageFiles
     back_end: BackEnd
 
     def usage(
-        self, *, out: Location | None, overwrite: bool = False, top: int, by: Sequence[str] = CLIENT
+        self, *, out: Out | None, overwrite: bool = False, top: int, by: Sequence[str] = CLIENT
     ) -> UsageSummary:
         """Sum up the usage files by the columns `by`."""
-        name = f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}"
+        name = usage_table_name(by)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with _results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
-            coverage = self._coverage()
+            coverage = self.coverage()
             self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
-            make = partial(usage_parts, by=by, with_minutes=results is not None)
+            with_minutes = _wants(out, "usage_by_minute")
+            make = partial(usage_parts, by=by, with_minutes=with_minutes)
             found = self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
             with found.kept() as parts:
                 takes = [partial(most_bytes, by=by, top=top), *([topic_totals] if has_topics(by) else ())]
                 groups, (most, *topics) = parts.together(
                     by, partial(put_together, keys=by, table=in_all), in_all
                 ).written(results, name, *takes)
-                if results is not None:
+                if results is not None and with_minutes:
                     keys = minute_keys(by)
                     merge = partial(put_together, keys=keys, table=by_minute)
                     parts.together(keys, merge, by_minute).write(results, "usage_by_minute")
+                if results is not None:
                     results.finish(self._made_of(coverage, {"by": list(by)}))
         return UsageSummary(
             groups=groups,
@@ -154,10 +165,10 @@ class Jobs:
             topics=_topic_counts(topics[0].to_pylist()) if topics and groups else None,
         )
 
-    def obedience(self, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
+    def obedience(self, *, out: Out | None, overwrite: bool = False) -> ObedienceSummary:
         """Find the client libraries that came back too early."""
         with _results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
-            coverage = self._coverage()
+            coverage = self.coverage()
             found = self.back_end.tables(
                 chunk_obedience, self.files.chunks, OBEDIENCE_BY_CLIENT, "aggregating"
             ).together(CLIENT_KEYS, obedience_by_client_table, OBEDIENCE_BY_CLIENT)
@@ -195,7 +206,7 @@ class Jobs:
         self,
         plans: Sequence[Plan],
         *,
-        out: Location | None,
+        out: Out | None,
         overwrite: bool = False,
         with_decisions: bool = False,
         carried: Mapping[tuple[str, int], Carried] | None = None,
@@ -204,7 +215,7 @@ class Jobs:
 
         carried: what `saved_states` returns of the hours before, by plan and node.
         """
-        leaves_state = out is not None and any(plan.leaves_state for plan in plans)
+        leaves_state = _wants(out, STATE_TABLE) and any(plan.leaves_state for plan in plans)
         with _results(out, "replay", overwrite) as results, self.back_end.running("replaying"):
             place = self.back_end.place(
                 self.files, plans, carried=carried, leaves_state=leaves_state, repeats=False
@@ -221,7 +232,7 @@ class Jobs:
         return ReplaySummary(entities=TableRows(entities), unmatched=unmatched, missing=layout.missing)
 
     def limits(
-        self, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
+        self, levels: Plan, tolerance: Tolerance, *, out: Out | None, overwrite: bool = False
     ) -> LimitsSummary:
         """Find the smallest limits of the entities of `levels`."""
         with _results(out, "limits", overwrite) as results, self.back_end.running("finding limits"):
@@ -248,7 +259,8 @@ class Jobs:
                 evidence = _evidence(rows.layout, by, windows)
                 return recommend(rows, by, wanted, backlogs, evidence)
 
-    def _coverage(self) -> Coverage:
+    def coverage(self) -> Coverage:
+        """Return the nodes of the record, and the rows that it lacks."""
         return coverage_of(self.back_end.map(chunk_evidence, bundled(self.files.chunks), "scanning"))
 
     def _made_of(self, coverage: Coverage, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,6 +273,11 @@ class Jobs:
         )
 
 
+def usage_table_name(by: Sequence[str]) -> str:
+    """Return the name of the table of usage by the columns `by`."""
+    return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}"
+
+
 def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
     """Return what replays of the plans left in their results, by plan and node. Raises `ConfigError`."""
     wanted = [plan for plan in plans if plan.leaves_state]
@@ -268,8 +285,15 @@ def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, 
     return carried_states(rows, wanted, of=repr(str(directory)))
 
 
-def _results(out: Location | None, command: str, overwrite: bool) -> AbstractContextManager[Results | None]:
+def _results(out: Out | None, command: str, overwrite: bool) -> AbstractContextManager[Target | None]:
+    if isinstance(out, KeptTables):
+        return nullcontext(out)
     return opened_results(out, command=command, overwrite=overwrite)
+
+
+def _wants(out: Out | None, name: str) -> bool:
+    """Return whether a table is to be made: for files, each is."""
+    return name in out if isinstance(out, KeptTables) else out is not None
 
 
 def _table(rows: Any, table: Any) -> pa.Table:

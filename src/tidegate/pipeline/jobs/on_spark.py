@@ -19,7 +19,18 @@ from pyspark.sql.types import StructType
 
 from tidegate.config.locations import Uri
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.jobs.back_end import BackEnd, Found, Item, Merge, Sized, T, Take, survey_for
+from tidegate.pipeline.jobs.back_end import (
+    BackEnd,
+    Found,
+    Item,
+    KeptTables,
+    Merge,
+    Sized,
+    T,
+    Take,
+    Target,
+    survey_for,
+)
 from tidegate.pipeline.jobs.executor import (
     Grouped,
     block_rows,
@@ -29,14 +40,14 @@ from tidegate.pipeline.jobs.executor import (
     tables_of_work,
     tallies_and_decisions,
 )
+from tidegate.pipeline.progress import OnProgress, silent
 from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.partition import NumberedBundle, replay_peaks, replay_tallies
+from tidegate.pipeline.replay.partition import NumberedBundle, replay_decisions, replay_peaks, replay_tallies
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.task import Layout
-from tidegate.pipeline.results.output import Results
 from tidegate.pipeline.rollup.entities import ENTITY_KEYS, NODE_KEYS, PEAKS_TOGETHER, by_entity_table
 from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.schemas import (
@@ -102,9 +113,11 @@ def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[
 class OnSpark(BackEnd):
     """A running Spark. early: what was found in the files of a replay meanwhile."""
 
-    def __init__(self, spark: RunningSpark, early: EarlySurveys | None = None) -> None:
+    def __init__(
+        self, spark: RunningSpark, early: EarlySurveys | None = None, on_progress: OnProgress = silent
+    ) -> None:
         self._session, self._context = spark.session, spark.session.sparkContext
-        self._log, self._early = spark.log, early
+        self._log, self._early, self._on_progress = spark.log, early, on_progress
 
     @property
     def cores(self) -> int:
@@ -114,7 +127,7 @@ class OnSpark(BackEnd):
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
         """Show the progress of a job, and raise Spark's errors as ours."""
-        with spark_errors_as_ours(spark_log=self._log), progress_of(self._context, what):
+        with spark_errors_as_ours(spark_log=self._log), progress_of(self._context, what, self._on_progress):
             yield
 
     def prepare(
@@ -127,7 +140,7 @@ class OnSpark(BackEnd):
     ) -> None:
         """Compile what was not compiled while Spark started; executors elsewhere compile for themselves."""
         if (self._context.master or "").startswith("local"):
-            smooth_mode_at_hand(plans, timelines)
+            smooth_mode_at_hand(plans, timelines, self._on_progress)
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> list[T]:
         """Return what a function returns for each item.
@@ -210,11 +223,11 @@ class _RowsOnSpark:
         """Return all rows."""
         return self._in_order().toArrow()
 
-    def write(self, results: Results, name: str) -> None:
+    def write(self, results: Target, name: str) -> None:
         """Write the rows with Spark."""
         results.write(self._in_order(), name)
 
-    def written(self, results: Results | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+    def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
         """Write the rows, count them, and take some of each partition, then of all."""
         schema = to_arrow_schema(self.frame.schema)
         with self.kept():
@@ -254,14 +267,24 @@ class PlacedOnSpark:
         """Return what became of the plans."""
         return _by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)).toArrow()
 
+    def frames(self) -> dict[str, DataFrame]:
+        """Return the tables of a replay, each of which replays the rows when it is used."""
+        plans = self.layout.task.plans
+        by_client = self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)
+        return {
+            "replay_by_entity": _by_entity(by_client),
+            "replay_by_client": by_client,
+            "decisions": self._replayed(replay_decisions, DECISIONS, plans),
+        }
+
     def replay(
-        self, results: Results | None, *, with_decisions: bool
+        self, results: Target | None, *, with_decisions: bool
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
         """Replay on the executors, which write decisions themselves."""
         task, left = self.layout.task, list[dict[str, Any]]()
         function, parts = replay_tallies, None
         table = REPLAY_LEAVING_STATE if task.leaves_state else REPLAY_BY_CLIENT
-        if results is not None and with_decisions:
+        if results is not None and not isinstance(results, KeptTables) and with_decisions:
             parts = results.parts("decisions", to_arrow_schema(DECISIONS))
             function, table = partial(tallies_and_decisions, parts=parts), REPLAY_WITH_DECISIONS
         found = self._replayed(function, table, task.plans)
@@ -274,7 +297,7 @@ class PlacedOnSpark:
         with _RowsOnSpark(found).kept():
             results.write(by_client, "replay_by_client")
             results.write(_by_entity(by_client), "replay_by_entity")
-            if parts is not None:
+            if parts is not None and not isinstance(results, KeptTables):
                 written = found.where("file is not null").select("file").toArrow()
                 results.keep_files(parts, written["file"].to_pylist())
             if task.leaves_state:

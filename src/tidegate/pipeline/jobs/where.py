@@ -2,13 +2,15 @@
 
 from pyspark.sql import SparkSession
 
+from tidegate.pipeline.errors import JobError
 from tidegate.pipeline.jobs.here import Here
 from tidegate.pipeline.jobs.jobs import Jobs
 from tidegate.pipeline.jobs.on_spark import EarlySurveys, OnSpark
+from tidegate.pipeline.progress import OnProgress, silent
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.spark.session import RunningSpark, is_submitted
 
-__all__ = ["LOCAL_ROWS", "jobs_here", "jobs_on_spark", "where_and_why"]
+__all__ = ["LOCAL_ROWS", "check_session", "jobs_here", "jobs_in_session", "jobs_on_spark", "where_and_why"]
 
 LOCAL_ROWS = 20_000_000
 """Most rows that are read in this process: some 20 bytes of memory each."""
@@ -27,11 +29,33 @@ def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
     return True, f"in this process: {rows:,} rows; Spark is used for more than {LOCAL_ROWS:,}"
 
 
-def jobs_here(files: UsageFiles) -> Jobs:
+def check_session(spark: object) -> None:
+    """Raise `JobError` where this is no session that can run jobs."""
+    if not isinstance(spark, SparkSession):
+        raise JobError(
+            f"spark must be a SparkSession, got {spark!r}",
+            hint="create one: SparkSession.builder.getOrCreate()",
+        )
+    context = spark.sparkContext
+    if context._jsc is None or context._jsc.sc().isStopped():
+        raise JobError("the Spark session is stopped", hint="create one: SparkSession.builder.getOrCreate()")
+
+
+def jobs_in_session(spark: SparkSession, files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:
+    """Return the jobs in a session of the caller, whose settings stay as they are."""
+    return jobs_on_spark(RunningSpark(session=spark, log=None), files, on_progress=on_progress)
+
+
+def jobs_here(files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:
     """Return the jobs in this process."""
-    return Jobs(files=files, back_end=Here())
+    return Jobs(files=files, back_end=Here(on_progress))
 
 
-def jobs_on_spark(spark: RunningSpark, files: UsageFiles, early: EarlySurveys | None = None) -> Jobs:
+def jobs_on_spark(
+    spark: RunningSpark,
+    files: UsageFiles,
+    early: EarlySurveys | None = None,
+    on_progress: OnProgress = silent,
+) -> Jobs:
     """Return the jobs on Spark. early: what was found in the files meanwhile."""
-    return Jobs(files=files, back_end=OnSpark(spark, early))
+    return Jobs(files=files, back_end=OnSpark(spark, early, on_progress))

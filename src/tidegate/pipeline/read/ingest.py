@@ -20,7 +20,13 @@ from pyarrow import fs
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
-from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
+from tidegate.pipeline.errors import (
+    DAMAGED_HINT,
+    FilesystemError,
+    OutsideRangeError,
+    UsageFilesError,
+    VanishedFileError,
+)
 from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between
 from tidegate.pipeline.read.filesystems import opened_parquet, place_of
 from tidegate.usage.arrow import arrow_schema
@@ -142,6 +148,8 @@ def find_all_files(
             files = stack.enter_context(complete_files(directory))
             if which:
                 files = _in_hours(files, directory, from_ms=from_ms, to_ms=to_ms)
+        except UsageFilesError:
+            raise
         except (ConfigError, OSError) as error:
             raise UsageFilesError(str(error), hint=getattr(error, "hint", None) or _HINT) from error
         yield _not_none(files, directory, which)
@@ -193,10 +201,10 @@ def _in_range(
     to_ms: int | None,
     with_before: bool,
 ) -> UsageFiles:
-    """Return the rows of the range. Raises `UsageFilesError` where there are none."""
+    """Return the rows of the range. Raises `OutsideRangeError` where there are none."""
     chunks = list_chunks(paths, from_ms=from_ms, to_ms=to_ms)
     if not chunks and (from_ms, to_ms) != (None, None):
-        raise UsageFilesError(
+        raise OutsideRangeError(
             f"no rows in {str(directory)!r} in this range of time",
             hint="give an earlier --from or a later --to; times are in UTC unless they say otherwise",
         )
@@ -229,21 +237,18 @@ def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) 
         below = place
     found = listed(Path(info.path) for info in below.below(recursive=True) if info.is_file)
     if from_ms is not None or to_ms is not None:
-        try:
-            found = _in_hours(found, directory, from_ms=from_ms, to_ms=to_ms)
-        except ConfigError as error:
-            raise UsageFilesError(str(error), hint=error.hint) from error
+        found = _in_hours(found, directory, from_ms=from_ms, to_ms=to_ms)
     return [below.uri / path.as_posix().removeprefix(below.path).lstrip("/") for path in found]
 
 
 def _in_hours(
     files: Sequence[Path], directory: Location, *, from_ms: int | None, to_ms: int | None
 ) -> list[Path]:
-    """Return the files of the hours in between. Raises `ConfigError` if all files are of other hours."""
+    """Return the files of the hours in between. Raises `OutsideRangeError` if all files are of other hours."""
     found = in_hours(files, from_ms=from_ms, to_ms=to_ms)
     if files and not found:
         first, last = ("/".join(file.absolute().parts[-3:-1]) for file in (files[0], files[-1]))
-        raise ConfigError(
+        raise OutsideRangeError(
             f"no usage files in {str(directory)!r} in these hours",
             hint=f"the record contains {first} to {last}, in UTC",
         )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from tidegate.config.quotas_file import load_quotas_file
+from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
@@ -36,6 +36,7 @@ __all__ = [
     "find_limits",
     "levels_of",
     "levels_of_file",
+    "levels_of_quotas",
     "smallest_limit",
 ]
 
@@ -113,10 +114,14 @@ def levels_of_file(path: Path) -> Plan:
 
     A file with groups or smooth mode is refused: limits are looked for by Kafka's own rules.
     """
-    file = load_quotas_file(path)
+    return levels_of_quotas(load_quotas_file(path), str(path))
+
+
+def levels_of_quotas(file: QuotasFile, name: str) -> Plan:
+    """Return what `levels_of_file` returns, of a file that was read; `name` stands for it in messages."""
     if (part := file.beyond_kafka()) is not None:
         raise ConfigError(
-            f"{path} has {part}, and limits are looked for by Kafka's own rules",
+            f"{name} has {part}, and limits are looked for by Kafka's own rules",
             hint="give a file without them, or replay some plans with other limits beside one another",
         )
     records = [QuotaRecord(entity=record.entity, key=record.key, value=_FREE) for record in file.records()]

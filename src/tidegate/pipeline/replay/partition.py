@@ -48,6 +48,7 @@ __all__ = [
     "Partition",
     "ReplayTask",
     "packed",
+    "replay_decisions",
     "replay_peaks",
     "replay_tallies",
     "with_nulls",
@@ -222,6 +223,17 @@ def replay_tallies(
         yield from _results(waiting, schema)
 
 
+def replay_decisions(
+    blocks: Iterable[Block], *, task: ReplayTask, members: Callable[[int], Members]
+) -> Iterator[pa.Table]:
+    """Replay partitions and yield what was decided, row by row, columns `DECISIONS`."""
+    definitions = fixed_definitions(task.plans)
+    for number, of_partition in groupby(blocks, key=lambda block: block.partition):
+        partition = Partition(task.plans, members(number), definitions)
+        for rows in _merged(of_partition):
+            yield from (pa.Table.from_batches([batch]) for batch in partition.decide(rows))
+
+
 def replay_peaks(
     blocks: Iterable[Block], *, task: ReplayTask, members: Callable[[int], Members]
 ) -> Iterator[pa.Table]:
@@ -273,7 +285,7 @@ def _replayed(
     definitions = fixed_definitions(task.plans)
     for number, of_partition in groupby(blocks, key=lambda block: block.partition):
         partition = Partition(task.plans, members(number), definitions)
-        for rows in merged((block.first_seq, unpack(block.data, block.rows)) for block in of_partition):
+        for rows in _merged(of_partition):
             if decided is None:
                 partition.replay(rows)
                 continue
@@ -281,6 +293,10 @@ def _replayed(
                 decided(batch)
         partition.finish()
         yield partition
+
+
+def _merged(blocks: Iterable[Block]) -> Iterator[Rows]:
+    return merged((block.first_seq, unpack(block.data, block.rows)) for block in blocks)
 
 
 def _results(parts: Sequence[Counted], schema: pa.Schema) -> Iterator[pa.Table]:

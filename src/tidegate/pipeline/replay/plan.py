@@ -37,6 +37,7 @@ __all__ = [
     "in_force_plan",
     "is_beyond_kafka",
     "load_plans",
+    "plan_of",
     "resolved_answer",
 ]
 
@@ -282,15 +283,20 @@ def load_plans(paths: Iterable[Path], *, is_closed: bool = False) -> list[Plan]:
             raise ConfigError(
                 f"two plans are called {name!r}", hint="plans are named after their files: rename one"
             )
-        plans[name] = Plan(
-            name=name,
-            records=tuple(file.records()),
-            windows=Windows.of(file.windows),
-            limit_texts=_limit_texts(file),
-            groups=file.members_and_limits(),
-            is_closed=is_closed,
-        )
+        plans[name] = plan_of(name, file, is_closed=is_closed)
     return list(plans.values())
+
+
+def plan_of(name: str, file: QuotasFile, *, is_closed: bool) -> Plan:
+    """Return the plan of a quotas file."""
+    return Plan(
+        name=name,
+        records=tuple(file.records()),
+        windows=Windows.of(file.windows),
+        limit_texts=_limit_texts(file),
+        groups=file.members_and_limits(),
+        is_closed=is_closed,
+    )
 
 
 def _limit_texts(file: QuotasFile) -> dict[tuple[str, float], str]:

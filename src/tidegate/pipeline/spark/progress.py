@@ -1,12 +1,12 @@
-"""A progress bar on stderr, fed from Spark's own count of finished tasks."""
+"""The progress of Spark's tasks, reported from Spark's own count of those that are finished."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark import SparkContext
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidegate.pipeline.progress import OnProgress, Progress, silent
 
 __all__ = ["progress_of"]
 
@@ -14,53 +14,41 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 @contextmanager
-def progress_of(context: SparkContext, description: str) -> Iterator[None]:
-    """Show how far Spark has come with what is run inside the block. Shows nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+def progress_of(context: SparkContext, what: str, on_progress: OnProgress) -> Iterator[None]:
+    """Report how many tasks of all stages that run inside the block are done, from a thread."""
+    if on_progress is silent:
         yield
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[tasks]}"),
-        TimeElapsedColumn(),
-    )
-    done = threading.Event()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = _Bar(context, progress, description)
-        watcher = threading.Thread(target=bar.follow, args=(done,), name="progress", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            done.set()
-            watcher.join()
+    stages, done = _Stages(context), threading.Event()
+
+    def follow() -> None:
+        while not done.wait(_LOOK_EVERY_SECONDS):
+            finished, total = stages.tasks()
+            on_progress(Progress(what, finished, total or None))
+
+    on_progress(Progress(what, 0, None))
+    watcher = threading.Thread(target=follow, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
-class _Bar:
-    """One bar over all stages that were seen so far."""
+class _Stages:
+    """All stages that were seen so far, each with its tasks."""
 
-    def __init__(self, context: SparkContext, progress: Progress, description: str) -> None:
+    def __init__(self, context: SparkContext) -> None:
         self._tracker = context.statusTracker()
-        self._progress = progress
-        self._task = progress.add_task(description, total=None, tasks="")
         self._stages: dict[int, tuple[int, int]] = {}
 
-    def follow(self, done: threading.Event) -> None:
-        """Update the bar at intervals until `done`."""
-        while not done.wait(_LOOK_EVERY_SECONDS):
-            self._look()
-
-    def _look(self) -> None:
+    def tasks(self) -> tuple[int, int]:
+        """Return how many tasks are finished, and how many there are."""
         active = set(self._tracker.getActiveStageIds())
         for stage in active | self._stages.keys():
             info = self._tracker.getStageInfo(stage)
             if info is not None:
                 self._stages[stage] = (info.numCompletedTasks, info.numTasks)
         finished = sum(completed for completed, _ in self._stages.values())
-        total = sum(tasks for _, tasks in self._stages.values())
-        if total:
-            self._progress.update(
-                self._task, completed=finished, total=total, tasks=f"{finished}/{total} tasks"
-            )
+        return finished, sum(tasks for _, tasks in self._stages.values())

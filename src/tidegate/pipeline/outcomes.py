@@ -1,0 +1,186 @@
+"""Results of the functions of `tidegate.pipeline`: tables, named as the written ones, and what is not in them.
+
+A table is a `pyarrow.Table`, or a `pyspark.sql.DataFrame` of the session that was given. Columns are those of
+`tidegate.pipeline.schemas`. All results have `rows`, the number of rows that were read, and `missing`, the rows that
+the record lacks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tidegate.config.quotas_file import QuotasFile
+from tidegate.pipeline.jobs.jobs import ReplaySummary, UsageSummary
+from tidegate.pipeline.proposals.recommend import Recommendation, Wanted
+from tidegate.pipeline.read.missing import Missing
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.report.usage_report import TopicCounts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["Limits", "Obedience", "Recommended", "Replay", "Result", "Table", "TablesWhenAsked", "Usage"]
+
+Table: TypeAlias = "pa.Table | DataFrame"
+
+
+class TablesWhenAsked(Mapping[str, Table]):
+    """Tables that are made when they are asked for."""
+
+    def __init__(self, made: Mapping[str, Callable[[], Table]]) -> None:
+        self._made = made
+
+    def __getitem__(self, name: str) -> Table:
+        """Make a table."""
+        return self._made[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the tables."""
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        """Return how many tables there are."""
+        return len(self._made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Tables by the names of the written ones. rows: that were read; missing: that the record lacks."""
+
+    tables: Mapping[str, Table] = field(repr=False)
+    rows: int
+    missing: Sequence[Missing] = ()
+
+    def __getitem__(self, name: str) -> Table:
+        """Return a table by its name. Raises `KeyError`, which lists the names."""
+        try:
+            return self.tables[name]
+        except KeyError:
+            raise KeyError(f"{name!r} is not among the tables {', '.join(self.tables)}") from None
+
+    def _first(self) -> Table:
+        return next(iter(self.tables.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage(Result):
+    """The result of `usage`. groups: their number; None if the tables are data frames that are not run yet.
+
+    topics: what usage by topic cannot divide. summary: what reports are made of; None for data frames.
+    """
+
+    groups: int | None = None
+    topics: TopicCounts | None = None
+    summary: UsageSummary | None = field(default=None, repr=False)
+
+    @property
+    def in_all(self) -> Table:
+        """Return the table with a row for each group (`usage_by_client`, ...)."""
+        return self._first()
+
+    @property
+    def by_minute(self) -> Table:
+        """Return the table with a row for each minute, node and group (`usage_by_minute`)."""
+        return self["usage_by_minute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay(Result):
+    """The result of `replay`. unmatched: entries of plans that match no client; None where this is not known yet.
+
+    summary: what reports are made of; None for data frames.
+    """
+
+    plans: Sequence[Plan] = field(repr=False)
+    unmatched: Sequence[Unmatched] | None = None
+    summary: ReplaySummary | None = field(default=None, repr=False)
+
+    @property
+    def by_entity(self) -> Table:
+        """Return the table with a row for each plan, type of quota and entity (`replay_by_entity`)."""
+        return self["replay_by_entity"]
+
+    @property
+    def by_client(self) -> Table:
+        """Return the same by node and client (`replay_by_client`)."""
+        return self["replay_by_client"]
+
+    @property
+    def decisions(self) -> Table:
+        """Return the table with a row for each plan and request (`decisions`)."""
+        return self["decisions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits(Result):
+    """The result of `limits`. callback: the quota callback that was in use during the recording."""
+
+    callback: str | None = None
+    is_imported: bool = False
+
+    @property
+    def by_entity(self) -> Table:
+        """Return the table with a row for each entity (`limits_by_entity`)."""
+        return self["limits_by_entity"]
+
+    @property
+    def by_node(self) -> Table:
+        """Return the table with a row for each entity and node (`limits_by_node`)."""
+        return self["limits_by_node"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obedience(Result):
+    """The result of `obedience`."""
+
+    @property
+    def by_software(self) -> Table:
+        """Return the table with a row for each client library and version (`obedience_by_software`)."""
+        return self["obedience_by_software"]
+
+    @property
+    def by_client(self) -> Table:
+        """Return the table with a row for each client of a library (`obedience_by_client`)."""
+        return self["obedience_by_client"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended(Result):
+    """The result of `recommend`: quotas, and their evidence as tables.
+
+    The tables are `limits_by_entity`, `limits_by_node`, `forecast` (columns `REPLAY_BY_ENTITY`) and `backlogs`.
+    """
+
+    found: Recommendation = field(repr=False)
+    wanted: Wanted = field(repr=False)
+
+    @property
+    def quotas(self) -> QuotasFile:
+        """Return the proposed quotas, to be given to `replay`, `limits` or `quotas_file`."""
+        return self.found.quotas
+
+    @property
+    def by(self) -> str:
+        """Return the level of the entities: `both`, `user` or `client-id`."""
+        return self.found.by
+
+    def notes(self) -> list[str]:
+        """Return the reasons and the forecast as sentences."""
+        from tidegate.pipeline.proposals.notes import recommend_notes
+
+        return recommend_notes(self.found, self.wanted, events=self.rows)
+
+    def text(self, form: str = "quotas.yaml") -> str:
+        """Return the quotas as text. form: `quotas.yaml`, or `kafka-configs` for a script with Kafka's own tool."""
+        from tidegate.errors import ConfigError
+        from tidegate.pipeline.proposals.notes import kafka_configs_text, quotas_text
+        from tidegate.pipeline.report.notes import missing_notes
+        from tidegate.pipeline.report.text import sentences
+
+        notes = [*self.notes(), *sentences(missing_notes(self.missing, with_cold_starts=True))]
+        texts: dict[str, Any] = {"quotas.yaml": quotas_text, "kafka-configs": kafka_configs_text}
+        if form not in texts:
+            raise ConfigError(f"form must be quotas.yaml or kafka-configs, got {form!r}")
+        return str(texts[form](self.quotas, notes))

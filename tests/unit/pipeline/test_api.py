@@ -1,0 +1,323 @@
+"""The functions of `tidegate.pipeline` in this process: what they return, and what they refuse."""
+
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+from tests.unit.kafka_log.samples import QUICK
+
+from tidegate import pipeline
+from tidegate.config.locations import location
+from tidegate.config.quotas_file import parse_quotas_file
+from tidegate.errors import TidegateError
+from tidegate.pipeline import schemas
+from tidegate.pipeline.results.output import saved_table
+from tidegate.pipeline.results.written import written_schema
+
+_QUOTAS = """\
+version: 1
+quotas:
+  - user: {default: true}
+    producer_byte_rate: 100KB
+"""
+_START = datetime.fromtimestamp(START_MS / 1000, UTC)
+_CHEAP = """\
+import sys
+import tidegate.pipeline as pipeline
+dir(pipeline)
+print(sorted({"pyspark", "pandas", "pyarrow", "numpy", "numba", "rich"} & {*sys.modules}))
+"""
+
+
+def _write(directory, node_id):
+    rng = Random(node_id)
+    node = RecordingNode(node_id)
+    node.start(START_MS, records=random_records(rng, at_most=8))
+    random_traffic(node, rng, events=400)
+    write_events(directory, node.events, rows_per_file=150)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """A record of two nodes."""
+    directory = tmp_path_factory.mktemp("record")
+    for node_id in (1, 2):
+        _write(directory, node_id)
+    return directory
+
+
+@pytest.fixture
+def quotas(tmp_path):
+    """A file with a plan."""
+    path = tmp_path / "tight.yaml"
+    path.write_text(_QUOTAS)
+    return path
+
+
+def _sorted(table):
+    return sorted(map(repr, table.to_pylist()))
+
+
+def test_the_import_loads_nothing():
+    """The package is named where no job is run."""
+    done = subprocess.run([sys.executable, "-c", _CHEAP], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_subpackage_hides_no_function(record):
+    """`replay` is a function, whatever of the subpackage of this name was imported."""
+    import tidegate.pipeline.replay.plan
+
+    assert tidegate.pipeline.replay.__module__ == "tidegate.pipeline.api"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pipeline.nothing
+
+
+def test_tables_are_those_that_are_written(record, quotas, tmp_path):
+    """Every table has the columns, types and rows of the written one, whatever was asked for."""
+    used = pipeline.usage(record, by_minute=True)
+    replayed = pipeline.replay(
+        record, quotas=quotas, loop="open", by_client=True, decisions=True, in_force=True
+    )
+    obeyed, smallest = pipeline.obedience(record), pipeline.limits(record, by="user")
+    written = [
+        pipeline.usage(record, out=tmp_path / "usage"),
+        pipeline.replay(
+            record, quotas=quotas, loop="open", decisions=True, in_force=True, out=tmp_path / "replay"
+        ),
+        pipeline.obedience(record, out=tmp_path / "obedience"),
+        pipeline.limits(record, by="user", out=tmp_path / "limits"),
+    ]
+    for found, short, name in zip(
+        (used, replayed, obeyed, smallest), written, ("usage", "replay", "obedience", "limits"), strict=True
+    ):
+        assert found.rows == short.rows > 0
+        for table, rows in found.tables.items():
+            of_file = saved_table(location(str(tmp_path / name)), table)
+            assert isinstance(rows, pa.Table)
+            assert rows.schema == of_file.schema
+            assert _sorted(rows) == _sorted(of_file) != []
+        for table, rows in short.tables.items():
+            assert _sorted(rows) == _sorted(found[table])
+    assert [*used.tables] == ["usage_by_client", "usage_by_minute"]
+    assert [*replayed.tables] == ["replay_by_entity", "replay_by_client", "decisions"]
+    assert used.in_all.schema == written_schema(schemas.usage_schema())
+    assert used.groups == len(used.in_all)
+
+
+def test_usage_is_grouped_and_cut(record):
+    """By one column, by several, and only the groups with most bytes."""
+    by_user, by_both = pipeline.usage(record, by="user"), pipeline.usage(record, by=["user", "api"])
+    sums = [sum(found.in_all["requests"].to_pylist()) for found in (by_user, by_both, pipeline.usage(record))]
+    assert len({*sums}) == 1
+    assert by_both.in_all.column_names[:2] == ["user", "api"]
+    top = pipeline.usage(record, top=1)
+    largest = max(
+        pipeline.usage(record).in_all.to_pylist(), key=lambda row: row["produce_bytes"] + row["fetch_bytes"]
+    )
+    assert top.in_all.to_pylist() == [largest]
+    assert top.groups > 1
+    assert pipeline.usage(record, by="topic").topics is not None
+
+
+def test_several_records_are_one(tmp_path):
+    """Directories of brokers are read together, and none of them twice."""
+    first, second = _write(tmp_path / "a", 1), _write(tmp_path / "b", 2)
+    together = pipeline.usage([first, str(second)])
+    assert together.rows == pipeline.usage(first).rows + pipeline.usage(second).rows
+    last = pipeline.usage([first, second], last="1h")
+    assert 0 < last.rows < together.rows
+    with pytest.raises(TidegateError, match="is in two of the paths"):
+        pipeline.usage([first, next(first.glob("date=*"))])
+
+
+def test_a_range_of_time(record):
+    """From `start` on and before `end`, as a time with a zone or a text in UTC; or the last part."""
+    parts = [
+        pipeline.usage(record, end=_START + timedelta(hours=3)).rows,
+        pipeline.usage(record, start=(_START + timedelta(hours=3)).isoformat()).rows,
+    ]
+    assert 0 < parts[0] < sum(parts) == pipeline.usage(record).rows
+    assert pipeline.usage(record, last=timedelta(hours=2)).rows == pipeline.usage(record, last="2h").rows
+
+
+def test_a_record_that_is_open(record, quotas):
+    """Several jobs read the same rows, and nothing but the job itself is set then."""
+    with pipeline.open_record(record, last="5h") as part:
+        used = pipeline.usage(part)
+        assert used.rows == part.rows == pipeline.limits(part, quotas=quotas).rows
+        with pytest.raises(TidegateError, match="start cannot be set for a record that is open"):
+            pipeline.usage(part, start=_START)
+    assert not part.is_imported
+
+
+def test_quotas_from_a_proposal_are_replayed(record):
+    """What `recommend` returns is a plan for `replay` and `limits`."""
+    found = pipeline.recommend(record, force=True)
+    assert found.by == "user"
+    text = found.text()
+    assert parse_quotas_file(text).entries == found.quotas.entries
+    assert "kafka-configs" in found.text("kafka-configs")
+    assert found["forecast"].schema == written_schema(schemas.REPLAY_BY_ENTITY)
+    assert found["limits_by_entity"].num_rows
+    replayed = pipeline.replay(record, quotas={"proposed": found.quotas})
+    assert {*replayed.by_entity["plan"].to_pylist()} == {"proposed"}
+    assert pipeline.limits(record, quotas=found.quotas).by_entity.num_rows
+    with pytest.raises(TidegateError, match="form must be"):
+        found.text("xml")
+
+
+def test_a_replay_is_continued(tmp_path, quotas):
+    """The state that one replay leaves is where the next begins."""
+    directory = _write(tmp_path / "usage", 1)
+    middle = _START + timedelta(hours=4)
+    options = {"quotas": quotas, "loop": "open"}
+    in_all = pipeline.replay(directory, **options).by_entity
+    pipeline.replay(directory, **options, end=middle, out=tmp_path / "before")
+    after = pipeline.replay(directory, **options, start=middle, continue_from=tmp_path / "before").by_entity
+    before = saved_table(tmp_path / "before", "replay_by_entity")
+    for name in ("requests", "throttled_requests", "throttle_ms"):
+        assert sum(in_all[name].to_pylist()) == sum(before[name].to_pylist()) + sum(after[name].to_pylist())
+
+
+def test_progress_is_reported_and_nothing_printed(record, quotas, capsys, monkeypatch):
+    """Each step from 0 to its total; on a terminal, too, the caller alone prints."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    seen = []
+    pipeline.replay(record, quotas=quotas, progress=seen.append)
+    pipeline.usage(record)
+    assert capsys.readouterr() == ("", "")
+    steps = {step.what for step in seen}
+    assert {"scanning", "reading", "replaying"} <= steps
+    for what in ("scanning", "reading", "replaying"):
+        done = [step.done for step in seen if step.what == what]
+        assert done == [*range(len(done))]
+        assert seen[-1].done == seen[-1].total
+
+
+def test_an_imported_request_log(tmp_path):
+    """A log becomes a record, of which it is not known whether clients obeyed."""
+    seen = []
+    found = pipeline.import_request_log([QUICK], out=tmp_path / "usage", progress=seen.append)
+    assert found.requests > 0
+    assert seen
+    assert pipeline.usage(tmp_path / "usage").rows >= found.requests
+    assert pipeline.limits(tmp_path / "usage").is_imported
+    with pytest.raises(pipeline.NotRecordedError):
+        pipeline.obedience(tmp_path / "usage")
+    again = pipeline.import_request_log({1: QUICK}, out=str(tmp_path / "usage"))
+    assert (again.requests, again.files_known) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": datetime(2026, 11, 22)}, "start must have a time zone"),
+        ({"start": 1_700_000_000_000}, "start must be a datetime or a text"),
+        ({"start": date(2026, 11, 22)}, "start must be a datetime or a text"),
+        ({"start": "yesterday"}, "start must be a date and time such as"),
+        ({"end": "1969-01-01"}, "end must be a time since 1970"),
+        ({"start": datetime.min.replace(tzinfo=UTC)}, "start must be a time since 1970"),
+        ({"start": _START, "end": _START}, "end must be later than start"),
+        ({"start": _START, "last": "1h"}, "last excludes start and end"),
+        ({"last": "1 hour"}, "last must be a timedelta above 0"),
+        ({"last": timedelta(0)}, "last must be a timedelta above 0"),
+        ({"start": "2200-01-01"}, "no usage files in"),
+        ({"by": "users"}, "by must be one or more of user, client_id"),
+        ({"by": ()}, "by must be one or more of"),
+        ({"by": ("user", "user")}, "by must be one or more of"),
+        ({"top": 0}, "top must be a whole number"),
+        ({"spark": "local[2]"}, "spark must be a SparkSession, got 'local"),
+        ({"progress": "yes"}, "progress must be a function"),
+        ({"out": 3}, "out must be a path or URI"),
+        ({"out": ""}, "out must be a path or URI"),
+    ],
+)
+def test_what_cannot_be_used_is_named(record, options, message):
+    """Every wrong argument is one error that names it."""
+    with pytest.raises(TidegateError, match=message):
+        pipeline.usage(record, **options)
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (None, "paths must be a path or URI"),
+        ([], "paths must be a path or URI, or several"),
+        ([None], "paths must be a path or URI, got None"),
+        (b"usage", "paths must be a path or URI"),
+        (7, "paths must be a path or URI"),
+        ("", "paths must be a path or URI"),
+        ("/nowhere/usage", "nowhere"),
+        ("s3://key:secret@bucket/usage", "must not contain credentials"),
+    ],
+)
+def test_paths_that_cannot_be_read_are_named(paths, message):
+    """Every function opens its paths in the same way."""
+    with pytest.raises(TidegateError, match=message):
+        pipeline.usage(paths)
+    with pytest.raises(TidegateError, match=message), pipeline.open_record(paths):
+        pass
+
+
+def test_replays_that_make_no_sense_are_refused(record, quotas, tmp_path):
+    """Before a row is read."""
+    for options, message in (
+        ({}, "no quotas to replay"),
+        ({"quotas": quotas, "loop": "half"}, "loop must be open or closed"),
+        ({"quotas": quotas, "decisions": True}, "decisions need loop='open'"),
+        ({"quotas": quotas, "continue_from": tmp_path}, "continue_from needs quotas and loop='open'"),
+        ({"in_force": True, "continue_from": tmp_path}, "continue_from needs quotas"),
+        ({"quotas": quotas, "loop": "open", "continue_from": tmp_path}, "no complete table 'state'"),
+        ({"quotas": [quotas, quotas]}, "two plans are called 'tight'"),
+        ({"quotas": {"in force": quotas}}, "no plan can have the name"),
+        ({"quotas": tmp_path / "none.yaml"}, "none.yaml"),
+        ({"quotas": 3}, "quotas must be a path or URI"),
+        ({"quotas": "s3://bucket/quotas.yaml"}, "quotas must be a path on this machine"),
+        ({"quotas": quotas, "out": quotas}, "is a file, expected a directory"),
+    ):
+        with pytest.raises(TidegateError, match=message):
+            pipeline.replay(record, **options)
+    with pytest.raises(TidegateError, match="by must be both, user"):
+        pipeline.limits(record, by="listener")
+    with pytest.raises(TidegateError, match="tolerance must be"):
+        pipeline.limits(record, tolerance=0.01)
+    with pytest.raises(TidegateError, match="headroom must be"):
+        pipeline.recommend(record, headroom=0.5)
+    with pytest.raises(KeyError, match="usage_by_client"):
+        _ = pipeline.usage(record).by_minute
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"paths": {}}, "paths must name a log"),
+        ({"paths": {"one": "x.log"}}, "a node id must be a whole number"),
+        ({"paths": "/nowhere/x.log"}, "no request log at"),
+        ({"paths": "s3://bucket/x.log"}, "paths must be a path on this machine"),
+        ({"time_zone": "Mars"}, "unknown time zone"),
+        ({"processes": 0}, "processes must be"),
+        ({"in_force": "/nowhere.yaml"}, "nowhere"),
+        ({"start": datetime(2026, 1, 1)}, "start must have a time zone"),
+    ],
+)
+def test_imports_that_cannot_be_done_are_refused(tmp_path, options, message):
+    """With the argument, in one sentence."""
+    log = tmp_path / "kafka-request.log"
+    log.write_text("")
+    with pytest.raises(TidegateError, match=message):
+        pipeline.import_request_log(**{"paths": log, "out": tmp_path / "usage", **options})
+
+
+def test_written_tables_are_parquet(record, tmp_path):
+    """The fixed path of a table is what any reader takes."""
+    pipeline.usage(record, out=str(tmp_path / "out"))
+    assert pq.read_table(tmp_path / "out" / "usage_by_client.parquet").num_rows
