@@ -233,28 +233,41 @@ class ScramClient:
         """Return the first token."""
         return b"n,," + self._bare
 
-    def final_message(self, server_first: bytes) -> bytes:
-        """Return the token that answers the server's first one. Raises `AuthenticationError` where that is malformed.
-
-        Takes milliseconds: the password is salted.
-        """
-        match = _SERVER_FIRST.fullmatch(server_first)
-        if match is None or not match["nonce"].startswith(self._nonce) or match["nonce"] == self._nonce:
-            raise AuthenticationError("the server's first SCRAM message is malformed")
+    def salting(self, server_first: bytes) -> tuple[bytes, int]:
+        """Return salt and iterations that the server asks for. Raises `AuthenticationError` for a malformed message."""
+        match = self._read_first(server_first)
         iterations = int(match["iterations"])
         if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS_OF_SERVER:
             raise AuthenticationError(
                 f"the server asks for {iterations} iterations, expected {MIN_ITERATIONS} to {_MAX_ITERATIONS_OF_SERVER}"
             )
-        mechanism, salt = self._mechanism, base64.b64decode(match["salt"])
-        salted = hashlib.pbkdf2_hmac(mechanism.hash_name, self._password, salt, iterations)
+        return base64.b64decode(match["salt"]), iterations
+
+    def salted_password(self, salt: bytes, iterations: int) -> bytes:
+        """Return the salted password. Takes milliseconds, or half a second where the server wants that."""
+        return hashlib.pbkdf2_hmac(self._mechanism.hash_name, self._password, salt, iterations)
+
+    def final_message(self, server_first: bytes, salted: bytes | None = None) -> bytes:
+        """Return the token that answers the server's first one. Raises `AuthenticationError` where that is malformed.
+
+        salted: the salted password, where it is known; making it takes milliseconds.
+        """
+        if salted is None:
+            salted = self.salted_password(*self.salting(server_first))
+        mechanism, nonce = self._mechanism, self._read_first(server_first)["nonce"]
         client_key = mechanism.hmac(salted, b"Client Key")
-        without_proof = b"c=biws,r=" + match["nonce"]
+        without_proof = b"c=biws,r=" + nonce
         message = b",".join((self._bare, server_first, without_proof))
         signature = mechanism.hmac(mechanism.hash(client_key), message)
         self._server_signature = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), message)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
         return without_proof + b",p=" + base64.b64encode(proof)
+
+    def _read_first(self, server_first: bytes) -> re.Match[bytes]:
+        match = _SERVER_FIRST.fullmatch(server_first)
+        if match is None or not match["nonce"].startswith(self._nonce) or match["nonce"] == self._nonce:
+            raise AuthenticationError("the server's first SCRAM message is malformed")
+        return match
 
     def check_final(self, server_final: bytes) -> None:
         """Raise `AuthenticationError` unless the server has proven that it knows the user's keys."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.secure_kafka import SecureKafka
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,29 @@ def new_gateway(kafka: KafkaBench, tmp_path: Path) -> Iterator[Callable[..., Gat
 
     def start(*options: str) -> GatewayProcess:
         started.append(GatewayProcess(tmp_path / f"gateway-{len(started)}", kafka.address, options))
+        return started[-1].start()
+
+    yield start
+    for process in started:
+        process.close()
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """Return a running Apache Kafka with logins, TLS and an authorizer."""
+    broker = SecureKafka(tmp_path_factory.mktemp("secure"))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
+    """Return a function that starts a gateway before an address, given further options of the command."""
+    started: list[GatewayProcess] = []
+
+    def start(upstream: str, *options: str) -> GatewayProcess:
+        started.append(GatewayProcess(tmp_path / f"before-{len(started)}", upstream, options))
         return started[-1].start()
 
     yield start

@@ -35,8 +35,11 @@ limits, certificates and settings such as tidegate.quota.observe change at once;
 other settings take effect at the next start. Without --config and --quotas,
 SIGHUP stops the gateway.
 
-Logins by SASL pass through: the broker decides. `docs/gateway.md` says what
-else a gateway can do, and what it cannot.
+Logins by SASL pass through: the broker decides. They end at the gateway where
+a listener uses SASL (PLAIN, as in `tidegate serve`): the gateway then logs in
+at the brokers itself, with the credentials of --upstream-config. TLS of clients
+always ends at the gateway. `docs/gateway.md` says what else a gateway can do,
+and what it cannot.
 
 Ctrl-C stops the gateway at once."""
 
@@ -57,6 +60,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--upstream-config",
         metavar="FILE",
         help="settings of the gateway's own connections to the cluster, in the format of client.properties",
+    )
+    parser.add_argument(
+        "--login",
+        choices=("clients", "gateway"),
+        help="whose logins the brokers see: of clients (they pass through), or of the gateway, with the credentials "
+        "of --upstream-config for every client (default: clients, unless a listener uses SASL)",
     )
     parser.add_argument(
         "--listen",

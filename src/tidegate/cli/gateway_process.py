@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import signal
 from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -23,7 +24,7 @@ from tidegate.clock import SystemClock
 from tidegate.gateway.gateway import Gateway, follower
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
-from tidegate.gateway.settings import parse_broker_ids
+from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.stores import QuotaStore
 from tidegate.server.monitoring.metrics_listener import MetricsListener
@@ -64,6 +65,9 @@ async def _run(
     stop = stop_event(args, repeated)
     clock = SystemClock()
     port_file = fresh_port_file(args)
+    logs_in = gateway_logs_in(config, None if args.login is None else args.login == "gateway")
+    for notice in login_notices(config, upstream, logs_in=logs_in):
+        tell(args, notice, logging.WARNING)
     async with AsyncExitStack() as stack:
         store: QuotaStore
         topic = file = None
@@ -83,6 +87,7 @@ async def _run(
                 upstream,
                 quotas,
                 only=only,
+                logs_in=logs_in,
                 clock=clock,
                 open_recorder=lambda node: open_recorder(node, clock, args.log_format),
             )

@@ -64,6 +64,7 @@ _SOFTWARE = {"client_software_name": "tidegate", "client_software_version": __ve
 _NEWEST_API_VERSIONS = 3  # Kafka 2.4 and later; an older broker answers in version 0
 _ERROR_35 = struct.pack(">h", error_codes.UNSUPPORTED_VERSION)
 _LENGTH = struct.Struct(">i")
+_TLS_ALERT = 0x1503  # the beginning of what a TLS listener answers to a client without TLS
 _USED_OF_SESSION = 0.85  # Kafka `SaslClientAuthenticator` logs in again after 85 to 95 % of a session
 _NEEDED_BY_DEFAULT = "give the address of a broker of Apache Kafka 2.8 or later, not of a KRaft controller"
 _NEEDED = {
@@ -244,6 +245,9 @@ class Connection:
         try:
             while True:
                 (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                if size >> 16 == _TLS_ALERT and not self._answers and self._settings.tls is None:
+                    self._fail(ConnectionLostError(f"broker {self.address} answered by TLS", is_first=True))
+                    return
                 if not 0 <= size <= self._max_response_bytes:
                     raise ProtocolError(
                         f"a response of {size} bytes, expected 0 to {self._max_response_bytes}"

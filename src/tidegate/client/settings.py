@@ -44,6 +44,7 @@ _DURATIONS = {  # by Kafka's name, with Kafka's default, in ms
     "metrics.sample.window.ms": 30_000,
 }
 _SAMPLES = "metrics.num.samples"
+_KEYS = ("ssl.keystore.location", "ssl.keystore.key")
 _TEXTS = (
     "bootstrap.servers",
     "client.id",
@@ -80,6 +81,7 @@ class Address(NamedTuple):
 class ClientSettings:
     """The settings of a client. `tls` is None without TLS; `mechanism` is empty without SASL.
 
+    has_certificate: with TLS the client shows a certificate of its own, where the broker asks for one.
     misspelt: the names that were given and are not known, each with the known name that is most like it.
     """
 
@@ -94,6 +96,7 @@ class ClientSettings:
     metrics_samples: int = 2
     metrics_window_ms: int = 30_000
     tls: ssl.SSLContext | None = None
+    has_certificate: bool = False
     mechanism: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
@@ -131,6 +134,7 @@ def client_settings(texts: Mapping[str, str]) -> ClientSettings:
         metrics_samples=_whole(texts, _SAMPLES, default=2, most=100),
         metrics_window_ms=round(1000 * seconds["metrics.sample.window.ms"]),
         tls=_tls(texts) if protocol.endswith("SSL") else None,
+        has_certificate=protocol.endswith("SSL") and any(map(texts.get, _KEYS)),
         mechanism=mechanism,
         user=user,
         password=password,

@@ -36,6 +36,11 @@ class Broker:
         """The broker, for messages."""
         return f"{self.id} ({self.told or 'unknown address'})"
 
+    @property
+    def host(self) -> str:
+        """The host as the cluster names it."""
+        return "" if self.told is None else self.told.host
+
 
 class Brokers:
     """The brokers of a cluster. `refresh` asks for them."""

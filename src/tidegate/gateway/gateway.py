@@ -33,6 +33,7 @@ from tidegate.gateway.responses import Rewriter
 from tidegate.gateway.rights import with_cluster_rights
 from tidegate.gateway.settings import broker_config, listener_addresses
 from tidegate.gateway.upstream import Upstream
+from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.connection.channel import Channel
 from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
@@ -56,9 +57,16 @@ class NodeRelay:
     """The connections of one node's clients to its broker. A `Relay` of the node."""
 
     def __init__(
-        self, broker: Broker, network: SocketNetwork, *, clock: Clock, loop: asyncio.AbstractEventLoop
+        self,
+        broker: Broker,
+        network: SocketNetwork,
+        *,
+        security: UpstreamSecurity,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._broker = broker
+        self._security = security
         self._poller = network.poller
         self._clock, self._loop = clock, loop
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -68,6 +76,7 @@ class NodeRelay:
         channel.connection.upstream = Upstream(
             channel,
             self._broker,
+            security=self._security,
             poller=self._poller,
             loop=self._loop,
             scratch=self._scratch,
@@ -83,7 +92,8 @@ class Gateway:
     """The gateway process. `start` it; `run` follows the cluster until it is cancelled.
 
     config: the settings of the broker with id 0, from which those of the others are made. only: the ids of the brokers
-    to serve; None: all of them. open_recorder: returns the usage record of a node.
+    to serve; None: all of them. logs_in: the gateway logs in at the brokers with its own credentials, for every client;
+    else logins of clients pass through. open_recorder: returns the usage record of a node.
     """
 
     def __init__(
@@ -93,6 +103,7 @@ class Gateway:
         quotas: QuotaAdministration,
         *,
         only: frozenset[int] | None,
+        logs_in: bool,
         clock: Clock,
         open_recorder: Callable[[ServerConfig], Recorder | None],
     ) -> None:
@@ -101,6 +112,8 @@ class Gateway:
         self.config = config
         self._quotas = quotas
         self._only = only
+        self._upstream, self._logs_in = upstream, logs_in
+        self._credentials: Credentials | None = None
         self._clock = clock
         self._open_recorder = open_recorder
         self._rewriter = Rewriter(Addresses(listener_addresses(config)))
@@ -108,6 +121,8 @@ class Gateway:
 
     async def start(self) -> None:
         """Ask the cluster for its brokers and serve them. Raises `TidegateError` where that is not possible."""
+        if self._logs_in and self._upstream.mechanism:
+            self._credentials = Credentials(self._upstream, asyncio.get_running_loop())
         await self.brokers.refresh()
         served = self._wanted()
         if not served:
@@ -178,7 +193,12 @@ class Gateway:
         network = SocketNetwork(loop, self._clock.monotonic_ns)
         recorder = self._open_recorder(config)
         node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
-        relay = NodeRelay(self.brokers.by_id[broker_id], network, clock=self._clock, loop=loop)
+        security = UpstreamSecurity(
+            tls=self._upstream.tls, buffers=node.tls_buffers, credentials=self._credentials
+        )
+        relay = NodeRelay(
+            self.brokers.by_id[broker_id], network, security=security, clock=self._clock, loop=loop
+        )
         handlers = relay_handlers(self._rewriter, self._own_handlers(node))
         node.serve(handlers, self._quotas, relay=relay)
         self.nodes[broker_id] = node
@@ -197,7 +217,7 @@ class Gateway:
         with_sasl = frozenset(
             listener.name for listener in node.config.listeners if listener.sasl is not None
         )
-        if with_sasl:
+        if with_sasl or self._logs_in:
             own[SASL_HANDSHAKE] = partial(handle_sasl_handshake, with_sasl)
             own[SASL_AUTHENTICATE] = handle_sasl_authenticate
         else:

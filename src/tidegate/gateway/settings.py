@@ -10,13 +10,23 @@ The broker with id N has the port of each listener, of its advertised address an
 import re
 from collections.abc import Mapping
 
+from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
 from tidegate.gateway.addresses import MAX_PORT
+from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, PLAIN
 from tidegate.server.node import reachable_host
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.metrics_settings import METRICS_LISTENER
+from tidegate.tls.settings import REQUIRED, client_auth
 
-__all__ = ["broker_config", "listener_addresses", "parse_broker_ids"]
+__all__ = [
+    "broker_config",
+    "gateway_logs_in",
+    "listener_addresses",
+    "login_notices",
+    "parse_broker_ids",
+]
+
 
 MAX_LISTED = 10_000
 
@@ -59,6 +69,46 @@ def parse_broker_ids(text: str) -> frozenset[int]:
             raise ConfigError(f"--brokers has the range {part.strip()}, expected 1 to {MAX_LISTED} ids in it")
         ids.update(range(first, last + 1))
     return frozenset(ids)
+
+
+def gateway_logs_in(given: ServerConfig, wanted: bool | None) -> bool:
+    """Return whether the gateway logs in at the brokers, for every client; else logins of clients pass through.
+
+    wanted: None: it does where a listener uses SASL, so that logins end here. Raises `ConfigError`.
+    """
+    with_sasl = [listener for listener in given.listeners if listener.sasl is not None]
+    for listener in with_sasl:
+        assert listener.sasl is not None
+        without_store = [name for name in listener.sasl.mechanisms if name != PLAIN]
+        if without_store:
+            raise ConfigError(
+                f"listener {listener.name} has {', '.join(without_store)} in {ENABLED_MECHANISMS}, expected {PLAIN}: "
+                "a gateway keeps no SCRAM users",
+                hint="set the protocol of the listener to PLAINTEXT or SSL: logins then pass through to the brokers",
+            )
+    if with_sasl and wanted is False:
+        raise ConfigError(
+            f"--login is clients, and logins of listener {with_sasl[0].name} ({with_sasl[0].protocol}) end here",
+            hint="set the protocol of the listener to PLAINTEXT or SSL, or remove --login",
+        )
+    return bool(with_sasl or wanted)
+
+
+def login_notices(given: ServerConfig, upstream: ClientSettings, *, logs_in: bool) -> list[str]:
+    """Return a warning for each listener whose clients use the cluster as the gateway, without a login of their own."""
+    if logs_in and upstream.mechanism:
+        name = f"user {upstream.user!r}"
+    elif upstream.has_certificate and (logs_in or not upstream.mechanism):
+        name = "the user of the gateway's certificate"
+    else:
+        return []
+    return [
+        f"clients of listener {listener.name} reach the cluster as {name} without a login of their own; "
+        "hint: use the protocol SASL_SSL, or SSL with ssl.client.auth=required"
+        for listener in given.listeners
+        if listener.sasl is None
+        and not (listener.is_encrypted and client_auth(listener.name, given.values, given.given) == REQUIRED)
+    ]
 
 
 def _shifted(listeners: str, by: int) -> str:

@@ -11,6 +11,10 @@ would see of the broker itself.
 
 Bounds: one request, which lies in the memory of its channel until it has left; of a response that has to be read as a
 whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what fits into a pipe.
+
+By TLS a long response passes through this process, in parts of `ENCRYPTED_PART_BYTES`. Where the gateway logs in with
+credentials of its own, it does so before the first request, and again before a request when the session is about to end
+(`upstream_login`, KIP-368).
 """
 
 import contextlib
@@ -22,15 +26,19 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Protocol
 
+from tidegate.gateway.upstream_login import USED_OF_SESSION, UpstreamLogin, UpstreamSecurity
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.poller import SocketPoller
-from tidegate.server.connection.transport import GONE_PROBES
+from tidegate.server.connection.tls_session import TlsError
+from tidegate.server.connection.tls_transport import TlsTransport
+from tidegate.server.connection.transport import GONE_PROBES, SocketTransport
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
+    "ENCRYPTED_PART_BYTES",
     "MAX_COLLECTED_BYTES",
     "STREAMED_BYTES",
     "Respond",
@@ -50,7 +58,13 @@ MAX_COLLECTED_BYTES = 64 << 20
 PIPE_BYTES = 1 << 20
 """Capacity of the pipe of a streamed response, where the system grants it."""
 CONNECT_TIMEOUT_S = 10.0
-"""How long connecting may take. Follows: Kafka `socket.connection.setup.timeout.ms`."""
+"""How long connecting and logging in may take. Follows: Kafka `socket.connection.setup.timeout.ms`."""
+ENCRYPTED_PART_BYTES = 64 * 1024
+"""How much of a long response that comes by TLS is decrypted at a time."""
+_RENEWAL_MIN_S = (
+    1.05  # a broker takes another login of a connection after one second at the earliest (KIP-368)
+)
+_RENEWAL_RETRY_S = 0.1
 _SPLICE_NONBLOCK = 2  # SPLICE_F_NONBLOCK of Linux; `os` names it from Python 3.12 on
 _LENGTH = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
@@ -96,6 +110,10 @@ class UpstreamLink(Protocol):
         """The broker, for messages."""
 
     @property
+    def host(self) -> str:
+        """The broker's host as the cluster names it, which its certificate has to have."""
+
+    @property
     def address(self) -> SocketAddress | None:
         """The address to connect to, now."""
 
@@ -109,6 +127,7 @@ class Upstream:
         "_header",
         "_is_streamed",
         "_link",
+        "_login",
         "_loop",
         "_monotonic_ns",
         "_on_connected",
@@ -117,8 +136,9 @@ class Upstream:
         "_poller",
         "_respond",
         "_scratch",
-        "_sock",
+        "_security",
         "_timer",
+        "_transport",
         "_wait",
         "channel",
         "closed",
@@ -132,6 +152,7 @@ class Upstream:
         channel: Channel,
         link: UpstreamLink,
         *,
+        security: UpstreamSecurity,
         poller: SocketPoller,
         loop: Scheduler,
         scratch: memoryview,
@@ -139,11 +160,12 @@ class Upstream:
     ) -> None:
         self.channel = channel
         self._link = link
+        self._security = security
         self._poller = poller
         self._loop = loop
         self._scratch = scratch  # shared by all connections of a node
         self._monotonic_ns = monotonic_ns
-        self._sock: socket.socket | None = None
+        self._transport: SocketTransport | TlsTransport | None = None
         self._deferred: Deferred | None = None  # of the request in flight
         self._header: RequestHeader | None = None
         self._respond: Respond | None = None
@@ -151,7 +173,10 @@ class Upstream:
         self._pending: bytearray | None = None  # the beginning of its response
         self._drained = 0  # bytes of an earlier response that are to be ignored
         self._wait: Wait | None = None  # until more of the request can be sent
-        self._timer: Timer | None = None
+        self._timer: Timer | None = (
+            None  # until it has to be connected, then until the session is about to end
+        )
+        self._login: UpstreamLogin | None = None  # of the gateway's own, while it is under way
         self._pipe: tuple[int, int] | None = None
         self.connected = False
         self.closed = False
@@ -216,19 +241,19 @@ class Upstream:
                 sent += self._send(data, sent)
             if sent < end and not self.closed:
                 self._wait = Wait()
-                if self.connected and self._sock is not None:
-                    self._poller.add_writer(self._sock.fileno(), self._on_writable)
+                if self.connected and self._transport is not None:
+                    self._transport.start_writing(self._on_writable)
                 yield self._wait
 
     def _send(self, frame: memoryview, sent: int) -> int:
         """Send some of a request, its length prefix first; return the number of bytes."""
-        assert self._sock is not None
+        assert self._transport is not None
         try:
             if not sent:
-                return self._sock.sendmsg((_LENGTH.pack(len(frame)), frame))
+                return self._transport.sendmsg((_LENGTH.pack(len(frame)), frame))
             if sent < _LENGTH.size:
-                return self._sock.send(_LENGTH.pack(len(frame))[sent:])
-            return self._sock.send(frame[sent - _LENGTH.size :])
+                return self._transport.send(_LENGTH.pack(len(frame))[sent:])
+            return self._transport.send(frame[sent - _LENGTH.size :])
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -241,15 +266,19 @@ class Upstream:
             wait.resume()
 
     def _on_writable(self) -> None:
-        if self._sock is not None:
-            self._poller.remove_writer(self._sock.fileno())
+        if self._transport is not None:
+            self._transport.stop_writing()
         self._resume()
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def _connect(self) -> int:
-        """Begin to connect; nothing can be sent before that is over."""
-        if self.closed or self._sock is not None:
+        """Begin to connect, or to log in again; nothing can be sent before that is over."""
+        if self.closed or self._login is not None:
+            return 0
+        if self._transport is not None:
+            if self._security.credentials is not None and self._timer is None:
+                self._begin_login()
             return 0
         found = self._link.address
         if found is None:
@@ -257,7 +286,8 @@ class Upstream:
             return 0
         family, address = found
         try:
-            self._sock = sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            self._transport = transport = SocketTransport(sock, self._poller)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A broker that is gone without a word is noticed, as Kafka's clients would notice it.
@@ -271,38 +301,112 @@ class Upstream:
         if code not in (0, errno.EINPROGRESS):
             self._lose(os.strerror(code))
             return 0
-        self._poller.set_client(sock.fileno(), self.channel.connection)
-        self._poller.add_writer(sock.fileno(), self._on_connect)
+        transport.set_client(self.channel.connection)
+        transport.start_writing(lambda: self._on_connect(sock))
         self._timer = self._loop.call_later(
             CONNECT_TIMEOUT_S, lambda: self._lose(f"not connected within {CONNECT_TIMEOUT_S:.0f} s")
         )
         return 0
 
-    def _on_connect(self) -> None:
-        sock = self._sock
-        assert sock is not None
+    def _on_connect(self, sock: socket.socket) -> None:
+        transport, security = self._transport, self._security
+        assert transport is not None
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._lose(os.strerror(code))
             return
+        transport.stop_writing()
+        if security.tls is None:
+            transport.start_reading(self._on_readable)
+            self.on_established(None)
+            return
+        self._transport = transport = TlsTransport(
+            transport,
+            security.tls,
+            security.buffers,
+            poller=self._poller,
+            owner=self,
+            server_name=self._link.host,
+        )
+        try:
+            transport.begin()
+        except OSError as error:
+            self._lose(_reason(error))
+            return
+        transport.start_reading(self._on_readable)
+
+    # --- connecting: a `HandshakeOwner`
+
+    def on_established(self, certificate: bytes | None) -> None:
+        """Log in, where the gateway does so itself; otherwise requests can be sent."""
+        if self._security.credentials is None:
+            self._on_ready()
+        else:
+            self._begin_login()
+
+    def on_handshake_failed(self, reason: str) -> None:
+        """Leave that to `_on_readable`, which closes the connection."""
+
+    def _begin_login(self) -> None:
+        """Begin a login of the gateway's own: the first one, or another one before the session ends."""
+        credentials = self._security.credentials
+        assert credentials is not None
+        self._login = UpstreamLogin(credentials, send=self._send_login, on_end=self._on_logged_in)
+        if self._timer is None:
+            self._timer = self._loop.call_later(
+                CONNECT_TIMEOUT_S, lambda: self._lose(f"no login within {CONNECT_TIMEOUT_S:.0f} s")
+            )
+        self._login.begin()
+
+    def _send_login(self, frame: bytes) -> None:
+        if self._transport is None:
+            return
+        try:
+            sent = self._transport.send(frame)
+        except OSError as error:
+            self._lose(_reason(error))
+            return
+        if sent < len(frame):  # the socket is empty: it takes the few bytes of a login
+            self._lose("it takes no bytes of a login")
+
+    def _on_logged_in(self, failure: str, lifetime_ms: int) -> None:
+        """End a login. failure: why it has failed; empty: it has not."""
+        self._login = None
+        if self.closed:
+            return
+        if failure:
+            self._lose(failure)
+            return
+        self._on_ready()
+        if lifetime_ms > 0:
+            renewal_s = max(USED_OF_SESSION * lifetime_ms / 1000, _RENEWAL_MIN_S)
+            self._timer = self._loop.call_later(renewal_s, self._end_session)
+
+    def _on_ready(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._poller.remove_writer(sock.fileno())
-        self._poller.add_reader(sock.fileno(), self._on_readable)
         self.connected = True
         self._resume()
+
+    def _end_session(self) -> None:
+        """Mark the session as over: the next request begins with a login."""
+        if self._wait is not None:  # a request is being sent
+            self._timer = self._loop.call_later(_RENEWAL_RETRY_S, self._end_session)
+        else:
+            self._timer = None
+            self.connected = False
 
     # --- responses --------------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         """Receive once; when the response is there, complete the answer."""
         since_ns = self._monotonic_ns()
-        sock = self._sock
-        if sock is None:
+        transport = self._transport
+        if transport is None:
             return
         try:
-            count = sock.recv_into(self._scratch)
+            count = transport.recv_into(self._scratch)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -318,6 +422,9 @@ class Upstream:
             data = data[ignored:]
             if not len(data):
                 return
+        if self._login is not None:
+            self._login.receive(data)
+            return
         deferred = self._deferred
         if deferred is None:
             self._lose("the broker sent bytes that no request asked for")
@@ -379,13 +486,13 @@ class Upstream:
 
     def _pause(self) -> None:
         """Leave what comes in the kernel, for a `ResponseRest` to take."""
-        assert self._sock is not None
-        self._poller.pause_reader(self._sock.fileno(), _ignore)
+        assert self._transport is not None
+        self._transport.pause_reading(_ignore)
 
     def _read_on(self) -> None:
         """Read responses again."""
-        if self._sock is not None:
-            self._poller.add_reader(self._sock.fileno(), self._on_readable)
+        if self._transport is not None:
+            self._transport.start_reading(self._on_readable)
 
     def finish_stream(self, *, unread: int, in_pipe: int) -> None:
         """End a streamed response; `unread` bytes of it have not been received, `in_pipe` not left the pipe."""
@@ -398,21 +505,26 @@ class Upstream:
         """Call `call` once when the broker has sent more, or has closed the connection."""
 
         def on_bytes() -> None:
-            if self._sock is not None:
+            if self._transport is not None:
                 self._pause()
             call()
 
-        if self._sock is None:
+        if self._transport is None:
             self._poller.call_in_turn(call, self.channel.connection.owner)
         else:
-            self._poller.add_reader(self._sock.fileno(), on_bytes)
+            self._transport.start_reading(on_bytes)
 
     @property
-    def sock(self) -> socket.socket:
-        """The socket. Raises `ConnectionAbortedError` where it is closed."""
-        if self._sock is None:
+    def transport(self) -> SocketTransport | TlsTransport:
+        """The socket, or TLS over it. Raises `ConnectionAbortedError` where it is closed."""
+        if self._transport is None:
             raise ConnectionAbortedError("the connection to the broker is closed")
-        return self._sock
+        return self._transport
+
+    def receive_some(self, most: int) -> bytes:
+        """Receive up to `most` bytes, b"" where the broker has ended. Raises `OSError`."""
+        part = self._scratch[:most]
+        return bytes(part[: self.transport.recv_into(part)])
 
     def pipe(self) -> tuple[int, int]:
         """Return the pipe for streamed responses: the descriptors of its reading and writing end."""
@@ -462,10 +574,10 @@ class Upstream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            self._poller.forget(sock.fileno())
-            sock.close()
+        self._login = None
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
         self._close_pipe()
         self._resume()
 
@@ -499,7 +611,9 @@ class ResponseRest:
         """Move some of it to the client's socket; return the number of bytes. See `connection.sending`."""
         upstream = self._upstream
         assert upstream is not None, "the response was released"
-        source = upstream.sock.fileno()
+        if isinstance(upstream.transport, TlsTransport):
+            return os.write(fd, self._peeked or self.read_some(ENCRYPTED_PART_BYTES))
+        source = upstream.transport.fd
         out, into = upstream.pipe()
         if not self._in_pipe:
             try:
@@ -520,7 +634,7 @@ class ResponseRest:
         if not self._peeked:
             assert self._upstream is not None, "the response was released"
             try:
-                self._peeked = self._upstream.sock.recv(min(count, self._unread))
+                self._peeked = self._upstream.receive_some(min(count, self._unread))
             except BlockingIOError:
                 self._is_starved = True
                 raise
@@ -555,6 +669,8 @@ def _charge_of(header: RequestHeader) -> Charge:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, TlsError):
+        return f"TLS failed: {error.reason}"
     return error.strerror or str(error)
 
 

@@ -1,10 +1,12 @@
-"""The server's end of TLS on one connection, without any I/O: encrypted bytes in, decrypted ones out, and back.
+"""One end of TLS on one connection, without any I/O: encrypted bytes in, decrypted ones out, and back.
 
     session.receive(encrypted)          # what has come
     session.handshake()                 # one step; True: it is over
     session.read_into(target)           # decrypted
     session.encrypt(data)               # what to send for it
     session.take_out()                  # what TLS itself has to send: send it after every call
+
+The client's end, which is given the name of the server, begins with `handshake` and what that has to send.
 
 All sessions of a node share two memory BIOs, which are empty between two calls: what a session keeps between them is
 what OpenSSL keeps of it, and the records that came and were not looked at (`MAX_KEPT_BYTES`). A call works on a bounded
@@ -55,7 +57,7 @@ _MEANINGS = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "client rejected the broker's certificate; hint: check the client's truststore",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "client rejected the broker's certificate: expired",
 }
-"""What some of OpenSSL's reasons mean here."""
+"""What some of OpenSSL's reasons mean at the server's end."""
 
 
 class TlsError(ssl.SSLError):
@@ -91,6 +93,7 @@ class TlsSession:
         "_failure",
         "_first",
         "_incoming",
+        "_is_client",
         "_kept",
         "_out",
         "_outgoing",
@@ -100,10 +103,19 @@ class TlsSession:
         "established",
     )
 
-    def __init__(self, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, buffers: TlsBuffers, *, server_name: str | None = None
+    ) -> None:
+        """server_name: the host that the server's certificate has to name, at the client's end."""
         self._incoming = buffers.incoming
         self._outgoing = buffers.outgoing
-        self._tls = context.wrap_bio(buffers.incoming, buffers.outgoing, server_side=True)
+        self._is_client = server_name is not None
+        self._tls = context.wrap_bio(
+            buffers.incoming,
+            buffers.outgoing,
+            server_side=server_name is None,
+            server_hostname=server_name,
+        )
         self._kept = b""  # received, and not given to OpenSSL
         self._owed = 0  # how much of the last record that was given to it is still to come
         self._first = b""  # what the connection began with
@@ -111,7 +123,7 @@ class TlsSession:
         self._failure = ""  # why it cannot go on; its error would keep all that it was raised in
         self._answered = False  # something was made to be sent
         self.established = False
-        self.ended = False  # the client has said that nothing more follows
+        self.ended = False  # the other end has said that nothing more follows
 
     # --- encrypted bytes in -----------------------------------------------------------------------------------------
 
@@ -144,7 +156,7 @@ class TlsSession:
 
     @property
     def certificate(self) -> bytes | None:
-        """The certificate that the client has shown, as DER."""
+        """The certificate that the other end has shown, as DER."""
         return self._tls.getpeercert(binary_form=True)
 
     def handshake(self) -> bool:
@@ -236,7 +248,7 @@ class TlsSession:
         records = 0
         while records < RECORDS_AT_A_TIME and end < most_bytes and most - end >= _HEADER_BYTES:
             if kept[end] == _HANDSHAKE and self.established:
-                self._failure = "client asked for renegotiation, which is not allowed"
+                self._failure = f"{self._other_end} asked for renegotiation, which is not allowed"
             end += _HEADER_BYTES + _read_length(kept, end + 3)[0]
             records += 1
         if most <= end:
@@ -268,13 +280,16 @@ class TlsSession:
 
     def _reason(self, error: ssl.SSLError) -> str:
         """Return why TLS failed, for people."""
-        other = _other_protocol(self._first)
-        if other:
-            return other
         if isinstance(error, ssl.SSLCertVerificationError):
-            return f"client's certificate rejected: {error.verify_message}"
+            return f"{self._other_end}'s certificate rejected: {error.verify_message}"
         name = error.reason or "unknown"
-        return _MEANINGS.get(name) or name.replace("_", " ").lower()
+        if self._is_client:
+            return name.replace("_", " ").lower()
+        return _other_protocol(self._first) or _MEANINGS.get(name) or name.replace("_", " ").lower()
+
+    @property
+    def _other_end(self) -> str:
+        return "server" if self._is_client else "client"
 
 
 def _other_protocol(first: bytes) -> str:

@@ -16,7 +16,7 @@ Follows: Kafka `SslTransportLayer`.
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from tidegate.server.connection.poller import Client, Poller
@@ -39,7 +39,7 @@ class HandshakeOwner(Protocol):
     """The receiver of a handshake's result."""
 
     def on_established(self, certificate: bytes | None) -> None:
-        """Note that it is over. certificate: the client's, as DER, where it has shown one.
+        """Note that it is over. certificate: that of the other end, as DER, where it has shown one.
 
         Raises `TlsError` where this client may not go on.
         """
@@ -49,7 +49,10 @@ class HandshakeOwner(Protocol):
 
 
 class TlsTransport:
-    """The server's end of one connection, encrypted. `inner` carries what is encrypted."""
+    """One end of one connection, encrypted. `inner` carries what is encrypted.
+
+    server_name: the host that the server's certificate has to name, at the client's end; `begin` starts its handshake.
+    """
 
     __slots__ = (
         "_ahead",
@@ -76,9 +79,10 @@ class TlsTransport:
         *,
         poller: Poller,
         owner: HandshakeOwner,
+        server_name: str | None = None,
     ) -> None:
         self._inner = inner
-        self._session = TlsSession(context, buffers)
+        self._session = TlsSession(context, buffers, server_name=server_name)
         self._scratch = buffers.scratch
         self._poller = poller
         self._owner: HandshakeOwner | None = owner  # until it was told
@@ -98,6 +102,11 @@ class TlsTransport:
     def local_address(self) -> tuple[str, int]:
         """The host and port that the client connected to."""
         return self._inner.local_address
+
+    def begin(self) -> None:
+        """Send the ClientHello, at the client's end. Raises `OSError`."""
+        self._session.handshake()
+        self._send_own()
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class TlsTransport:
             owner.on_handshake_failed(error.reason)
             raise
         if self._ended and not session.has_more:
-            raise ConnectionAbortedError("client closed the connection during the TLS handshake")
+            raise ConnectionAbortedError("the connection was closed during the TLS handshake")
         if session.has_more:
             self._read_again()
         raise BlockingIOError
@@ -221,6 +230,13 @@ class TlsTransport:
         out: deque[Sendable] = deque((data,))
         self.send_some(out)
         return len(data) - (len(out[0]) if out else 0)
+
+    def sendmsg(self, buffers: Iterable[Any], /) -> int:
+        """Encrypt and send `buffers`, one behind the other, as `send` does."""
+        out: deque[Sendable] = deque(buffers)
+        size = sum(map(len, out))
+        self.send_some(out)
+        return size - sum(map(len, out))
 
     def send_some(self, out: deque[Sendable], /) -> bool:
         """Encrypt and send from the left of `out`, in pieces of which each holds small ones together."""

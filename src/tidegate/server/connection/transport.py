@@ -90,12 +90,13 @@ class Transport(Protocol):
 class SocketTransport:
     """A `Transport` over a non-blocking TCP socket."""
 
-    __slots__ = ("_poller", "_sock", "fd", "recv_into", "send")
+    __slots__ = ("_poller", "_sock", "fd", "recv_into", "send", "sendmsg")
 
     def __init__(self, sock: socket.SocketType, poller: SocketPoller) -> None:
         self.fd = sock.fileno()
         self.recv_into = sock.recv_into
         self.send = sock.send
+        self.sendmsg = sock.sendmsg
         self._sock = sock
         self._poller = poller
 
@@ -141,7 +142,7 @@ class SocketTransport:
             batch.append(item)
         # The rest, often a slice of a file, follows at once: the kernel should not send a short packet before it.
         flags = socket.MSG_MORE if len(batch) < len(out) else 0
-        sent = left = self._sock.sendmsg(batch, (), flags)
+        sent = left = self.sendmsg(batch, (), flags)
         for item in batch:
             size = len(item)
             if left < size:
