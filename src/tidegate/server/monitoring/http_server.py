@@ -133,10 +133,10 @@ class HttpServer:
             # Its connections are few: they may have descriptors that those of Kafka clients leave to the broker.
             server._listener = network.listen(address, config, server._on_accept, lambda host: True)
         except ConfigError as error:
-            raise ConfigError(
-                f"cannot serve metrics: {error}",
-                hint="choose another port in tidegate.metrics.listener, or stop the process that uses this one",
-            ) from error
+            hint = error.hint and (
+                "choose another port in tidegate.metrics.listener, or stop the process that uses this one"
+            )
+            raise ConfigError(f"cannot serve metrics: {error}", hint=hint) from error
         server._listener.start()
         return server
 
