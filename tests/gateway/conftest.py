@@ -8,11 +8,18 @@ from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.secure_kafka import SecureKafka
 
+ALONE = (
+    "share.coordinator.state.topic.replication.factor=1",
+    "share.coordinator.state.topic.min.isr=1",
+)
+"""Settings without which share groups wait for more brokers."""
+
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBench]:
     """Return a running Apache Kafka with one broker, which has the id 1; tests use topics of their own."""
-    broker = KafkaBench("kafka", tmp_path_factory.mktemp("kafka"), java_options=SHORT_LIVED)
+    directory = tmp_path_factory.mktemp("kafka")
+    broker = KafkaBench("kafka", directory, overrides=ALONE, java_options=SHORT_LIVED)
     broker.start()
     yield broker
     broker.stop()

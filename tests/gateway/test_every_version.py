@@ -1,0 +1,147 @@
+"""The same request bytes, sent to Kafka and through the gateway, give the same response bytes, but for addresses."""
+
+import socket
+import struct
+from typing import Any
+
+import pytest
+from tests.e2e.plain_client import receive_frame
+from tests.gateway.gateway_process import GatewayProcess
+from tests.wire.odd_messages import plain_message
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    DELETE_GROUPS,
+    DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+)
+from tidegate.gateway.relay import DESCRIBE_QUORUM, last_version
+from tidegate.wire import API_BY_KEY, encode_request, read_response
+from tidegate.wire.definitions import Field, layout
+from tidegate.wire.header import decode_response_header
+
+TIMEOUT_S = 30.0
+CLOSED = b""
+DELETE_SHARE_GROUP_OFFSETS = 92
+_OWN = {"base_offset", "producer_id", "member_id", "members", "log_append_time_ms", "timestamp", "offset"}
+"""Fields that differ between two requests to the same broker: each changes something, or is told a new id."""
+_NO_ID = "00000000-0000-0000-0000-000000000000"
+_DELETING = {
+    DELETE_TOPICS: {"topic_names": ["none"], "topics": [{"name": "none", "topic_id": _NO_ID}]},
+    DELETE_GROUPS: {"groups_names": ["none"]},
+    DELETE_SHARE_GROUP_OFFSETS: {"group_id": "none"},
+}
+"""What is deleted must not be there: the second of two requests would not find it."""
+_GATEWAYS_OWN = {ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS}
+
+
+def exchange(port: int, frame: bytes) -> bytes:
+    """Return the response to one request on a connection of its own, `CLOSED` where that ends instead."""
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as sock:
+        sock.sendall(frame)
+        try:
+            return receive_frame(sock)
+        except ConnectionError:
+            return CLOSED
+
+
+def advertised(port: int) -> dict[int, tuple[int, int]]:
+    """Return the versions of each API that a broker offers."""
+    response = exchange(port, encode_request(API_VERSIONS, 0, 1, "x", {}))
+    message = read_response(API_VERSIONS, 0, memoryview(response), 4)
+    return {each["api_key"]: (each["min_version"], each["max_version"]) for each in message["api_keys"]}
+
+
+def plain_frame(api_key: int, version: int) -> bytes:
+    """Return a plain request; for an API that Tidegate does not know, its header alone."""
+    api = API_BY_KEY.get(api_key)
+    if api is None or not api.speaks(version):
+        return struct.pack(">ihhih", 9, api_key, version, 1, 1) + b"x"
+    fields = layout(api_key, version, "request").fields
+    message = _filled(fields, plain_message(api_key, version))
+    if api_key in _DELETING:
+        message.update(_DELETING[api_key])
+    return encode_request(api_key, version, 1, "x", message)
+
+
+def _filled(fields: tuple[Field, ...], message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with a text in the place of each null that is none."""
+    filled = {}
+    for field in fields:
+        value = message[field.name]
+        if value is None and not field.nullable and field.type == "string":
+            value = "x"
+        elif field.type == "struct" and value:
+            inner = [_filled(field.fields, item) for item in (value if field.array else [value])]
+            value = inner if field.array else inner[0]
+        filled[field.name] = value
+    return filled
+
+
+def comparable(api_key: int, version: int, response: bytes, ports: dict[int, int]) -> Any:
+    """Return a response without what differs between two requests, each known port replaced by the broker's id."""
+    api = API_BY_KEY.get(api_key)
+    if not response or api is None or not api.speaks(version):
+        return response
+    _, at = decode_response_header(memoryview(response), api_key, version)
+    message = read_response(api_key, version, memoryview(response), at)
+    if api_key == API_VERSIONS:
+        for each in message["api_keys"]:
+            last = last_version(each["api_key"])
+            each["max_version"] = min(each["max_version"], each["max_version"] if last is None else last)
+    return _masked(message, {port: broker for broker, port in ports.items()})
+
+
+def _masked(value: Any, brokers: dict[int, int], name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _masked(item, brokers, key) for key, item in value.items() if key not in _OWN}
+    if isinstance(value, list):
+        return [_masked(item, brokers) for item in value]
+    if name == "port":
+        return f"broker {brokers[value]}" if value in brokers else value
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.fixture(scope="module")
+def versions(kafka) -> dict[int, tuple[int, int]]:
+    """Return what Kafka offers, once each request has had its effect: topic `x` is there, and so on."""
+    offered = advertised(kafka.port)
+    for api_key, (_, most) in offered.items():
+        exchange(kafka.port, plain_frame(api_key, most))
+    return offered
+
+
+def test_only_versions_with_hidden_addresses_are_missing(gateway: GatewayProcess, versions):
+    """The gateway offers all APIs of Kafka, and all versions but those whose addresses it could not rewrite."""
+    through = advertised(gateway.ports[1])
+    assert through.keys() == versions.keys()
+    for api_key, (least, most) in versions.items():
+        last = last_version(api_key)
+        assert through[api_key] == (least, most if last is None else min(most, last))
+    narrowed = {api_key for api_key in versions if through[api_key] != versions[api_key]}
+    assert narrowed <= {FETCH, DESCRIBE_QUORUM}
+
+
+def test_every_version_is_answered_as_by_kafka(kafka, gateway: GatewayProcess, versions):
+    """Of each API and version that the gateway offers, the answer is Kafka's own."""
+    differing = []
+    asked = 0
+    for api_key, (least, most) in advertised(gateway.ports[1]).items():
+        if api_key in _GATEWAYS_OWN:
+            continue
+        for version in range(least, most + 1):
+            frame = plain_frame(api_key, version)
+            direct = exchange(kafka.port, frame)
+            through = exchange(gateway.ports[1], frame)
+            asked += 1
+            if direct == through:
+                continue
+            if comparable(api_key, version, direct, {1: kafka.port}) == comparable(
+                api_key, version, through, gateway.ports
+            ):
+                continue
+            differing.append((api_key, version, direct[:200], through[:200]))
+    assert asked > 200
+    assert not differing, differing
