@@ -58,11 +58,12 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
 
 @pytest.fixture
 def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
-    """Return a function that starts a gateway before an address, given further options of the command."""
+    """Return a function that starts a gateway before an address, given options of the command and the listener."""
     started: list[GatewayProcess] = []
 
-    def start(upstream: str, *options: str) -> GatewayProcess:
-        started.append(GatewayProcess(tmp_path / f"before-{len(started)}", upstream, options))
+    def start(upstream: str, *options: str, listener: str = "PLAINTEXT") -> GatewayProcess:
+        directory = tmp_path / f"before-{len(started)}"
+        started.append(GatewayProcess(directory, upstream, options, listener=listener))
         return started[-1].start()
 
     yield start

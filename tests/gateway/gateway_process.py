@@ -19,12 +19,14 @@ _SERVES = re.compile(r"gateway: broker (\d+) \(.*?\) at \S+?:(\d+)")
 class GatewayProcess:
     """A gateway before the cluster at `upstream`. options: further options of `tidegate gateway`.
 
+    listener: the name of its listener, which is its security protocol.
     ports: the port of each broker, by id.
     """
 
     directory: Path
     upstream: str
     options: tuple[str, ...] = ()
+    listener: str = "PLAINTEXT"
     base_port: int = 0
     ports: dict[int, int] = field(default_factory=dict)
     process: subprocess.Popen | None = None
@@ -53,7 +55,8 @@ class GatewayProcess:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "tidegate", "gateway", "--upstream", self.upstream),
-                    *("--listen", f"127.0.0.1:{self.base_port}", "--data", str(self.directory / "data")),
+                    *("--override", f"listeners={self.listener}://127.0.0.1:{self.base_port}"),
+                    *("--data", str(self.directory / "data")),
                     *("--port-file", str(port_file), *self.options),
                 ],
                 stdout=log,

@@ -1,6 +1,7 @@
 """A real Apache Kafka with logins, TLS and an authorizer, and what clients and gateways before it need."""
 
 import json
+import time
 from pathlib import Path
 
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
@@ -9,6 +10,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -92,6 +94,13 @@ class SecureKafka:
         )
         admin = AdminClient({"bootstrap.servers": self.broker.address})
         admin.create_acls([acl])[acl].result(30)
+
+    def topic(self, name: str) -> str:
+        """Create a topic with one partition and return its name, which is `name` and the time."""
+        name = f"{name}-{time.time_ns()}"
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        return name
 
     def stop(self) -> None:
         """Stop the broker."""

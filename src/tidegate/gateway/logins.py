@@ -1,16 +1,21 @@
 """Logins that pass through the gateway: the broker decides, the gateway learns the name of the user.
 
 The name counts only after the broker has accepted it, also when a client logs in again (KIP-368). PLAIN, SCRAM and
-OAUTHBEARER carry it in the clear. Of other mechanisms (GSSAPI) it cannot be read: those clients stay `ANONYMOUS`, and
-their quotas are those of client ids and of the default user.
+OAUTHBEARER carry it in the clear. Of other mechanisms (GSSAPI), of delegation tokens and of tokens longer than
+`MAX_TOKEN_BYTES` it cannot be read: those clients stay `ANONYMOUS`, and their quotas are those of client ids and of the
+default user.
+
+Version 0 of SaslHandshake, behind which tokens have no header, is refused: its clients are older than Kafka 1.0.
 """
 
 import base64
 import binascii
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidegate import error_codes
 from tidegate.gateway.relay import Forwarded, upstream_of
 from tidegate.gateway.responses import plain_answer
 from tidegate.gateway.upstream import Response
@@ -28,18 +33,25 @@ __all__ = [
     "handle_passing_handshake",
 ]
 
+_log = logging.getLogger("tidegate.gateway")
+
 OnUser = Callable[[Channel, str], object]
 """Called with a channel and the name of its user when the broker has accepted the login."""
 MAX_NAME_CHARS = 32_767
+MAX_TOKEN_BYTES = 64 * 1024
+"""Longest token that is read: the JSON of a longer one would hold the loop for more than a few milliseconds."""
+_HEADERS_SINCE = 1
+_BY_DELEGATION_TOKEN = b"tokenauth=true"
 _SCRAM_END = b"v="  # the last message of a SCRAM server begins with its signature
 
 
 @dataclass(slots=True)
 class PassingLogin:
-    """A login under way: its mechanism, and the name that the client claims, once it has."""
+    """A login under way: its mechanism, and the name that its first token claims; None where that cannot be read."""
 
     mechanism: str
     name: str | None = None
+    is_begun: bool = False
 
     def is_accepted(self, error_code: int, challenge: bytes) -> bool:
         """Return whether the broker's response ends the login well."""
@@ -51,20 +63,42 @@ class PassingLogin:
 def handle_passing_handshake(request: Request) -> Forwarded:
     """Forward a SaslHandshake, and remember the mechanism."""
     header, upstream = request.header, upstream_of(request)
+    upstream.login = None
     if API_BY_KEY[header.api_key].speaks(header.api_version):
         body = read_request(header.api_key, header.api_version, request.frame, header.body_at)
+        if header.api_version < _HEADERS_SINCE:
+            return _refuse_old(request)
         upstream.login = PassingLogin(body["mechanism"])
     return upstream.forward(request, _exempt)
+
+
+def _refuse_old(request: Request) -> Answer:
+    """Refuse a login whose tokens have no header."""
+    connection = request.connection
+    _log.warning(
+        "refused SaslHandshake version 0 of connection %d from %s: logins pass through from version 1 on; "
+        "hint: update the client",
+        connection.id,
+        connection.client_host,
+        extra={"repeats": f"old login {connection.client_host}"},
+    )
+    message = {"error_code": error_codes.UNSUPPORTED_VERSION, "mechanisms": []}
+    return Answer(request.encode(message), Charge.EXEMPT, close=True)
 
 
 def handle_passing_authenticate(on_user: OnUser, request: Request) -> Forwarded:
     """Forward a SaslAuthenticate; when the broker accepts the login, the connection has its user's name."""
     header, upstream = request.header, upstream_of(request)
     login = upstream.login
-    if not isinstance(login, PassingLogin) or not API_BY_KEY[header.api_key].speaks(header.api_version):
+    is_readable = (
+        API_BY_KEY[header.api_key].speaks(header.api_version) and len(request.frame) <= MAX_TOKEN_BYTES
+    )
+    if not isinstance(login, PassingLogin) or not is_readable:
+        upstream.login = None
         return upstream.forward(request, _exempt)
     body = read_request(header.api_key, header.api_version, request.frame, header.body_at)
-    if login.name is None:
+    if not login.is_begun:
+        login.is_begun = True
         login.name = claimed_name(login.mechanism, bytes(body["auth_bytes"]))
 
     def respond(header: RequestHeader, response: Response) -> Answer:
@@ -104,10 +138,13 @@ def _claimed_name(mechanism: str, message: bytes) -> str | None:
         return name.decode()
     if mechanism.startswith("SCRAM-"):
         _, _, bare = message.split(b",", 2)
-        found = next(part for part in bare.split(b",") if part.startswith(b"n="))
+        parts = bare.split(b",")
+        if _BY_DELEGATION_TOKEN in parts:
+            return None  # the principal is the owner of the token, which the broker alone knows
+        found = next((part for part in parts if part.startswith(b"n=")), b"")
         return found[2:].decode().replace("=2C", ",").replace("=3D", "=")
     if mechanism == "OAUTHBEARER":
-        auth = next(part for part in message.split(b"\x01") if part.startswith(b"auth=Bearer "))
+        auth = next((part for part in message.split(b"\x01") if part.startswith(b"auth=Bearer ")), b"")
         payload = auth[len(b"auth=Bearer ") :].split(b".")[1]
         try:
             claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
