@@ -73,6 +73,12 @@ def _quota(user: str | None, key: str, value: float) -> QuotaRecord:
 
 def bench_files(rows: int, *, hot: bool) -> UsageFiles:
     """Return usage files with `rows` rows, made if they are not there."""
+    with open_usage(bench_directory(rows, hot=hot)) as files:
+        return files
+
+
+def bench_directory(rows: int, *, hot: bool) -> Path:
+    """Return the directory of usage files with `rows` rows, made if they are not there."""
     made_of = zlib.crc32(f"{FIRST_KIND} {arrow_schema()}".encode())  # those made otherwise are left alone
     directory = CACHE / f"usage-{rows}{'-hot' if hot else ''}-{made_of:08x}"
     if not (directory / "done").exists():
@@ -80,8 +86,7 @@ def bench_files(rows: int, *, hot: bool) -> UsageFiles:
             first = number * ROWS_PER_FILE
             _write(directory, first, min(ROWS_PER_FILE, rows - first), hot=hot)
         (directory / "done").touch()
-    with open_usage(directory) as files:
-        return files
+    return directory
 
 
 def _write(directory: Path, first_seq: int, rows: int, *, hot: bool) -> None:

@@ -1,11 +1,18 @@
-"""What `tidegate usage` takes beside a replay of one plan, both in this process.
+"""What `tidegate usage` takes beside a replay of one plan, or beside other engines.
 
     python bench/bench_usage.py [--rows N ...] [--pairs N] [--hot]
+    python bench/bench_usage.py --beside duckdb,polars [--rows N ...] [--threads N] [--rounds N]
 
-In turns, as `bench_replay_floor.py` does it; look at the CPU time.
+In turns, as `bench_replay_floor.py` does it; look at the CPU time. Engines: see `bench_beside.py`.
 """
 
-from bench_replay import arguments, bench_files, bench_plan
+import argparse
+import platform
+import sys
+from pathlib import Path
+
+from bench_beside import ENGINES, compare, run_engine
+from bench_replay import bench_directory, bench_files, bench_plan
 from bench_replay_floor import measure
 from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import UsageFiles
@@ -25,8 +32,31 @@ def usage(_: object, files: UsageFiles) -> None:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    args = arguments(__doc__, rows=[100_000, 2_000_000], pairs=10)
-    for rows in args.rows:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--hot", action="store_true", help="80 %% of the rows are one client's")
+    parser.add_argument("--beside", metavar="ENGINES", type=lambda text: text.split(","))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)  # the last three: of a child
+    parser.add_argument("--what", choices=("sums", "all"), help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.engine is not None:
+        run_engine(args.engine, args.directory, with_peaks=args.what == "all", threads=args.threads)
+        return
+    print(
+        f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}", flush=True
+    )
+    if args.beside is not None:
+        for rows in args.rows or [20_000_000]:
+            directory = bench_directory(rows, hot=args.hot)
+            compare(args.beside, directory, rows=rows, threads=args.threads, rounds=args.rounds)
+        return
+    for rows in args.rows or [100_000, 2_000_000]:
         measure("usage to a replay", (replay, usage), None, bench_files(rows, hot=args.hot), pairs=args.pairs)
 
 

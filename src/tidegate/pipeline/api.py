@@ -76,6 +76,7 @@ def usage(
     last: timedelta | str | None = None,
     by: str | Sequence[str] = CLIENT,
     by_minute: bool = False,
+    with_peaks: bool = True,
     top: int | None = None,
     out: Path_ | None = None,
     overwrite: bool = False,
@@ -83,7 +84,8 @@ def usage(
 ) -> Usage:
     """Return the usage of each client: requests, bytes, thread time, throttle time, peaks and percentiles.
 
-    by: the columns of `GROUPS` to group by. by_minute: also return the table by minute. top: return only so many
+    by: the columns of `GROUPS` to group by. by_minute: also return the table by minute. with_peaks: False: only add
+    up, in half the time: peaks and percentiles are null. top: return only so many
     groups, those with most bytes, in this order. out: write all groups, in all and by minute, to this directory, and
     return the groups alone. With a session and neither `top` nor `out`, nodes are found at once and rows are
     read when the data frames are used.
@@ -98,12 +100,14 @@ def usage(
     ) as record:
         jobs = record.jobs
         if record.session is not None and is_lazy:
-            frames, missing = usage_frames(jobs, columns, by_minute=by_minute)
+            frames, missing = usage_frames(jobs, columns, by_minute=by_minute, with_peaks=with_peaks)
             return Usage(tables=frames, rows=record.rows, missing=missing)
         wanted = [name] * (top is None) + ["usage_by_minute"] * (by_minute and out is None)
         kept = KeptTables(wanted)
         shown = _MOST if top is None and directory is not None else (top or 1)
-        found = jobs.usage(out=directory or kept, overwrite=overwrite, top=shown, by=columns)
+        found = jobs.usage(
+            out=directory or kept, overwrite=overwrite, top=shown, by=columns, with_peaks=with_peaks
+        )
         tables = {key: kept.table(key) for key in wanted if directory is None}
         if name not in tables:
             tables = {

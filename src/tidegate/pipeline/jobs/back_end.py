@@ -152,6 +152,11 @@ class BackEnd(ABC):
     def cores(self) -> int:
         """Return how many cores replay at once."""
 
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Return how many threads may work on one item."""
+
     @abstractmethod
     def running(self, what: str) -> AbstractContextManager[None]:
         """Show the progress of a job in a `with` block, and raise its errors as `TidegateError`."""

@@ -35,7 +35,7 @@ __all__ = ["obedience_frames", "replay_frames", "usage_frames"]
 Frames = tuple[dict[str, "DataFrame"], Sequence[Missing]]
 
 
-def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool) -> Frames:
+def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool, with_peaks: bool) -> Frames:
     """Return usage by the columns `by`, and the rows that the record lacks. The nodes are found at once."""
     spark = _spark_of(jobs)
     with spark.running("scanning"):
@@ -46,7 +46,7 @@ def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool) -> Frames:
         wanted["usage_by_minute"] = (tuple(minute_keys(by)), usage_by_minute_schema(by), True)
     frames = {}
     for name, (keys, table, with_minutes) in wanted.items():
-        make = partial(usage_parts, by=by, with_minutes=with_minutes)
+        make = partial(usage_parts, by=by, with_minutes=with_minutes, with_peaks=with_peaks)
         parts = spark.tables(make, nodes, usage_parts_schema(by), "aggregating")
         frames[name] = parts.together(keys, partial(put_together, keys=keys, table=table), table).frame
     return _written(frames), coverage.missing

@@ -51,6 +51,7 @@ from tidegate.pipeline.schemas import (
     REPLAY_BY_ENTITY,
     REPLAY_STATE,
 )
+from tidegate.pipeline.threads import available_cores
 from tidegate.pipeline.warm_up import kernel_at_hand
 
 __all__ = ["Here"]
@@ -63,8 +64,14 @@ class Here(BackEnd):
 
     cores = 1
 
-    def __init__(self, on_progress: OnProgress = silent) -> None:
+    def __init__(self, on_progress: OnProgress = silent, *, threads: int | None = None) -> None:
         self._on_progress = on_progress
+        self._threads = threads or available_cores()
+
+    @property
+    def threads(self) -> int:
+        """Return how many cores this process may use."""
+        return self._threads
 
     def running(self, what: str) -> AbstractContextManager[None]:
         """Return a context that shows nothing: `map` shows the progress of each pass."""

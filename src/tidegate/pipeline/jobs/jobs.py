@@ -54,6 +54,7 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.rollup.parts import usage_parts
+from tidegate.pipeline.rollup.sums import give_back
 from tidegate.pipeline.rollup.tables import minute_keys, most_bytes, put_together, topic_totals
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
@@ -135,9 +136,15 @@ class Jobs:
     back_end: BackEnd
 
     def usage(
-        self, *, out: Out | None, overwrite: bool = False, top: int, by: Sequence[str] = CLIENT
+        self,
+        *,
+        out: Out | None,
+        overwrite: bool = False,
+        top: int,
+        by: Sequence[str] = CLIENT,
+        with_peaks: bool = True,
     ) -> UsageSummary:
-        """Sum up the usage files by the columns `by`."""
+        """Sum up the usage files by the columns `by`. with_peaks: False: peaks and percentiles are null."""
         name = usage_table_name(by)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with _results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
@@ -145,7 +152,14 @@ class Jobs:
             self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
             with_minutes = _wants(out, "usage_by_minute")
-            make = partial(usage_parts, by=by, with_minutes=with_minutes)
+            give_back()  # of what was looked through
+            make = partial(
+                usage_parts,
+                by=by,
+                with_minutes=with_minutes,
+                with_peaks=with_peaks,
+                threads=self.back_end.threads,
+            )
             found = self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
             with found.kept() as parts:
                 takes = [partial(most_bytes, by=by, top=top), *([topic_totals] if has_topics(by) else ())]
@@ -157,7 +171,8 @@ class Jobs:
                     merge = partial(put_together, keys=keys, table=by_minute)
                     parts.together(keys, merge, by_minute).write(results, "usage_by_minute")
                 if results is not None:
-                    results.finish(self._made_of(coverage, {"by": list(by)}))
+                    options = {"by": list(by), "peaks": with_peaks}
+                    results.finish(self._made_of(coverage, options))
         return UsageSummary(
             groups=groups,
             top=most.to_pylist(),

@@ -119,6 +119,8 @@ class OnSpark(BackEnd):
         self._session, self._context = spark.session, spark.session.sparkContext
         self._log, self._early, self._on_progress = spark.log, early, on_progress
 
+    threads = 1  # each core has a Python process of its own
+
     @property
     def cores(self) -> int:
         """Return the cores of all executors."""

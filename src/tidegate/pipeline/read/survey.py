@@ -17,6 +17,7 @@ from tidegate.pipeline.read.chunks import (
     looked_at,
     opened_chunk,
     read_chunk,
+    read_tables,
 )
 from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of, used_codes
 from tidegate.pipeline.read.kinds import CONTROL, SNAPSHOT, SWEEP, TAGS, check_kinds, row_kinds
@@ -110,11 +111,22 @@ def control_of(chunk: OpenChunk | Arrived, wanted: Numbers, *, with_tags: bool =
     if not wanted.any():
         return NO_EVENTS
     columns = (*CONTROL_COLUMNS, *TAGS_COLUMNS * with_tags)
-    found = read_chunk(chunk, columns).filter(pa.array(wanted))
+    found = _rows_of(chunk, columns, wanted)
     gaps = np.flatnonzero(pc.equal(found["kind"].cast(pa.string()), "gap").to_numpy())
     if len(gaps):
         found = found.append_column(NEXT_TS_MS, _next_times(chunk, found, gaps))
     return control_events(found)
+
+
+def _rows_of(chunk: OpenChunk | Arrived, columns: Iterable[str], wanted: Numbers) -> pa.Table:
+    """Return columns of some rows of a chunk, of which there is at least one."""
+    found, first = [], 0
+    for table in read_tables(chunk, [*columns]):
+        here = wanted[first : first + len(table)]
+        first += len(table)
+        if here.any():
+            found.append(table.filter(pa.array(here)))
+    return pa.concat_tables(found).unify_dictionaries().combine_chunks()
 
 
 def _next_times(chunk: OpenChunk | Arrived, found: pa.Table, gaps: Numbers) -> pa.Array:

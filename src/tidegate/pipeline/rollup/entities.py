@@ -88,5 +88,6 @@ def entities_together(parts: list[pa.Table]) -> pa.Table:
         return table
     again = np.bincount(number)[number] > 1
     several = table.filter(pa.array(again))
-    found = [compact(by_entity_table(decoded(several.take(places)))) for places in pieces(number[again])]
+    places = pieces(number[again], np.zeros(len(several), np.int64))
+    found = [compact(by_entity_table(decoded(several.take(some)))) for some in places]
     return together([table.filter(pa.array(~again)), *found])

@@ -23,7 +23,8 @@ COUNTS = ("codes", "counts")
 _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
 _CODES = MEASURES * BUCKETS
-_ROWS_HELD = 1 << 18
+_BYTES_HELD = 1 << 24
+_MANY_KEYS = 1 << 21
 
 Int64s = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.signedinteger[Any]]
@@ -35,17 +36,17 @@ class Parts:
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = keys
         self._tables: list[pa.Table] = []
-        self._rows = 0
-        self._most = _ROWS_HELD
+        self._bytes = 0
+        self._most = _BYTES_HELD
 
     def add_part(self, part: pa.Table) -> None:
         """Add some."""
         self._tables.append(compact(part))
-        self._rows += len(part)
-        if self._rows > self._most:
+        self._bytes += self._tables[-1].nbytes
+        if self._bytes > self._most:
             self._put_together()
             # Twice what is left: rows that do not merge are not sorted again and again.
-            self._most = max(self._most, 2 * self._rows)
+            self._most = max(self._most, 2 * self._bytes)
 
     def taken(self) -> list[pa.Table]:
         """Return all, `compact`."""
@@ -55,7 +56,7 @@ class Parts:
 
     def _put_together(self) -> None:
         self._tables = [compact(some) for some in merged(together(self._tables), self._keys)]
-        self._rows = sum(map(len, self._tables))
+        self._bytes = sum(table.nbytes for table in self._tables)
 
 
 def merged(parts: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
@@ -64,7 +65,8 @@ def merged(parts: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
     A column that is neither a key nor adds up is that of the first. Raises `UsageFilesError` where a sum has no room in
     64 bits.
     """
-    for places in pieces(key_numbers(_numbers(parts[name]) for name in keys)):
+    weight = pc.list_value_length(parts[COUNTS[0]]).to_numpy()
+    for places in pieces(key_numbers(_numbers(parts[name]) for name in keys), weight):
         yield _merged(decoded(parts.take(places)), keys)
 
 
@@ -103,13 +105,21 @@ def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
             check_sum(np.add.reduceat(values.astype(np.float64), first).max())
         columns[name] = pa.array(_FUNCTIONS[name].reduceat(values, first))
     row, code, count = plain_counts(parts)
-    key = (np.cumsum(begins) - 1)[row] * _CODES + code
+    key, count = _added_up((np.cumsum(begins) - 1)[row] * _CODES + code, count, len(first) * _CODES)
+    lists = list_columns(*np.divmod(key, _CODES), count, rows=len(first))
+    return pa.table({**columns, **lists}).select(parts.column_names)
+
+
+def _added_up(key: Int64s, count: Int64s, keys: int) -> tuple[Int64s, Int64s]:
+    """Return each key that occurs, in order, and its sum of counts. Keys are below `keys`."""
+    if keys <= _MANY_KEYS:  # sums in doubles are exact: no record has 2**53 rows
+        sums = np.bincount(key, count, minlength=1).astype(np.int64)
+        used = np.flatnonzero(np.bincount(key, minlength=1))
+        return used, sums[used]
     order = np.argsort(key, kind="stable")
     key, count = key[order], count[order]
     differs = np.flatnonzero(np.diff(key, prepend=-1))
-    count = np.add.reduceat(count, differs) if len(differs) else count
-    lists = list_columns(*np.divmod(key[differs], _CODES), count, rows=len(first))
-    return pa.table({**columns, **lists}).select(parts.column_names)
+    return key[differs], np.add.reduceat(count, differs) if len(differs) else count
 
 
 def _numbers(column: pa.ChunkedArray) -> Numbers:

@@ -4,8 +4,11 @@ Rows are taken in order of `seq`, as rates are measured in that. Where chunks ov
 own hour, whenever it was written), rows wait for those before them.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +18,21 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
-from tidegate.pipeline.read.chunks import read_chunk
+from tidegate.pipeline.read.chunks import read_chunk, read_tables
 from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, numbers_of_names, used_codes
 from tidegate.pipeline.read.missing import NodeChunk, NodeRows
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.groups import source_columns, with_groups
-from tidegate.pipeline.rollup.kernel import MEASURES, SENSORS, Marks, Sensors, UsageRows, usage_kernel
+from tidegate.pipeline.rollup.kernel import (
+    MEASURES,
+    SENSORS,
+    Marks,
+    Sensors,
+    UsageKernel,
+    UsageRows,
+    usage_kernel,
+)
 from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.rollup.sums import give_back
@@ -34,6 +45,7 @@ from tidegate.pipeline.schemas import (
     usage_parts_schema,
     usage_sums,
 )
+from tidegate.pipeline.threads import made_ahead, mapped
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
@@ -70,7 +82,9 @@ _SUMS = (*USAGE_SUMS, *TOPIC_SUMS, *TIMES)
 _MS_PER_MINUTE = 60_000
 _SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
 _FEW_SENSORS = 1 << 8
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 17
+_FEW_ROWS = 1 << 18  # are added up before threads have started
+_PARTS_AT_ONCE = 64  # before memory is given back
 _MANY_CELLS = 1 << 14  # leave much memory in pieces
 _LATEST_MS = 2**53
 
@@ -84,38 +98,95 @@ def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
     return [*_COLUMNS, *source_columns(by)]
 
 
-def usage_parts(rows: NodeRows, *, by: Sequence[str], with_minutes: bool) -> Iterator[pa.Table]:
+def usage_parts(
+    rows: NodeRows, *, by: Sequence[str], with_minutes: bool, with_peaks: bool = True, threads: int = 1
+) -> Iterator[pa.Table]:
     """Yield `compact` tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks, counts.
 
-    Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
+    with_peaks: False: only sums; peaks are NaN. threads: how many may work at once; what comes out does not depend on
+    it. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
+    step_ms = _MS_PER_MINUTE if with_minutes else None
+    threads = threads if sum(each.chunk.rows for each in rows.chunks) > _FEW_ROWS else 1
+    if threads > 1 and not with_peaks and _are_apart(rows.chunks):
+        with suppress(_OutOfOrderError):
+            yield from _sums_of_chunks(rows, by=by, step_ms=step_ms, threads=threads)
+            return
     done: dict[int, Flags] = {}  # by table, of its groups
-    waits = True
+    is_streamed = waits = True
     while waits:
         # New sensors for each pass: groups that found no room in the pass before are measured from their first row on.
-        node = _Node(rows.node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
+        node = _Node(rows.node_id, by, step_ms=step_ms, with_peaks=with_peaks)
         parts = Parts(("minute_ms", *by))
-        for place, table in enumerate(_in_order(rows.node_id, rows.chunks, by)):
-            done[place], part = node.parts(table, done.get(place))
-            if part is not None:
+        tables = _in_order(rows.node_id, rows.chunks, by, is_streamed=is_streamed)
+        try:
+            for number, part in enumerate(node.parts_of(tables, done, threads=threads), 1):
                 parts.add_part(part)
-                if len(part) >= _MANY_CELLS:
+                if len(part) >= _MANY_CELLS or number % _PARTS_AT_ONCE == 0:
                     give_back()
-            del table, part  # else its chunk is held while the next is read
+                del part  # else its memory is held while the next is made
+        except _OutOfOrderError:
+            # Rare: the rows of a file come in another order. Its chunks are read as a whole, and sorted.
+            is_streamed, done = False, {}
+            continue
         yield from parts.taken()
         waits = not all(groups.all() for groups in done.values())
 
 
-def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a node in order of `seq`, `_ROWS_AT_ONCE` at the most."""
+def _are_apart(chunks: Sequence[NodeChunk]) -> bool:
+    """Return whether all rows of each chunk come before those of the next."""
+    return all(before.last_seq < after.first_seq for before, after in pairwise(chunks))
+
+
+def _sums_of_chunks(
+    rows: NodeRows, *, by: Sequence[str], step_ms: int | None, threads: int
+) -> Iterator[pa.Table]:
+    """Yield `usage_parts` without peaks, each chunk by itself: its rows need none before them.
+
+    Raises `_OutOfOrderError` as `_in_order` does, before it yields any.
+    """
+
+    def sums_of(chunk: NodeChunk) -> list[pa.Table]:
+        node = _Node(rows.node_id, by, step_ms=step_ms, with_peaks=False)
+        parts = Parts(("minute_ms", *by))
+        for part in node.parts_of(_in_order(rows.node_id, [chunk], by, is_streamed=True), {}):
+            parts.add_part(part)
+        return parts.taken()
+
+    together = Parts(("minute_ms", *by))
+    for tables in mapped(sums_of, rows.chunks, threads=threads):
+        for table in tables:
+            together.add_part(table)
+    yield from together.taken()
+
+
+class _OutOfOrderError(Exception):
+    """Rows of a chunk that is read in parts are not in order of `seq`."""
+
+
+def _in_order(
+    node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str], *, is_streamed: bool
+) -> Iterator[pa.Table]:
+    """Yield the rows of a node in order of `seq`, `_ROWS_AT_ONCE` at the most.
+
+    is_streamed: a chunk that overlaps no other is read in parts. Raises `_OutOfOrderError` where it is not in order.
+    """
     waiting: list[pa.Table] = []
     reach = -1
     for place, chunk in enumerate(chunks):
-        table = with_groups(read_chunk(chunk.chunk, usage_columns(by)), by)
-        is_here = pc.equal(table["node_id"], node_id)
-        waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
-        reach = max(reach, chunk.last_seq)
         until_seq = chunks[place + 1].first_seq if place + 1 < len(chunks) else MAX_INT64
+        if is_streamed and not waiting and reach < chunk.first_seq and chunk.last_seq < until_seq:
+            for table in read_tables(chunk.chunk, usage_columns(by)):
+                table = _of_node(with_groups(table, by), node_id)
+                seq = numbers_of(table, "seq")
+                if len(seq) and (seq[0] <= reach or not (seq[1:] > seq[:-1]).all()):
+                    raise _OutOfOrderError
+                reach = int(seq[-1]) if len(seq) else reach
+                yield table
+                del table, seq  # else they are held while the next are read
+            continue
+        waiting.append(_of_node(with_groups(read_chunk(chunk.chunk, usage_columns(by)), by), node_id))
+        reach = max(reach, chunk.last_seq)
         if reach < until_seq:
             ready, waiting = waiting, []
         else:
@@ -123,13 +194,18 @@ def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> I
             later = (each.filter(pc.greater_equal(each["seq"], until_seq)) for each in waiting)
             waiting = [each for each in later if len(each)]
         rows = _sorted(pa.concat_tables(ready).unify_dictionaries().combine_chunks(), node_id)
-        del table, ready
+        del ready
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             yield rows.slice(first, _ROWS_AT_ONCE)
         is_large = len(rows) >= _ROWS_AT_ONCE
         del rows  # else they are held while the next are read
         if is_large:
             give_back()
+
+
+def _of_node(table: pa.Table, node_id: int) -> pa.Table:
+    is_here = pc.equal(table["node_id"], node_id)
+    return table if pc.all(is_here).as_py() else table.filter(is_here)
 
 
 def _sorted(table: pa.Table, node_id: int) -> pa.Table:
@@ -152,8 +228,7 @@ def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
     for node_id in pc.unique(table["node_id"]).to_pylist():
         of_node = table.filter(pc.field("node_id") == node_id).unify_dictionaries().combine_chunks()
         node = _Node(node_id, CLIENT, step_ms=step_ms, with_peaks=False)
-        _, part = node.parts(_sorted(of_node, node_id), None)
-        if part is not None:
+        for part in node.parts_of([_sorted(of_node, node_id)], {}):
             found.append(part.select(found[0].column_names))
     return pa.concat_tables(found).rename_columns(["step_ms", *keys])
 
@@ -162,11 +237,39 @@ def compile_usage_kernel() -> None:
     """Compile the kernel for the types that it meets, by adding up one row."""
     row = {"kind": "request", "node_id": 0, "seq": 0, "ts_ms": 0}
     table = pa.Table.from_pylist([row], to_arrow_schema(EVENTS))
-    _Node(0, CLIENT).parts(table, None)
+    for _ in _Node(0, CLIENT).parts_of([table], {}):
+        pass
+
+
+class _Work(NamedTuple):
+    """A table whose groups have their numbers; `starts`: how often the node has started before it.
+
+    names: the groups that occur, columns `by`. place: of each row among them. number: of each among all of the node,
+    -1: has been added up, or has to wait. numbers: how many there are.
+    """
+
+    table: pa.Table
+    kind: npt.NDArray[np.int8]
+    names: pa.Table
+    place: Int64s
+    number: Int64s
+    numbers: int
+    starts: int
+
+
+class _Added(NamedTuple):
+    """What rows add up to, and what their peaks are measured by. used: by kind of sensor and group."""
+
+    columns: dict[str, Any]
+    rows: UsageRows
+    marks: Marks
+    used: Flags
 
 
 class _Node:
     """The groups of a node, and their sensors.
+
+    What needs no row before is done by several threads, table by table: `_added`. Rates are measured in order.
 
     step_ms: parts are of steps of time; None: of all time. with_peaks: and percentiles; else there are sums alone.
     """
@@ -181,6 +284,7 @@ class _Node:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._with_peaks = with_peaks
         self._starts = 0
+        self._kernel = usage_kernel()
         window = Windows().rate
         least_s = max(0, window.samples - 2) * window.window_ms / MS_PER_S
         self._window = window.samples, window.window_ms, least_s
@@ -193,35 +297,37 @@ class _Node:
         self._start = np.full(_FEW_SENSORS, -1, np.int64)
         self._best = np.zeros(_FEW_SENSORS)
 
-    def parts(self, table: pa.Table, done: Flags | None) -> tuple[Flags, pa.Table | None]:
-        """Add up some groups of a table, in order of `seq`; return which have been, and their parts if there are any.
+    def parts_of(
+        self, tables: Iterable[pa.Table], done: dict[int, Flags], *, threads: int = 1
+    ) -> Iterator[pa.Table]:
+        """Yield the parts of tables, which come in order of `seq`, of the groups that there is room for.
 
-        done: which groups of the same table have been before; None: none.
+        done: by the place of each table, which of its groups have been added up before; receives those of now, too.
         """
-        if not len(table):
-            return np.ones(0, bool), None
-        kind = numbers_of_names(table, "kind", lambda name: _KINDS.get(name, kernel.OTHER), np.int8)
-        counts = kind < kernel.RESTART
-        numbers = {name: numbers_of(table, name) for name in ("ts_ms", *_AMOUNTS, *THROTTLES)}
-        _check(table, "ts_ms", numbers["ts_ms"], _LATEST_MS, counts)
-        names, group_of_row = self._groups(table, counts)
-        group = self._find(names, np.zeros(len(names), bool) if done is None else done)
-        is_here = group >= 0
-        if not is_here.all():
-            counts &= is_here[group_of_row]
-            kind[~counts & (kind < kernel.RESTART)] = kernel.OTHER
-        done = is_here if done is None else done | is_here
-        if not counts.any():
+        works = self._numbered(tables, done)
+        with made_ahead(works) if threads > 1 else nullcontext(works) as several:
+            for added in mapped(self._added, several, threads=threads):
+                yield self._part(added)
+                del added
+
+    def _numbered(self, tables: Iterable[pa.Table], done: dict[int, Flags]) -> Iterator[_Work]:
+        """Yield the tables that have rows of groups to add up now, with the numbers of these."""
+        for place, table in enumerate(tables):
+            kind = numbers_of_names(table, "kind", lambda name: _KINDS.get(name, kernel.OTHER), np.int8)
+            counts = kind < kernel.RESTART
+            names, group_of_row = self._groups(table, counts)
+            before = done.get(place, np.zeros(len(names), bool))
+            group = self._find(names, before)
+            is_here = group >= 0
+            done[place] = is_here | before
+            starts = self._starts
             self._starts += int((kind == kernel.RESTART).sum())
-            return done, None
-        if self._step_ms is not None:
-            cell, groups, steps = _cells(group_of_row, numbers["ts_ms"] // self._step_ms, counts)
-        elif is_here.all():
-            cell, groups, steps = group_of_row, np.arange(len(names)), np.full(len(names), ALL_TIME_MS)
-        else:
-            cell, groups, steps = _cells(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
-        rows = _rows(table, numbers, kind, cell, group[group_of_row])
-        return done, self._added_up(table, rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
+            if not is_here.all():
+                counts &= is_here[group_of_row]
+                kind[~counts & (kind < kernel.RESTART)] = kernel.OTHER
+            if counts.any():
+                yield _Work(table, kind, names, group_of_row, group, len(self._numbers), starts)
+            del table, kind, counts, group_of_row  # else they are held while the next are made
 
     def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
         """Return the groups that occur, columns `by`, and the place of each row among them."""
@@ -252,13 +358,60 @@ class _Node:
                 number = self._numbers[key] = len(self._numbers)
             numbers.append(number)
         found[~done] = numbers
-        while self._sensor_of.shape[1] < len(self._numbers):
-            more = np.full_like(self._sensor_of, -1)
-            self._sensor_of = np.concatenate([self._sensor_of, more], axis=1)
         return found
+
+    def _added(self, work: _Work) -> _Added:
+        """Add up the rows of a table."""
+        table, kind, group_of_row = work.table, work.kind, work.place
+        counts = kind < kernel.RESTART
+        numbers = {name: numbers_of(table, name) for name in ("ts_ms", *_AMOUNTS, *THROTTLES)}
+        _check(table, "ts_ms", numbers["ts_ms"], _LATEST_MS, counts)
+        groups = len(work.names)
+        if self._step_ms is not None:
+            cell, groups_of, steps = _cells(group_of_row, numbers["ts_ms"] // self._step_ms, counts)
+        elif (work.number >= 0).all():
+            cell, groups_of, steps = group_of_row, np.arange(groups), np.full(groups, ALL_TIME_MS)
+        else:
+            cell, groups_of, steps = _cells(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
+        rows = _rows(table, numbers, kind, cell, work.number[group_of_row])
+        cells = len(steps)
+        sums = np.zeros((cells, kernel.SUMS), np.int64)
+        sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
+        marked = len(kind) if self._with_peaks else 0
+        marks = Marks(
+            np.empty(marked, np.int8), np.empty(marked, np.int32), np.empty((MEASURES, marked), np.int16)
+        )
+        used = np.zeros((SENSORS, work.numbers), bool)
+        bits = self._kernel.add_up(rows, sums, marks, used, work.starts)[0]
+        # `bits` is the OR of all amounts. While it is small, no amount is negative and no sum of a chunk can overflow.
+        if not 0 <= bits <= _SMALL:
+            _check_amounts(table, rows)
+        names = work.names.take(pa.array(groups_of))
+        columns = {
+            "minute_ms": steps * (self._step_ms or 1),
+            "node_id": np.full(cells, self._node_id, np.int32),
+            **{name: names[name] for name in self._by},
+            **{name: sums[:, place] for place, name in enumerate(_SUMS) if name in self._wanted},
+        }
+        counted = _counted(self._kernel, rows, marks, sums) if self._with_peaks else _none_counted(cells)
+        return _Added({**columns, **dict.fromkeys(USAGE_PEAKS), **counted}, rows, marks, used)
+
+    def _part(self, added: _Added) -> pa.Table:
+        """Measure the rates of the rows, and return all as a part."""
+        peaks = np.full((len(added.columns["minute_ms"]), SENSORS), 0.0 if self._with_peaks else math.nan)
+        if self._with_peaks:
+            self._make_sensors(added.used)
+            cell = np.full(len(self._start), -1, np.int64)
+            sensors = Sensors(self._sensor_of, self._floats, self._ints, self._start, cell, self._best)
+            has_steps = self._step_ms is not None
+            self._kernel.measure(sensors, added.rows, added.marks, peaks, self._window, has_steps)
+        return pa.table({**added.columns, **dict(zip(USAGE_PEAKS, peaks.T, strict=True))})
 
     def _make_sensors(self, used: Flags) -> None:
         """Add a sensor for each used kind and group that has none."""
+        while self._sensor_of.shape[1] < used.shape[1]:
+            none = np.full_like(self._sensor_of, -1)
+            self._sensor_of = np.concatenate([self._sensor_of, none], axis=1)
         for kind, is_used in enumerate(used):
             made = np.flatnonzero(is_used & (self._sensor_of[kind, : len(is_used)] < 0))
             self._sensor_of[kind, made] = np.arange(self._sensors, self._sensors + len(made))
@@ -270,40 +423,6 @@ class _Node:
             more = max(more, len(self._start) // 4)
             self._start = np.concatenate([self._start, np.full(more, -1)])
             self._best = np.concatenate([self._best, np.zeros(more)])
-
-    def _added_up(self, table: pa.Table, rows: UsageRows, names: pa.Table, minutes: Int64s) -> pa.Table:
-        """Return the part of the rows; names, minutes: those of each cell."""
-        cells = len(minutes)
-        sums = np.zeros((cells, kernel.SUMS), np.int64)
-        sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
-        marked = len(rows.kind) if self._with_peaks else 0
-        marks = Marks(
-            np.empty(marked, np.int8), np.empty(marked, np.int32), np.empty((MEASURES, marked), np.int16)
-        )
-        used = np.zeros((SENSORS, len(self._numbers)), bool)
-        bits, self._starts = usage_kernel().add_up(rows, sums, marks, used, self._starts)
-        # `bits` is the OR of all amounts. While it is small, no amount is negative and no sum of a chunk can overflow.
-        if not 0 <= bits <= _SMALL:
-            _check_amounts(table, rows)
-        columns = {
-            "minute_ms": minutes,
-            "node_id": np.full(cells, self._node_id, np.int32),
-            **{name: names[name] for name in self._by},
-            **{name: sums[:, place] for place, name in enumerate(_SUMS) if name in self._wanted},
-        }
-        if self._with_peaks:
-            self._make_sensors(used)
-            columns |= self._peaks(rows, marks, cells) | _counted(rows, marks, sums)
-        return pa.table(columns)
-
-    def _peaks(self, rows: UsageRows, marks: Marks, cells: int) -> dict[str, Any]:
-        """Return the columns of peaks."""
-        peaks = np.zeros((cells, SENSORS))
-        cell = np.full(len(self._start), -1, np.int64)
-        sensors = Sensors(self._sensor_of, self._floats, self._ints, self._start, cell, self._best)
-        has_steps = self._step_ms is not None
-        usage_kernel().measure(sensors, rows, marks, peaks, self._window, has_steps)
-        return {name: peaks[:, place] for place, name in enumerate(USAGE_PEAKS)}
 
 
 def _with_room(of_sensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -358,17 +477,27 @@ def _cells(group: Int64s, step: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[
     return cell, of_group, steps[of_step] + first
 
 
-def _counted(rows: UsageRows, marks: Marks, sums: Int64s) -> dict[str, pa.Array]:
+def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -> dict[str, pa.Array]:
     """Return the columns `COUNTS`."""
     cells = len(sums)
     begins, order = np.zeros(cells + 2, np.int64), np.empty(len(rows.kind), np.int32)
-    usage_kernel().sort_rows(rows.kind, rows.cell, begins, order)
+    passes.sort_rows(rows.kind, rows.cell, begins, order)
     most = MEASURES * len(order)
     codes, counts, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(cells + 1, np.int64)
     counted = np.zeros(BUCKETS, np.int64)
-    usage_kernel().count_buckets(marks.buckets, order, begins, sums, counted, codes, counts, ends[1:])
+    passes.count_buckets(marks.buckets, order, begins, sums, counted, codes, counts, ends[1:])
+    return _lists(ends, codes[: ends[-1]], counts[: ends[-1]])
+
+
+def _none_counted(cells: int) -> dict[str, pa.Array]:
+    """Return the columns `COUNTS` where nothing is counted."""
+    nothing = np.zeros(0, np.int64)
+    return _lists(np.zeros(cells + 1, np.int64), nothing, nothing)
+
+
+def _lists(ends: Int64s, *values: Int64s) -> dict[str, pa.Array]:
     offsets = pa.array(ends.astype(np.int32))
     return {
-        name: pa.ListArray.from_arrays(offsets, pa.array(values[: ends[-1]]))
-        for name, values in zip(COUNTS, (codes, counts), strict=True)
+        name: pa.ListArray.from_arrays(offsets, pa.array(each))
+        for name, each in zip(COUNTS, values, strict=True)
     }

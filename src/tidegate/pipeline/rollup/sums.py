@@ -26,6 +26,8 @@ __all__ = [
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _ROWS_TOGETHER = 1 << 17
+_WEIGHT_OF_ROW = 4
+_WEIGHT_TOGETHER = _WEIGHT_OF_ROW * _ROWS_TOGETHER
 _LARGEST_NUMBER = 1 << 31  # numbers of keys are made anew where they become larger
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
@@ -88,14 +90,19 @@ def decoded(table: pa.Table) -> pa.Table:
     return table
 
 
-def pieces(number: Numbers) -> Iterator[pa.Array]:
-    """Yield the places of rows in order of their numbers, some at a time; those with equal numbers together."""
+def pieces(number: Numbers, weight: Numbers) -> Iterator[pa.Array]:
+    """Yield the places of rows in order of their numbers, some at a time; those with equal numbers together.
+
+    weight: how much there is in each row, beside the row itself.
+    """
     order = np.argsort(number, kind="stable")
     in_order = number[order]
+    weights = np.cumsum(weight[order] + _WEIGHT_OF_ROW, dtype=np.int64)
     first = 0
     while first < len(order):
-        last = in_order[min(first + _ROWS_TOGETHER, len(order)) - 1]
-        end = int(np.searchsorted(in_order, last, side="right"))
+        before = weights[first - 1] if first else 0
+        last = max(int(np.searchsorted(weights, before + _WEIGHT_TOGETHER)) - 1, first)
+        end = int(np.searchsorted(in_order, in_order[last], side="right"))
         yield pa.array(order[first:end])
         first = end
 

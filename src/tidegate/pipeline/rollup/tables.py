@@ -11,7 +11,7 @@ from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
 from tidegate.pipeline.rollup.merging import merged, plain_counts
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
 from tidegate.pipeline.rollup.sums import compact
-from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_MEASURES
+from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_MEASURES, USAGE_PEAKS
 
 __all__ = ["minute_keys", "most_bytes", "put_together", "topic_totals"]
 
@@ -29,6 +29,7 @@ def put_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> 
     schema = to_arrow_schema(table)
     for some in merged(compact(parts), keys):
         columns = {name: some[name] for name in some.column_names} | _percentile_columns(some)
+        columns |= {name: _measured(some[name]) for name in USAGE_PEAKS}
         yield pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
 
@@ -52,6 +53,11 @@ def topic_totals(groups: pa.Table) -> pa.Table:
             row = row.set_column(row.column_names.index(name), name, total)
         rows.append(row)
     return pa.concat_tables(rows)
+
+
+def _measured(peaks: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return peaks, null where no rate was measured."""
+    return pc.if_else(pc.is_nan(peaks), pa.scalar(None, pa.float64()), peaks)
 
 
 def _percentile_columns(part: pa.Table) -> dict[str, pa.Array]:

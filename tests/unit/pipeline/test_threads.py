@@ -1,0 +1,58 @@
+"""Work in threads: the order, the errors, and no thread left behind."""
+
+import threading
+
+import pytest
+
+from tidegate.pipeline.threads import available_cores, made_ahead, mapped
+
+
+def test_results_come_in_order():
+    """Whatever is done first."""
+    done = [threading.Event() for _ in range(4)]
+
+    def work(number):
+        if number % 2 == 0:  # waits for the one after it
+            done[number + 1].wait(10)
+        done[number].set()
+        return number * 10
+
+    assert list(mapped(work, range(4), threads=2)) == [0, 10, 20, 30]
+    assert list(mapped(lambda number: number + 1, [1, 2], threads=1)) == [2, 3]
+
+
+def test_an_error_comes_where_its_result_would():
+    """The results before it are there."""
+    found = []
+    with pytest.raises(ZeroDivisionError):
+        found.extend(mapped(lambda number: 6 // number, [3, 2, 0, 1], threads=2))
+    assert found == [2, 3]
+
+
+def test_items_are_made_ahead_in_order():
+    """And an error of theirs is raised where they are taken."""
+
+    def items():
+        yield from (1, 2, 3)
+        raise ValueError("no more")
+
+    taken = []
+    with pytest.raises(ValueError, match="no more"), made_ahead(items()) as several:
+        taken.extend(several)
+    assert taken == [1, 2, 3]
+
+
+def test_the_maker_ends_with_the_block():
+    """Also where nobody takes what it makes."""
+    before = threading.active_count()
+    with made_ahead(iter(range(1_000_000))) as several:
+        assert next(several) == 0
+    assert threading.active_count() == before
+    with pytest.raises(RuntimeError, match="enough"), made_ahead(iter(range(1_000_000))):
+        raise RuntimeError("enough")
+    assert threading.active_count() == before
+
+
+def test_there_is_a_core():
+    """At least the one that this runs on."""
+    assert available_cores() >= 1
