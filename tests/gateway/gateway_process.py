@@ -37,6 +37,11 @@ class GatewayProcess:
         return f"127.0.0.1:{min(self.ports.values())}"
 
     @property
+    def addresses(self) -> str:
+        """Return the addresses of all brokers, for a client's bootstrap servers."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
     def log(self) -> str:
         """Return all that the gateway has written to stderr, over all its lives."""
         return (self.directory / "gateway.log").read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,138 @@
+"""A gateway before three brokers: brokers that are killed and return, one that joins, one that leaves.
+
+Acknowledged records are all there, each once (the producer is idempotent), and a group consumes through the gateway.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.kafka_cluster import KafkaCluster
+
+ROUNDS = 3
+MOST_WAITING = 50_000
+TOPIC = "moving"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Return a running cluster of three brokers."""
+    own = KafkaCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield own.start()
+    finally:
+        own.close()
+
+
+@pytest.fixture(scope="module")
+def gateway(cluster, tmp_path_factory) -> Iterator[GatewayProcess]:
+    """Return a gateway before the cluster."""
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway"), cluster.address).start()
+    yield process
+    process.close()
+
+
+class Load:
+    """A producer that goes on until it is stopped; `acknowledged` are the numbers that were."""
+
+    def __init__(self, address: str) -> None:
+        self.acknowledged: set[int] = set()
+        self.failed: list[str] = []
+        self._stopped = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 120_000,
+                "topic.metadata.refresh.interval.ms": 1_000,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(150)
+        assert not self._thread.is_alive()
+
+    def wait_acknowledged(self) -> None:
+        """Wait until a record was acknowledged."""
+        deadline = time.monotonic() + 60
+        while not self.acknowledged:
+            assert time.monotonic() < deadline, self.failed[:1]
+            time.sleep(0.05)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopped.is_set():
+            if len(self._producer) < MOST_WAITING:
+                for _ in range(100):
+                    self._producer.produce(TOPIC, str(number), on_delivery=self._on_delivery)
+                    number += 1
+            self._producer.poll(0.02)
+        assert self._producer.flush(120) == 0
+
+    def _on_delivery(self, error, message) -> None:
+        if error is None:
+            self.acknowledged.add(int(message.value()))
+        else:
+            self.failed.append(str(error))
+
+
+def consumed(address: str, group: str, wanted: int) -> Counter[int]:
+    """Return how often each number is in the topic, as a group sees it."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"})
+    consumer.subscribe([TOPIC])
+    found: Counter[int] = Counter()
+    quiet_since = time.monotonic()
+    while (
+        found.total() < wanted or time.monotonic() - quiet_since < 3
+    ) and time.monotonic() - quiet_since < 60:
+        for message in consumer.consume(1000, 1.0):
+            if message.error() is None:
+                found[int(message.value())] += 1
+                quiet_since = time.monotonic()
+    consumer.close()
+    return found
+
+
+def test_brokers_that_fail_return_join_and_leave(cluster, gateway):
+    """No acknowledged record is lost or doubled, and clients find every broker at the gateway."""
+    admin = AdminClient({"bootstrap.servers": gateway.addresses})
+    config = {"min.insync.replicas": "1"}
+    admin.create_topics([NewTopic(TOPIC, 6, 3, config=config)])[TOPIC].result(60)
+    with Load(gateway.addresses) as load:
+        load.wait_acknowledged()
+        for round_number in range(ROUNDS):
+            victim = 1 + round_number % 3
+            cluster.kill(victim)
+            time.sleep(8)
+            cluster.run(victim)
+            cluster.await_brokers({1, 2, 3})
+            time.sleep(2)
+        cluster.add(4)
+        gateway_sees = time.monotonic() + 30
+        while "broker 4 has joined" not in gateway.log:
+            assert time.monotonic() < gateway_sees, gateway.log
+            time.sleep(0.2)
+        brokers = AdminClient({"bootstrap.servers": gateway.addresses}).list_topics(timeout=30).brokers
+        assert {each.id: each.port for each in brokers.values()} == {
+            broker_id: gateway.base_port + broker_id for broker_id in (1, 2, 3, 4)
+        }
+        cluster.stop(4)
+        time.sleep(5)
+    assert load.acknowledged
+    assert not load.failed
+    found = consumed(gateway.addresses, "readers", len(load.acknowledged))
+    assert load.acknowledged <= found.keys()
+    assert {number for number, times in found.items() if times > 1} == set()
+    assert "Traceback" not in gateway.log
