@@ -1,5 +1,6 @@
 """A real Apache Kafka, and gateways before it."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,3 +70,9 @@ def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture
+def unique() -> str:
+    """Return a name that no other test uses."""
+    return f"u-{time.time_ns()}"

@@ -56,6 +56,7 @@ class GatewayProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.base_port = self.base_port or free_port()
         port_file = self.directory / "ports"
+        port_file.unlink(missing_ok=True)
         with (self.directory / "gateway.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [

@@ -21,7 +21,7 @@ from tidegate.cli.serving import (
 )
 from tidegate.client.settings import ClientSettings, load_client_settings
 from tidegate.clock import SystemClock
-from tidegate.gateway.gateway import Gateway, follower
+from tidegate.gateway.gateway import Gateway, run_work
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids
@@ -103,7 +103,10 @@ async def _run(
         stack.callback(collections.close)
         tasks = [loop.create_task(gateway.run())]
         if topic is not None:
-            tasks.append(loop.create_task(topic.follow(follower(quotas))))
+            following = topic.follow(
+                lambda records: run_work(quotas.follow_in_slices(records)), quotas.definitions.records
+            )
+            tasks.append(loop.create_task(following))
         if args.config is not None or file is not None:
             reloading = Reloading(
                 gateway, quotas, read_config=lambda: load_config(args, _DEFAULTS), file=file

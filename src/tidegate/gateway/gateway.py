@@ -8,7 +8,7 @@ until they return.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from tidegate.gateway.logins import handle_passing_authenticate, handle_passing_
 from tidegate.gateway.mutations import handle_create_partitions, handle_create_topics, handle_delete_topics
 from tidegate.gateway.relay import relay_handlers
 from tidegate.gateway.responses import Rewriter
-from tidegate.gateway.rights import with_cluster_rights
+from tidegate.gateway.rights import with_quota_rights
 from tidegate.gateway.settings import broker_config, listener_addresses
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
@@ -208,8 +208,8 @@ class Gateway:
         describe = partial(handle_describe_client_quotas, self._quotas.definitions)
         alter = partial(handle_alter_client_quotas, self._quotas, lambda: node.config)
         own: dict[int, Handler] = {
-            DESCRIBE_CLIENT_QUOTAS: partial(with_cluster_rights, describe),
-            ALTER_CLIENT_QUOTAS: partial(with_cluster_rights, alter),
+            DESCRIBE_CLIENT_QUOTAS: partial(with_quota_rights, describe),
+            ALTER_CLIENT_QUOTAS: partial(with_quota_rights, alter),
             CREATE_TOPICS: partial(handle_create_topics, lambda: self.brokers.default_partitions),
             CREATE_PARTITIONS: handle_create_partitions,
             DELETE_TOPICS: handle_delete_topics,
@@ -239,16 +239,3 @@ async def run_work(work: Generator[Wait | None, None, Any]) -> Any:
                 await ended.wait()
     except StopIteration as stop:
         return stop.value
-
-
-def follower(quotas: QuotaAdministration) -> Callable[[Sequence[Any]], None]:
-    """Return the function that puts in force what other gateway processes have written, in order."""
-    loop = asyncio.get_running_loop()
-    running: set[asyncio.Task[Any]] = set()
-
-    def on_records(records: Sequence[Any]) -> None:
-        task = loop.create_task(run_work(quotas.follow_in_slices(records)))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-    return on_records

@@ -7,27 +7,29 @@ has a change of another one within a second.
     key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
     value  1048576.0
 
-Who may write to the topic may set quotas: protect it by an ACL. Records that are none of these are skipped, with a
-warning.
+Who may write to the topic may set quotas: protect it by an ACL. Records that no AlterClientQuotas could have written
+are skipped, with a warning. A topic that is deleted while a gateway runs is created again, with the quotas in force.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any
 
+from tidegate import error_codes
 from tidegate.api_keys import LIST_OFFSETS
 from tidegate.client import Admin, NewTopic
 from tidegate.client.cluster import Cluster
 from tidegate.client.consumer import EARLIEST, Consumer
-from tidegate.client.errors import ClientError
-from tidegate.client.partitions import TopicPartition
+from tidegate.client.errors import BrokerError, ClientError, raise_for
+from tidegate.client.partitions import MOVED, TopicPartition
 from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord, entity_parts
-from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS
+from tidegate.quota.admin.alterations import entity_error, value_error_in_slices
 from tidegate.server.requests.handler import Wait
 from tidegate.wire.records import Record
 
@@ -38,12 +40,18 @@ _log = logging.getLogger("tidegate.gateway")
 QUOTA_TOPIC = "__tidegate_quotas"
 MAX_REPLICAS = 3
 _PLACE = TopicPartition(QUOTA_TOPIC, 0)
+# The broker unpacks what other producers compress: the gateway's consumer knows gzip only.
+_CONFIGS = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
 _TOPIC_RESOURCE = 2
-_TOPIC_EXISTS = 36
 _POLL_S = 0.5
+_FOLLOW_POLL_S = 600.0  # ends with the first record; a shorter one would cancel the search for a lost leader
 _PAUSE_S = 1.0
-_QUIET_POLLS = 2
+_RETRY_S = 0.1
+_AT_A_TIME = 200
+"""Records that are decoded together, which takes some milliseconds."""
+_WRITTEN_AT_A_TIME = 1000
 _MAX_SHOWN = 80
+_GONE = (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OFFSET_OUT_OF_RANGE)
 
 
 class QuotaTopic:
@@ -52,18 +60,23 @@ class QuotaTopic:
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._producer = Producer(settings)
-        self._consumer = Consumer(settings, max_records=10_000)
+        self._consumer = Consumer(settings, max_records=_AT_A_TIME)
         self._found: dict[tuple[Any, str], QuotaRecord] = {}
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read it to its end. Raises `ClientError`."""
-        async with Admin(self._settings) as admin:
-            await admin.cluster.refresh()
-            replicas = min(MAX_REPLICAS, len(admin.cluster.node_ids))
-            await _create(admin, replicas)
+        await self._create()
         self._consumer.assign({_PLACE: EARLIEST})
         end = await self._end()
-        while self._position() < end:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._settings.api_timeout_s
+        while (position := self._consumer.position(_PLACE)) < end:
+            if loop.time() > until_s:
+                raise ClientError(
+                    f"topic {QUOTA_TOPIC} was read to offset {max(position, 0)} of {end} within "
+                    f"{self._settings.api_timeout_s:g} s",
+                    hint="raise default.api.timeout.ms in --upstream-config",
+                )
             for record in await self._poll():
                 if record.value is None:
                     self._found.pop((record.entity, record.key), None)
@@ -75,24 +88,52 @@ class QuotaTopic:
         await self._producer.__aexit__()
         await self._consumer.__aexit__()
 
-    async def follow(self, on_records: Callable[[Sequence[QuotaRecord]], None]) -> None:
+    async def follow(
+        self,
+        on_records: Callable[[Sequence[QuotaRecord]], Awaitable[object]],
+        in_force: Callable[[], Iterable[QuotaRecord]],
+    ) -> None:
         """Call `on_records` with what any gateway process writes, its own too, in the order of the topic. Never ends.
 
-        While the cluster cannot be reached, the quotas that are known stay in force.
+        While the cluster cannot be reached, the quotas that are known stay in force. in_force: returns them.
         """
         is_warned = False
         while True:
             try:
-                records = await self._poll()
-                is_warned = False
+                records = await self._poll(_FOLLOW_POLL_S)
+                if is_warned:
+                    is_warned = False
+                    _log.warning("topic %s can be read again", QUOTA_TOPIC)
             except ClientError as error:
                 if not is_warned:
                     is_warned = True
                     _log.warning("cannot read topic %s: %s; the quotas stay as they are", QUOTA_TOPIC, error)
+                try:
+                    if isinstance(error, BrokerError) and error.code in _GONE:
+                        await self._restore(list(in_force()))
+                except (ClientError, ConfigError) as failure:
+                    _log.debug("cannot restore topic %s: %s", QUOTA_TOPIC, failure)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if records:
-                on_records(records)
+                await on_records(records)
+
+    async def _restore(self, in_force: Sequence[QuotaRecord]) -> None:
+        """Read the topic from its beginning; if it was deleted, create it with the quotas in force.
+
+        Nothing is written to a topic that exists: it may have newer quotas than this process.
+        """
+        is_new = await self._create()
+        for at in range(0, len(in_force) if is_new else 0, _WRITTEN_AT_A_TIME):
+            some = in_force[at : at + _WRITTEN_AT_A_TIME]
+            await self._producer.send(*_PLACE, [encode_definition(record) for record in some])
+        self._consumer.assign({_PLACE: EARLIEST})
+        if is_new:
+            _log.warning(
+                "topic %s was deleted: it was created again, with the %d quotas in force",
+                QUOTA_TOPIC,
+                len(in_force),
+            )
 
     # --- a `QuotaStore` ---------------------------------------------------------------------------------------------
 
@@ -111,47 +152,60 @@ class QuotaTopic:
         yield wait
         sending.result()
 
-    async def _poll(self) -> list[QuotaRecord]:
-        found = await self._consumer.poll(timeout_s=_POLL_S)
+    async def _poll(self, timeout_s: float = _POLL_S) -> list[QuotaRecord]:
+        found = await self._consumer.poll(timeout_s=timeout_s)
         decoded = [decode_definition(record) for records in found.values() for record in records]
         return [record for record in decoded if record is not None]
 
-    def _position(self) -> int:
-        return self._consumer.position(_PLACE)
+    async def _create(self) -> bool:
+        """Create the topic if it is missing; return whether it was. Raises `ClientError` or `ConfigError`."""
+        async with Admin(self._settings) as admin:
+            await admin.cluster.refresh()
+            return await _create(admin, min(MAX_REPLICAS, len(admin.cluster.node_ids)))
 
     async def _end(self) -> int:
-        """Return the offset behind the last record that there is now."""
-        async with Cluster(self._settings) as cluster:
-            (topic,) = await cluster.refresh([QUOTA_TOPIC])
-            partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
-            asked = {
-                "replica_id": -1,
-                "isolation_level": 0,
-                "topics": [{"name": QUOTA_TOPIC, "partitions": [partition]}],
-                "timeout_ms": 10_000,
-            }
-            answer = (await cluster.ask_node(topic.leaders[0], LIST_OFFSETS, asked)).message
-            return int(answer["topics"][0]["partitions"][0]["offset"])
+        """Return the offset behind the last record that there is now. Raises `ClientError`."""
+        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+        asked = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": QUOTA_TOPIC, "partitions": [partition]}],
+            "timeout_ms": 10_000,
+        }
+        async with Cluster(self._settings) as cluster, cluster.time_limit():
+            while True:
+                leader = await _leader(cluster)
+                answer = (await cluster.ask_node(leader, LIST_OFFSETS, asked)).message
+                found = answer["topics"][0]["partitions"][0]
+                if found["error_code"] not in MOVED:
+                    raise_for(found["error_code"], None)
+                    return int(found["offset"])
+                await asyncio.sleep(_RETRY_S)
 
 
-async def _create(admin: Admin, replicas: int) -> None:
-    """Create the topic. Raises `ClientError`, or `ConfigError` where it exists and is not compacted."""
-    new = NewTopic(
-        name=QUOTA_TOPIC,
-        partitions=1,
-        replication_factor=replicas,
-        configs={"cleanup.policy": "compact"},
-    )
+async def _leader(cluster: Cluster) -> int:
+    """Return the broker that leads the topic, when there is one. Wait for it no longer than the caller's time limit."""
+    while True:
+        (topic,) = await cluster.refresh([QUOTA_TOPIC])
+        leader = topic.leaders.get(0, -1)
+        if topic.error_code == error_codes.NONE and leader >= 0:
+            return leader
+        if topic.error_code not in MOVED:
+            raise_for(topic.error_code, None)
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _create(admin: Admin, replicas: int) -> bool:
+    """Create the topic; return whether it was missing. Raises `ClientError`, or `ConfigError` without compaction."""
+    new = NewTopic(name=QUOTA_TOPIC, partitions=1, replication_factor=replicas, configs=_CONFIGS)
     error = (await admin.create_topics([new]))[QUOTA_TOPIC]
     code = getattr(error, "code", None)
-    if error is not None and code != _TOPIC_EXISTS:
+    if error is not None and code != error_codes.TOPIC_ALREADY_EXISTS:
         raise error
-    for _ in range(50):
+    async with admin.cluster.time_limit():
+        await _leader(admin.cluster)
+    if code == error_codes.TOPIC_ALREADY_EXISTS:
         (topic,) = await admin.cluster.refresh([QUOTA_TOPIC])
-        if topic.error_code == 0 and topic.leaders.get(0, -1) >= 0:
-            break
-        await asyncio.sleep(0.1)
-    if code == _TOPIC_EXISTS:
         configs = await admin.describe_configs(_TOPIC_RESOURCE, QUOTA_TOPIC)
         policy = next((each.value for each in configs if each.name == "cleanup.policy"), None)
         if policy != "compact" or len(topic.leaders) != 1:
@@ -160,6 +214,7 @@ async def _create(admin: Admin, replicas: int) -> None:
                 "expected compact and one partition",
                 hint="set its cleanup.policy to compact, or delete the topic if it is not a gateway's",
             )
+    return error is None
 
 
 def encode_definition(record: QuotaRecord) -> Record:
@@ -177,12 +232,16 @@ def decode_definition(record: Record) -> QuotaRecord | None:
     try:
         definition = json.loads(record.key or b"")
         entity, key = entity_parts((part[0], part[1]) for part in definition["entity"]), definition["key"]
-        if not entity or key not in QUOTA_KEYS or not all(_is_part(*part) for part in entity):
-            raise ValueError(f"unknown entity or key in {record.key!r}")
-        return QuotaRecord(
-            entity=entity, key=key, value=None if record.value is None else float(record.value)
+        if not all(isinstance(text, str) for part in entity for text in part if text is not None):
+            raise ValueError("an entity whose type or name is not a text")
+        value = None if record.value is None else float(record.value)
+        wrong = entity_error(entity, is_known_host=lambda name: True) or run_at_once(
+            value_error_in_slices(entity, {key: value})
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        if wrong is not None:
+            raise ValueError(wrong)
+        return QuotaRecord(entity=entity, key=key, value=value)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         _log.warning(
             "skipped record %d of topic %s: not a quota: %s",
             record.offset,
@@ -191,7 +250,3 @@ def decode_definition(record: Record) -> QuotaRecord | None:
             extra={"repeats": QUOTA_TOPIC},
         )
         return None
-
-
-def _is_part(entity_type: object, name: object) -> bool:
-    return entity_type in ENTITY_TYPES and (name is None or isinstance(name, str))

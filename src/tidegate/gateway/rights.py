@@ -1,25 +1,38 @@
 """Rights to the gateway's own quotas: those that the client has at the cluster.
 
-The gateway asks the broker, on the client's own connection, what the client may do to the cluster (KIP-430), and then
-answers DescribeClientQuotas and AlterClientQuotas as a broker does: describing needs DESCRIBE_CONFIGS, altering
-ALTER_CONFIGS. A cluster without an authorizer allows everything.
+The gateway first sends the broker a request of the same API that changes nothing, on the client's own connection. Where
+the broker refuses that, the gateway refuses the client's request, as a broker does: describing quotas needs
+DESCRIBE_CONFIGS on the cluster, altering them ALTER_CONFIGS. A cluster without an authorizer allows everything.
 """
 
 from typing import Any
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
-from tidegate.api_keys import DESCRIBE_CLUSTER
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.gateway.asking import UpstreamLostError, ask_broker
-from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
+from tidegate.server.requests.handler import Answer, Deferred, Handler, Message, Request, Work
 
-__all__ = ["ClusterRights", "with_cluster_rights"]
+__all__ = ["QuotaRights", "with_quota_rights"]
 
-_UNKNOWN = -(2**31)  # what a broker that was not asked for rights answers
+_DEFAULT_USER = {"entity_type": "user", "entity_name": None}
+_REMOVAL = {"key": "producer_byte_rate", "value": 0.0, "remove": True}
+_QUESTIONS: dict[int, tuple[int, Message]] = {
+    ALTER_CLIENT_QUOTAS: (
+        acl.ALTER_CONFIGS,
+        {"entries": [{"entity": [_DEFAULT_USER], "ops": [_REMOVAL]}], "validate_only": True},
+    ),
+    DESCRIBE_CLIENT_QUOTAS: (
+        acl.DESCRIBE_CONFIGS,
+        {"components": [{"entity_type": "user", "match_type": 1, "match": None}], "strict": True},
+    ),
+}
+"""The operation that each API needs, and a request of it that changes nothing."""
+_VERSION = 0
 
 
-class ClusterRights:
-    """The rights of one client at the cluster; they take the place of an authorizer."""
+class QuotaRights:
+    """The rights of one client to quotas; they take the place of an authorizer."""
 
     def __init__(self, operations: int) -> None:
         self._operations = operations
@@ -29,22 +42,21 @@ class ClusterRights:
         return self._operations if resource_type == acl.CLUSTER else 0
 
 
-def with_cluster_rights(handler: Handler, request: Request) -> Work:
-    """Serve a request by `handler`, with the rights that the client has at the cluster."""
+def with_quota_rights(handler: Handler, request: Request) -> Work:
+    """Serve a request by `handler`, with the right that the client has at the cluster."""
     connection: Any = request.connection
-    asked = {
-        "include_cluster_authorized_operations": True,
-        "endpoint_type": 1,
-        "include_fenced_brokers": False,
-    }
+    api_key = request.header.api_key
+    operation, question = _QUESTIONS[api_key]
     try:
-        answer = yield from ask_broker(request, DESCRIBE_CLUSTER, 0, asked)
+        answer = yield from ask_broker(request, api_key, _VERSION, question)
     except UpstreamLostError:
         return Answer(None, close=True)
-    operations = answer["cluster_authorized_operations"]
-    if answer["error_code"] != error_codes.NONE or operations == _UNKNOWN:
-        operations = 0
-    connection.authorizer = ClusterRights(operations)
+    if api_key == ALTER_CLIENT_QUOTAS:
+        answer = (
+            answer["entries"][0] if answer["entries"] else {"error_code": error_codes.UNKNOWN_SERVER_ERROR}
+        )
+    is_allowed = answer["error_code"] == error_codes.NONE
+    connection.authorizer = QuotaRights(1 << operation if is_allowed else 0)
     result = handler(request)
     if isinstance(result, (Answer, Deferred)):
         return result

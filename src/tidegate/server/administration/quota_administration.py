@@ -14,7 +14,7 @@ from typing import Protocol
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.errors import TidegateError
 from tidegate.quota import Alteration, AlterOutcome, AlterResult, QuotaDefinitions, QuotaRecord
-from tidegate.quota.admin.alterations import distinct_in_slices, is_writable
+from tidegate.quota.admin.alterations import distinct_in_slices, is_change, is_writable
 from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
 from tidegate.server.administration.host_names import (
     Addresses,
@@ -123,10 +123,13 @@ class QuotaAdministration:
             self.changes.release()
 
     def follow_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Wait | None, None, None]:
-        """Apply definitions that another process has stored."""
+        """Apply definitions that this or another process has stored, in the order in which they were."""
         yield from self.changes.acquire()
         try:
-            changed = [r for r in records if self.definitions.values(r.entity).get(r.key) != r.value]
+            # Only the last of each counts: an earlier one may precede what this process has stored and applied itself.
+            last = {(record.entity, record.key): record for record in records}.values()
+            values = self.definitions.values
+            changed = [each for each in last if is_change(values(each.entity).get(each.key), each.value)]
             changes = yield from self.definitions.prepare_in_slices(changed)
             self.definitions.put_in_force(changes)
             for number, record in enumerate(changed):

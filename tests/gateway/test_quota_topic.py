@@ -1,0 +1,302 @@
+"""Quotas of gateways in the topic of the cluster: shared, kept, protected, and safe from what others write."""
+
+import asyncio
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.login_client import LoginClient
+from tests.gateway.secure_kafka import PASSWORDS
+
+from tidegate import error_codes
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from tidegate.gateway.gateway import run_work
+from tidegate.gateway.quota_topic import QUOTA_TOPIC, decode_definition, encode_definition
+from tidegate.quota import QuotaRecord
+from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.wire.records import Record
+
+RATE = "producer_byte_rate"
+WITHIN_S = 1.0
+SETTLES_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def pair(secure_kafka, tmp_path_factory) -> Iterator[list[GatewayProcess]]:
+    """Return two gateways before one cluster, by whose listener PLAINTEXT everybody is a super user."""
+    directory = tmp_path_factory.mktemp("pair")
+    pair = [GatewayProcess(directory / name, secure_kafka.broker.address) for name in ("first", "second")]
+    for process in pair:
+        process.start()
+    yield pair
+    for process in pair:
+        process.close()
+
+
+def alter(
+    gateway: GatewayProcess | int, name: str, value: float | None, kind: str = "user", key: str = RATE
+) -> int:
+    """Set a quota through a gateway; return the error code."""
+    (port,) = gateway.ports.values()
+    with LoginClient(port) as client:
+        return alter_by(client, name, value, kind, key)
+
+
+def alter_by(client: LoginClient, name: str, value: float | None, kind: str = "user", key: str = RATE) -> int:
+    """Set a quota on a connection; return the error code."""
+    op = {"key": key, "value": value or 0.0, "remove": value is None}
+    entry = {"entity": [{"entity_type": kind, "entity_name": name}], "ops": [op]}
+    answer = client.ask(ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
+    return answer["entries"][0]["error_code"]
+
+
+def quota_of(gateway: GatewayProcess, name: str, kind: str = "user", key: str = RATE) -> float | None:
+    """Return a quota as a gateway describes it."""
+    (port,) = gateway.ports.values()
+    with LoginClient(port) as client:
+        component = {"entity_type": kind, "match_type": 0, "match": name}
+        answer = client.ask(DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": True})
+    assert answer["error_code"] == 0, answer
+    return next(
+        (each["value"] for entry in answer["entries"] for each in entry["values"] if each["key"] == key), None
+    )
+
+
+def becomes(
+    gateway: GatewayProcess, name: str, value: float | None, within_s: float = WITHIN_S, **more: str
+) -> None:
+    """Wait until a gateway has a quota."""
+    deadline = time.monotonic() + within_s
+    while (found := quota_of(gateway, name, **more)) != value:
+        assert time.monotonic() < deadline, f"{name} has {found}, expected {value}"
+        time.sleep(0.01)
+
+
+def write(secure_kafka, key: bytes, value: bytes | None, **settings: object) -> None:
+    """Write a record to the topic, as somebody else would."""
+    producer = Producer({"bootstrap.servers": secure_kafka.broker.address, **settings})
+    producer.produce(QUOTA_TOPIC, value=value, key=key, partition=0)
+    assert producer.flush(20) == 0
+
+
+def test_both_gateways_have_a_change_within_a_second(pair, unique):
+    """What one gateway was told, the other one has, and the removal, too; a name of a host is one of them."""
+    first, second = pair
+    assert alter(first, unique, 1000.0) == 0
+    becomes(second, unique, 1000.0)
+    assert alter(second, unique, 2000.0) == 0
+    becomes(first, unique, 2000.0)
+    assert alter(first, unique, None) == 0
+    becomes(second, unique, None)
+    ip = {"kind": "ip", "key": "connection_creation_rate"}
+    assert alter(first, "localhost", 5000.0, **ip) == 0
+    becomes(second, "localhost", 5000.0, **ip)
+    assert alter(second, "localhost", None, **ip) == 0
+    assert alter(first, "no-such-host.invalid", 1.0, **ip) == error_codes.INVALID_REQUEST
+    assert alter(second, unique, -1.0) == error_codes.INVALID_REQUEST
+    assert alter(first, unique, math.nan) == 0  # as in Kafka
+    time.sleep(WITHIN_S)
+    assert math.isnan(quota_of(second, unique))
+
+
+def test_concurrent_alterations_end_alike(pair, unique):
+    """Two clients alter the same quota at two gateways as fast as they can: both gateways end with one value."""
+    names = [f"{unique}-{number}" for number in range(3)]
+
+    def run(gateway: GatewayProcess, first: int) -> None:
+        (port,) = gateway.ports.values()
+        with LoginClient(port) as client:
+            for number in range(first, 60, 2):
+                assert alter_by(client, names[number % 3], 1000.0 + number) == 0
+
+    threads = [threading.Thread(target=run, args=(gateway, first)) for first, gateway in enumerate(pair)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(WITHIN_S)
+    for name in names:
+        assert quota_of(pair[0], name) == quota_of(pair[1], name), name
+
+
+def test_quotas_outlive_the_gateway(secure_kafka, gateway_before, unique):
+    """A gateway that starts again, after a kill, has the quotas."""
+    gateway = gateway_before(secure_kafka.broker.address)
+    assert alter(gateway, unique, 1234.5, key="request_percentage") == 0
+    gateway.kill()
+    gateway.start()
+    assert quota_of(gateway, unique, key="request_percentage") == 1234.5
+
+
+def test_records_of_others_are_skipped(secure_kafka, pair, unique, gateway_before):
+    """What no gateway writes is skipped with a warning, now and at a start; compressed records are read."""
+    entity = f'{{"entity":[["user","{unique}"]],"key":'.encode()
+    for key, value in [
+        (b"", b""),
+        (b"\xff\xfe", b"1"),
+        (b"[" * 5000, b"1"),
+        (b"[]", b"1"),
+        (b'{"entity":[],"key":"producer_byte_rate"}', b"1"),
+        (b'{"entity":[["user",5]],"key":"producer_byte_rate"}', b"1"),
+        (b'{"entity":[["user","a"],["ip","1.2.3.4"]],"key":"producer_byte_rate"}', b"1"),
+        (b'{"entity":[["ip","1.2.3.4"]],"key":"producer_byte_rate"}', b"1"),
+        (b'{"entity":[["user","' + b"x" * 40_000 + b'"]],"key":"producer_byte_rate"}', b"1"),
+        (entity + b'"no_such_rate"}', b"1"),
+        (entity + b'"producer_byte_rate"}', b"-5"),
+        (entity + b'"producer_byte_rate"}', b"nan"),
+        (entity + b'"producer_byte_rate"}', b"1e999"),
+        (entity + b'"producer_byte_rate"}', b"0.5"),
+    ]:
+        write(secure_kafka, key, value)
+    for number, codec in enumerate(("gzip", "lz4", "snappy", "zstd"), 7000):
+        write(secure_kafka, entity + b'"producer_byte_rate"}', b"%d" % number, **{"compression.type": codec})
+        for gateway in pair:
+            becomes(gateway, unique, float(number), SETTLES_S)
+    started = gateway_before(secure_kafka.broker.address)
+    assert quota_of(started, unique) == 7003.0
+    for gateway in (*pair, started):
+        assert f"of topic {QUOTA_TOPIC}: not a quota: " in gateway.log
+        assert "Traceback" not in gateway.log
+
+
+def test_deleted_topic_is_created_again(secure_kafka, pair, unique, gateway_before):
+    """The quotas stay in force, and the new topic has them: a gateway that starts later knows them."""
+    assert alter(pair[0], unique, 4000.0) == 0
+    becomes(pair[1], unique, 4000.0)
+    admin = AdminClient({"bootstrap.servers": secure_kafka.broker.address})
+    admin.delete_topics([QUOTA_TOPIC])[QUOTA_TOPIC].result(30)
+    deadline = time.monotonic() + SETTLES_S
+    while not any(f"topic {QUOTA_TOPIC} was deleted: it was created again" in each.log for each in pair):
+        assert quota_of(pair[0], unique) == 4000.0
+        assert time.monotonic() < deadline, pair[0].log
+        time.sleep(0.1)
+    started = gateway_before(secure_kafka.broker.address)
+    becomes(started, unique, 4000.0, SETTLES_S)
+    deadline = time.monotonic() + SETTLES_S
+    while alter(pair[0], unique, 4001.0):
+        assert time.monotonic() < deadline, pair[0].log
+    for gateway in (pair[1], started):
+        becomes(gateway, unique, 4001.0, SETTLES_S)
+
+
+def test_topic_without_compaction_is_refused(secure_kafka, tmp_path, pair):
+    """The gateway does not start with a topic that would lose quotas, and says what to do."""
+    admin = AdminClient({"bootstrap.servers": secure_kafka.broker.address})
+
+    def set_policy(policy: str) -> None:
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, QUOTA_TOPIC, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        time.sleep(0.5)
+
+    set_policy("delete")
+    try:
+        done = start(secure_kafka.broker.address, tmp_path)
+    finally:
+        set_policy("compact")
+    assert done.returncode == 2
+    assert f"topic {QUOTA_TOPIC} has cleanup.policy=delete" in done.stderr
+    assert "hint: set its cleanup.policy to compact" in done.stderr
+
+
+def start(upstream: str, tmp_path, *options: str) -> subprocess.CompletedProcess:
+    """Start a gateway that is expected to fail."""
+    command = [sys.executable, "-m", "tidegate", "gateway", "--upstream", upstream, *options]
+    command += ["--listen", "127.0.0.1:29292", "--data", str(tmp_path / "data")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_cluster_that_is_down_is_an_error_at_the_start(tmp_path):
+    """One sentence names the address; the time until then is that of the settings."""
+    config = tmp_path / "client.properties"
+    config.write_text("default.api.timeout.ms=2000\n")
+    done = start("127.0.0.1:1", tmp_path, "--upstream-config", str(config))
+    assert done.returncode == 2
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rights_to_quotas_are_those_at_the_cluster(secure_kafka, gateway_before, tmp_path, unique):
+    """A user without ALTER_CONFIGS on the cluster is refused, with it accepted; describing needs its own right."""
+    config = secure_kafka.client_properties(tmp_path / "upstream.properties", "LOGIN", "PLAIN")
+    gateway = gateway_before(secure_kafka.address("LOGIN"), "--upstream-config", str(config))
+    (port,) = gateway.ports.values()
+    refused = error_codes.CLUSTER_AUTHORIZATION_FAILED
+    question = {"components": [], "strict": False}
+    with LoginClient(port) as client:
+        client.log_in("PLAIN", "bob", PASSWORDS["bob"])
+        assert alter_by(client, unique, 10.0) == refused
+        assert client.ask(DESCRIBE_CLIENT_QUOTAS, 1, question)["error_code"] == refused
+        secure_kafka.allow(ResourceType.BROKER, "kafka-cluster", AclOperation.ALTER_CONFIGS, "bob")
+        secure_kafka.allow(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE_CONFIGS, "bob")
+        deadline = time.monotonic() + SETTLES_S
+        while alter_by(client, unique, 10.0) == refused:
+            assert time.monotonic() < deadline
+        assert client.ask(DESCRIBE_CLIENT_QUOTAS, 1, question)["error_code"] == 0
+    assert quota_of_user(port, unique) == 10.0
+    assert "'User:bob' from 127.0.0.1 (listener PLAINTEXT) is not authorized to alter quota" in gateway.log
+    assert "'User:bob' from 127.0.0.1 (listener PLAINTEXT) altered quota of user=" in gateway.log
+
+
+def quota_of_user(port: int, name: str) -> float:
+    """Return a quota as a super user sees it."""
+    with LoginClient(port) as client:
+        client.log_in("PLAIN", "gateway", PASSWORDS["gateway"])
+        component = {"entity_type": "user", "match_type": 0, "match": name}
+        answer = client.ask(DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": True})
+    return answer["entries"][0]["values"][0]["value"]
+
+
+@pytest.mark.parametrize("value", [1.0, 1e18, 0.1 + 0.2, None])
+def test_definition_survives_its_record(value):
+    """A number is read as it was written, to the last digit."""
+    record = QuotaRecord(
+        entity=(("client-id", None), ("user", 'a"\u00fc\\')), key="request_percentage", value=value
+    )
+    assert decode_definition(encode_definition(record)) == record
+
+
+def test_definition_of_nothing_is_none():
+    """A record without a key is no definition."""
+    assert decode_definition(Record(key=None, value=b"1")) is None
+
+
+class StoreOfNothing:
+    """A store that keeps nothing: what was stored is followed."""
+
+    def load_quotas(self) -> list[QuotaRecord]:
+        """Return no quota."""
+        return []
+
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Iterator[None]:
+        """Store nothing."""
+        yield
+
+
+def test_followed_record_does_not_undo_a_later_one():
+    """Where this process has applied its own, later record, an earlier one that it then reads changes nothing."""
+
+    async def run() -> None:
+        quotas = QuotaAdministration(StoreOfNothing(), asyncio.get_running_loop())
+        entity = (("user", "alice"),)
+        records = [QuotaRecord(entity=entity, key=RATE, value=value) for value in (1.0, 2.0)]
+        await run_work(quotas.follow_in_slices(records[1:]))
+        await run_work(quotas.follow_in_slices(records))
+        assert quotas.definitions.values(entity) == {RATE: 2.0}
+        quotas.close()
+
+    asyncio.run(run())
