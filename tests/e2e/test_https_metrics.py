@@ -109,8 +109,6 @@ def test_errors_of_tls_have_hints(mutual: Broker, certificates: Certificates, tm
     )
     done = tidegate("top", "--metrics", url.replace("https", "http"), *own)
     assert done.stderr.startswith("error: --command-config has no effect on http://")
-    done = tidegate("explain", "--user", "a", "--metrics", url, "--bootstrap-server", mutual.address)
-    assert done.stderr.startswith("error: --bootstrap-server and --metrics are two sources\n")
     assert "client sent no certificate, but ssl.client.auth is required" in mutual.log
 
 

@@ -23,7 +23,8 @@ TIMEOUT_S = 20.0
 class LoginClient:
     """One connection; `ask` sends one request and returns the decoded response. Raises `ConnectionError` at its end."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, client_id: str = "client") -> None:
+        self.client_id = client_id
         sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.socket = sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost")
 
@@ -35,7 +36,7 @@ class LoginClient:
 
     def ask(self, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return its response."""
-        self.socket.sendall(encode_request(api_key, version, 7, "client", message))
+        self.socket.sendall(encode_request(api_key, version, 7, self.client_id, message))
         frame = receive_frame(self.socket)
         answer: dict[str, Any] = read_response(api_key, version, frame, response_body_at(api_key, version))
         return answer

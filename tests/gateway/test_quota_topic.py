@@ -111,6 +111,7 @@ def test_both_gateways_have_a_change_within_a_second(pair, unique):
     assert alter(first, unique, math.nan) == 0  # as in Kafka
     time.sleep(WITHIN_S)
     assert math.isnan(quota_of(second, unique))
+    assert alter(first, unique, None) == 0
 
 
 def test_concurrent_alterations_end_alike(pair, unique):

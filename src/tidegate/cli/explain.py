@@ -57,6 +57,8 @@ examples:
       --bootstrap-server kafka1:9092           quotas of an Apache Kafka
   tidegate explain --user alice --client-id billing \\
       --bootstrap-server kafka1:9092 --prometheus http://prometheus:9090
+  tidegate explain --user alice --metrics http://gateway1:9405 \\
+      --bootstrap-server kafka1:9092           quotas of a gateway, and of its Kafka
 
 Without --bootstrap-server the broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
@@ -116,11 +118,9 @@ def run(args: argparse.Namespace) -> int:
     if args.expires_ms is not None and not args.link:
         raise ConfigError("--expires needs --link")
     check_prometheus(args)
-    is_of_cluster = args.metrics is None and args.command_config is not None
-    if args.bootstrap_server is not None:
-        is_of_cluster = True
-        if args.metrics is not None:
-            raise ConfigError("--bootstrap-server and --metrics are two sources", hint="give one of them")
+    is_of_cluster = args.bootstrap_server is not None or (
+        args.metrics is None and args.command_config is not None
+    )
     if args.prometheus and not is_of_cluster:
         raise ConfigError(
             "--prometheus needs --bootstrap-server",
@@ -132,11 +132,17 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("--link is for a metrics listener", hint="leave out --bootstrap-server")
         print(_link(args))
         return 0
+    documents = []
+    if not is_of_cluster or args.metrics is not None:
+        documents.append(MetricsClient.of(args).get(LINK_PATH, **(given or linked)))
     if is_of_cluster:
-        document = _explained_definitions(args)
+        documents.append(_explained_definitions(args))
+    if args.json:
+        # The quotas of a gateway's cluster are a part of the gateway's document.
+        document = documents[0] if len(documents) == 1 else {**documents[0], "cluster": documents[1]}
+        print(json.dumps(document, indent=2))
     else:
-        document = MetricsClient.of(args).get(LINK_PATH, **(given or linked))
-    print(json.dumps(document, indent=2) if args.json else "\n".join(explanation_lines(document)))
+        print("\n\n".join("\n".join(explanation_lines(document)) for document in documents))
     return 0
 
 

@@ -115,7 +115,7 @@ class MetricsClient:
         tls = None
         if url.startswith("https://"):
             tls = _context(args.command_config)
-        elif args.command_config is not None:
+        elif args.command_config is not None and getattr(args, "bootstrap_server", None) is None:
             raise ConfigError(
                 f"--command-config has no effect on {url}, which does not use TLS",
                 hint="write https:// in --metrics, or leave out --command-config",

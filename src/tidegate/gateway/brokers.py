@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Mapping
 
-from tidegate.client.cluster import Cluster
+from tidegate.client import Admin
 from tidegate.client.errors import ClientError
 from tidegate.client.settings import Address, ClientSettings
 from tidegate.gateway.upstream import SocketAddress
@@ -19,8 +19,11 @@ _log = logging.getLogger("tidegate.gateway")
 
 REFRESH_S = 5.0
 """How often the gateway asks the cluster for its brokers."""
+SETTINGS_EVERY_S = 60.0
+"""How often the gateway asks for the number of partitions of new topics."""
 _BROKER_RESOURCE = 4
-_DEFAULT_PARTITIONS = 1  # Kafka `num.partitions`
+_NUM_PARTITIONS = "num.partitions"
+_DEFAULT_PARTITIONS = 1  # Kafka's default
 
 
 class Broker:
@@ -43,18 +46,27 @@ class Broker:
 
 
 class Brokers:
-    """The brokers of a cluster. `refresh` asks for them."""
+    """The brokers of a cluster. `refresh` asks for them.
+
+    default_partitions: how many partitions a topic gets that is created without a number of them.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
-        self.cluster = Cluster(settings)
+        self._admin = Admin(settings)
         self.by_id: dict[int, Broker] = {}
         self.default_partitions = _DEFAULT_PARTITIONS
         self._is_warned = False
+        self._is_told = False
+        self._next_settings_s = 0.0
 
     async def refresh(self) -> None:
         """Ask for the brokers and look up their addresses. Raises `ClientError` where no broker answers."""
-        await self.cluster.refresh()
-        await self._follow(self.cluster.addresses)
+        await self._admin.cluster.refresh()
+        await self._follow(self._admin.cluster.addresses)
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_settings_s:
+            self._next_settings_s = now_s + SETTINGS_EVERY_S
+            await self._read_settings()
 
     async def keep_fresh(self) -> bool:
         """Refresh; return whether that succeeded. Where it did not, all stays as it was, and the log says so once."""
@@ -72,28 +84,51 @@ class Brokers:
 
     async def close(self) -> None:
         """Close the connections of the gateway's own."""
-        await self.cluster.__aexit__()
+        await self._admin.__aexit__()
+
+    async def _read_settings(self) -> None:
+        """Ask one broker, as all have the same; where it refuses, say so once."""
+        broker_id = min(self.by_id)
+        try:
+            configs = await self._admin.describe_configs(
+                _BROKER_RESOURCE, str(broker_id), node_id=broker_id, synonyms=False
+            )
+            self.default_partitions = int(
+                next(each.value for each in configs if each.name == _NUM_PARTITIONS and each.value)
+            )
+        except (ClientError, ValueError, StopIteration) as error:
+            if not self._is_told:
+                self._is_told = True
+                _log.warning(
+                    "cannot read %s of broker %d: %s; a topic that is created without a number of partitions is "
+                    "charged with %d; hint: allow the gateway DESCRIBE_CONFIGS on the cluster",
+                    _NUM_PARTITIONS,
+                    broker_id,
+                    error,
+                    self.default_partitions,
+                )
 
     async def _follow(self, addresses: Mapping[int, Address]) -> None:
         for broker_id, told in addresses.items():
             broker = self.by_id.get(broker_id)
             if broker is None:
                 broker = self.by_id[broker_id] = Broker(broker_id)
-            if broker.told != told or broker.address is None:
-                broker.told = told
-                broker.address = await _resolved(told)
+            # Always anew: a broker that moves may keep its name.
+            broker.told, broker.address = told, await _resolved(told, broker.address)
         for broker_id in self.by_id.keys() - addresses.keys():
             # It may come back at another address; until then connections to it are refused at once.
             self.by_id[broker_id].told = self.by_id[broker_id].address = None
 
 
-async def _resolved(address: Address) -> SocketAddress | None:
-    """Return the first address of a host, None where its name has none."""
+async def _resolved(address: Address, before: SocketAddress | None) -> SocketAddress | None:
+    """Return the first address of a host; the one `before` where its name cannot be looked up."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        _log.warning("cannot look up the host of broker %s: %s", address, error)
-        return None
+        _log.warning(
+            "cannot look up the host of broker %s: %s", address, error, extra={"repeats": f"host {address}"}
+        )
+        return before
     family, _, _, _, sockaddr = found[0]
     return int(family), sockaddr  # type: ignore[return-value]

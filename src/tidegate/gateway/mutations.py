@@ -58,7 +58,7 @@ def handle_create_partitions(request: Request) -> Work:
             if added <= 0 or request.quotas.record_mutations(added):
                 admitted.append(topic)
             else:
-                refused.append({"name": topic["name"], "error_code": _REFUSED, "error_message": _text()})
+                refused.append({"name": topic["name"], "error_code": _REFUSED, "error_message": None})
             yield
         body["topics"] = admitted
     return (yield from _answer(request, body, "topics", "results", refused))
@@ -86,7 +86,7 @@ def handle_delete_topics(request: Request) -> Work:
             admitted.append(topic)
         else:
             refused.append(
-                {"name": name, "topic_id": topic_id, "error_code": _REFUSED, "error_message": _text()}
+                {"name": name, "topic_id": topic_id, "error_code": _REFUSED, "error_message": None}
             )
         yield
     key = "topic_names" if by_name else "topics"
@@ -145,13 +145,9 @@ def _refused_topic(name: str) -> Message:
         "name": name,
         "topic_id": _NO_ID,
         "error_code": _REFUSED,
-        "error_message": _text(),
+        "error_message": None,
         "topic_config_error_code": error_codes.NONE,
         "num_partitions": -1,
         "replication_factor": -1,
         "configs": None,
     }
-
-
-def _text() -> str:
-    return error_codes.TEXTS[_REFUSED]
