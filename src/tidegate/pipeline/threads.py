@@ -48,7 +48,7 @@ def mapped(function: Callable[[_A], _B], items: Iterable[_A], *, threads: int) -
 
 @contextmanager
 def made_ahead(items: Iterable[_A]) -> Iterator[Iterator[_A]]:
-    """Give the same items in a `with` block; a thread of its own makes them before they are asked for."""
+    """Yield an iterator of the same items; a thread of its own makes them before they are asked for."""
     made: queue.Queue[tuple[bool, Any]] = queue.Queue(_AHEAD)
     is_over = False
 

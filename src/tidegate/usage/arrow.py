@@ -80,6 +80,18 @@ _TYPES = {
     "int64": pa.int64(),
 }
 _STRINGS = [column.name for column in COLUMNS if column.type == "string"]
+_REPEATED = [
+    "api_key",
+    "api_version",
+    "request_bytes",
+    "response_bytes",
+    "produce_bytes",
+    "fetch_bytes",
+    "lag_bytes",
+]
+"""Numbers that occur again and again: each is stored once, and its place in every row."""
+_ENCODINGS = dict.fromkeys(("seq", "ts_ms", "network_ns"), "DELTA_BINARY_PACKED")
+"""Numbers whose differences are smaller than they are (decision 0136)."""
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
 _NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "4x": "V4"}
 _ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
@@ -274,7 +286,8 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
             file,
             table_schema(),
             compression="zstd",
-            use_dictionary=_STRINGS,
+            use_dictionary=[*_STRINGS, *_REPEATED],
+            column_encoding=_ENCODINGS,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
             store_schema=False,
         ) as writer:

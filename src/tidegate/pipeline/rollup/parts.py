@@ -258,7 +258,7 @@ class _Work(NamedTuple):
 
 
 class _Added(NamedTuple):
-    """What rows add up to, and what their peaks are measured by. used: by kind of sensor and group."""
+    """The sums of rows, and the arrays that their peaks are measured by. used: by kind of sensor and group."""
 
     columns: dict[str, Any]
     rows: UsageRows
