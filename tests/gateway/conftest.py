@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from tests.e2e.conftest import create_topic, kafka_classpath, kcat, topic
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.secure_kafka import SecureKafka
+
+__all__ = ["create_topic", "kafka_classpath", "kcat", "topic"]
 
 ALONE = (
     "share.coordinator.state.topic.replication.factor=1",
     "share.coordinator.state.topic.min.isr=1",
+    "max.incremental.fetch.session.cache.slots=40",
 )
-"""Settings without which share groups wait for more brokers."""
+"""Without the first two, share groups wait for more brokers; with the last, abandoned fetch sessions are noticed."""
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +74,12 @@ def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture
+def broker(gateway: GatewayProcess) -> GatewayProcess:
+    """Return the gateway: what `tests/e2e` asks of a node, its tests that are imported here ask of the gateway."""
+    return gateway
 
 
 @pytest.fixture

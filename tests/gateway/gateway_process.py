@@ -42,6 +42,11 @@ class GatewayProcess:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     @property
+    def port(self) -> int:
+        """Return the port of the first broker."""
+        return min(self.ports.values())
+
+    @property
     def log(self) -> str:
         """Return all that the gateway has written to stderr, over all its lives."""
         return (self.directory / "gateway.log").read_text(encoding="utf-8", errors="replace")

@@ -196,9 +196,10 @@ def handle_fetch(request: Request) -> Forwarded:
             byte_offset=at,
         ) from None
 
-    def on_withheld(session_id: int) -> None:
+    def on_withheld(session_id: int) -> int:
         if begins_session:
-            upstream.withheld_session = session_id
+            upstream.withheld_session, session_id = session_id, 0  # B§6.3.4
+        return session_id
 
     return upstream.forward(
         request, lambda header, response: fetch_answer(header, response, on_withheld), is_streamed=True

@@ -133,22 +133,23 @@ def plain_answer(header: RequestHeader, response: Response) -> Answer:
     return Answer(encoded(header, response))
 
 
-def fetch_answer(
-    header: RequestHeader, response: Response, on_withheld: Callable[[int], object]
-) -> FetchAnswer:
-    """Return the answer to a Fetch. on_withheld: called with the session id of a response that is not forwarded."""
+def fetch_answer(header: RequestHeader, response: Response, on_withheld: Callable[[int], int]) -> FetchAnswer:
+    """Return the answer to a Fetch.
+
+    on_withheld: called with the session id of a response that is not forwarded; returns the one to tell the client.
+    """
     made = encoded(header, response)
     frame, version = response.frame, header.api_version
     at = _body_at(FETCH, version) + 4  # behind the throttle time
-    session_id = 0
+    error_code = session_id = 0
     if version >= _SESSION_SINCE and at + _SESSION.size <= len(frame):
-        session_id = _SESSION.unpack_from(frame, at)[1]
+        error_code, session_id = _SESSION.unpack_from(frame, at)
 
     def empty() -> Encoded:
-        on_withheld(session_id)
+        told = on_withheld(session_id)
         if not API_BY_KEY[FETCH].speaks(version):
             return _empty_old_fetch(header)
-        message = {"throttle_time_ms": 0, "error_code": 0, "session_id": session_id, "responses": []}
+        message = {"throttle_time_ms": 0, "error_code": error_code, "session_id": told, "responses": []}
         return encode_response(FETCH, version, header.correlation_id, message)
 
     return FetchAnswer(made, empty)

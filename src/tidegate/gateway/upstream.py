@@ -543,16 +543,18 @@ class Upstream:
         if self.closed:
             return
         connection = self.channel.connection
-        # Between two requests a broker may close a connection, such as one that was idle for long.
-        is_usual = self._deferred is None and reason == _CLOSED
+        # Between two requests a broker may close a connection, such as one that was idle for long. In a request it is
+        # often the client's mistake.
+        is_closed = reason == _CLOSED
+        about = connection.client_host if is_closed else self._link.name
         _log.log(
-            logging.INFO if is_usual else logging.WARNING,
+            logging.INFO if is_closed and self._deferred is None else logging.WARNING,
             "closed connection %d from %s: broker %s: %s",
             connection.id,
             connection.client_host,
             self._link.name,
             reason,
-            extra={"repeats": f"upstream {self._link.name} {reason.translate(_NO_DIGITS)[:_KIND_CHARS]}"},
+            extra={"repeats": f"upstream {about} {reason.translate(_NO_DIGITS)[:_KIND_CHARS]}"},
         )
         deferred, header = self._deferred, self._header
         self._close_socket()

@@ -1,0 +1,246 @@
+"""Quotas of a gateway before Kafka: what only a gateway can get wrong. The rest is in `test_as_a_node.py`."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.raw_client import RawClient, fetched
+
+from tidegate.api_keys import (
+    CREATE_PARTITIONS,
+    DELETE_TOPICS,
+    FETCH,
+)
+
+REFUSED = 89
+BRIEF_MS = 20
+LATE_MS = 100
+SESSIONS = 40  # that the broker keeps (`conftest`)
+
+
+@pytest.fixture(scope="module")
+def brief_gateway(kafka, tmp_path_factory) -> Iterator[GatewayProcess]:
+    """Return a gateway whose throttles are brief."""
+    options = ("--override", f"tidegate.quota.throttle.max.ms={BRIEF_MS}")
+    process = GatewayProcess(tmp_path_factory.mktemp("brief"), kafka.address, options).start()
+    yield process
+    process.close()
+
+
+def test_the_longest_throttle_time_wins(kafka, gateway, topic, unique):
+    """Kafka's own quota and the gateway's are both in force; the client is told the longer time, and waits for it."""
+    with RawClient(kafka.port, "admin") as own, RawClient(gateway.port, "admin") as ours:
+        for kafkas, gateways in ((5_000.0, None), (None, 5_000.0), (4_500.0, 5_000.0), (5_000.0, 4_500.0)):
+            client_id = f"{unique}-{kafkas}-{gateways}"
+            own.set_quotas(client_id, producer_byte_rate=kafkas)
+            ours.set_quotas(client_id, producer_byte_rate=gateways)
+            time.sleep(0.3)  # until Kafka's is in force
+            with RawClient(gateway.port, client_id) as client:
+                # Of Kafka's window of 11 s nothing is over: rate = size / 10 s (B§2).
+                told = client.produce(topic, 51_500)["throttle_time_ms"]
+                lowest = min(each for each in (kafkas, gateways) if each)
+                expected = (5_160 - lowest) / lowest * 10_000
+                assert abs(told - expected) < LATE_MS, (kafkas, gateways, told, expected)
+                begun = time.monotonic()
+                assert client.produce(topic, 1)["throttle_time_ms"] >= 0
+                assert (time.monotonic() - begun) * 1000 > told - LATE_MS
+
+
+def test_throttled_responses_of_every_produce_version_are_told_so(gateway, topic, unique):
+    """The throttle time is in its place in every version, of one partition or several, with errors or without."""
+    with RawClient(gateway.port, "admin") as admin:
+        for version in range(3, 13):
+            for name, sizes in ((topic, (2000,)), (topic, (2000, 1)), ("no-such-topic", (2000,))):
+                client_id = f"{unique}-{version}-{name}-{len(sizes)}"
+                admin.set_quotas(client_id, producer_byte_rate=190.0)
+                with RawClient(gateway.port, client_id) as client:
+                    answer = client.produce(name, *sizes, version=version)
+                assert answer["throttle_time_ms"] > 0, (version, name, sizes)
+                errors = [
+                    each["error_code"] for each in answer["responses"][0].get("partition_responses", [])
+                ]
+                assert errors == {1: [0 if name == topic else 3], 2: [0, 3]}[len(sizes)], answer
+
+
+def test_fetches_are_limited_as_kafka_does(gateway, topic, unique):
+    """A fetch is given at most what the quota allows in a window, though it asks for more."""
+    with RawClient(gateway.port, unique) as client:
+        for _ in range(20):
+            client.produce(topic, 10_000)
+        client.set_quotas(unique, consumer_byte_rate=5_000.0)
+        answer = client.fetch(topic)
+    # 10 s of 5,000 bytes; Kafka reads a batch more than fits, or none.
+    assert 0 < answer["frame_bytes"] < 62_000
+
+
+def records_of(answer: dict) -> int:
+    """Return the bytes of records in the answer to a Fetch."""
+    return sum(len(part["records"] or b"") for each in answer["responses"] for part in each["partitions"])
+
+
+def begun_session(client: RawClient, topic: str) -> int:
+    """Return the id of a new session. The broker's places are divided: some tries may find their part full."""
+    for _ in range(20):
+        answer = client.ask(FETCH, 11, fetched({topic: {0: 0}}, session_epoch=0, max_wait_ms=0))
+        if answer["session_id"]:
+            return answer["session_id"]
+    raise AssertionError("the broker has no room for a session")
+
+
+def test_withheld_full_fetches_leave_no_session(brief_gateway, topic, unique):
+    """The client learns of no session from a withheld response, and the broker's is closed by its next request."""
+    begin = fetched({topic: {0: 0}}, session_epoch=0)
+    with RawClient(brief_gateway.port, unique) as client:
+        client.produce(topic, 12_000)
+        client.set_quotas(unique, consumer_byte_rate=100)
+        for _ in range(SESSIONS + 10):
+            withheld = client.ask(FETCH, 11, begin)
+            assert withheld["throttle_time_ms"] == BRIEF_MS
+            assert (withheld["responses"], withheld["session_id"]) == ([], 0)
+        client.set_quotas(unique, consumer_byte_rate=None)
+        assert begun_session(client, topic)
+
+
+def test_an_incremental_session_goes_on_after_a_withheld_response(brief_gateway, topic, unique):
+    """What is withheld of a session comes with a later response of it; its epochs follow each other."""
+    with RawClient(brief_gateway.port, unique) as client:
+        session_id = begun_session(client, topic)
+        client.produce(topic, 12_000)
+        client.set_quotas(unique, consumer_byte_rate=1_000.0)
+        withheld = client.ask(FETCH, 11, fetched({}, session_id=session_id, session_epoch=1))
+        assert withheld["throttle_time_ms"] > 0
+        assert (withheld["responses"], withheld["session_id"], withheld["error_code"]) == ([], session_id, 0)
+        client.set_quotas(unique, consumer_byte_rate=None)
+        given = client.ask(FETCH, 11, fetched({}, session_id=session_id, session_epoch=2))
+        assert records_of(given) > 12_000
+        assert given["error_code"] == 0
+
+
+def test_an_error_of_a_session_is_not_withheld(gateway, topic, unique):
+    """A throttled client learns that its session is gone."""
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(unique, consumer_byte_rate=1.0)
+        answer = client.ask(FETCH, 11, fetched({}, session_id=12345, session_epoch=7))
+        assert answer["throttle_time_ms"] > 0
+        assert answer["error_code"] == 70  # FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_long_withheld_responses_are_drained(brief_gateway, topic, unique):
+    """A long response that is not forwarded does not disturb the next ones of the connection."""
+    with RawClient(brief_gateway.port, unique) as client:
+        for _ in range(8):
+            client.produce(topic, 900_000)
+        client.set_quotas(unique, consumer_byte_rate=300_000)
+        for _ in range(4):
+            withheld = client.fetch(topic)  # of 3 MB, and later a batch
+            assert withheld["throttle_time_ms"] in (0, BRIEF_MS)
+            assert bool(withheld["responses"]) == (not withheld["throttle_time_ms"])
+        assert withheld["throttle_time_ms"]
+        client.set_quotas(unique, consumer_byte_rate=None)
+        assert records_of(client.fetch(topic)) > 7_200_000
+
+
+def wait_for_topics(client: RawClient, *names: str) -> dict[str, str]:
+    """Return the ids of topics when the broker shows them, some ms after it has created them."""
+    while len(ids := client.topic_ids(*names)) < len(names):
+        time.sleep(0.01)
+    return ids
+
+
+def test_a_strict_request_is_admitted_in_part(gateway, unique):
+    """Topics that the quota refuses are answered with error 89 beside those that Kafka creates, and has."""
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(unique, controller_mutation_rate=1.0)
+        answer = client.create_topics((f"{unique}-a", 12), (f"{unique}-b", 1), (f"{unique}-c", 1))
+        found = {each["name"]: each["error_code"] for each in answer["topics"]}
+        assert found == {f"{unique}-a": 0, f"{unique}-b": REFUSED, f"{unique}-c": REFUSED}
+        assert 0 < answer["throttle_time_ms"] < 5_000
+    with RawClient(gateway.port, "other") as other:
+        wait_for_topics(other, f"{unique}-a")
+        assert list(other.topic_ids(f"{unique}-a", f"{unique}-b")) == [f"{unique}-a"]
+
+
+def test_an_older_request_is_admitted_whole_and_throttled(gateway, unique):
+    """A permissive version creates all topics; the client waits afterwards."""
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(unique, controller_mutation_rate=1.0)
+        answer = client.create_topics((f"{unique}-a", 10), (f"{unique}-b", 5), version=5)
+        assert [each["error_code"] for each in answer["topics"]] == [0, 0]
+        assert answer["throttle_time_ms"] > 0
+
+
+def test_deletions_by_name_and_id_and_added_partitions_cost_permits(gateway, unique):
+    """Each costs as many permits as partitions go or come; what is refused stays."""
+    names = [f"{unique}-{letter}" for letter in "abc"]
+    with RawClient(gateway.port, "other") as other:
+        assert [each["error_code"] for each in other.create_topics(*((name, 4) for name in names))["topics"]] == [
+            0, 0, 0,
+        ]  # fmt: skip
+        ids = wait_for_topics(other, *names)
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(unique, controller_mutation_rate=0.5)
+        grown = client.ask(
+            CREATE_PARTITIONS,
+            3,
+            {
+                "topics": [{"name": names[0], "count": 9, "assignments": None}],
+                "timeout_ms": 10_000,
+                "validate_only": False,
+            },
+        )
+        assert [each["error_code"] for each in grown["results"]] == [0]
+        # 5 of 0.5 * 10 s permits are used: a topic more is admitted, which leaves the bucket below zero.
+        deleted = client.ask(
+            DELETE_TOPICS,
+            6,
+            {
+                "topics": [
+                    {"name": names[1], "topic_id": "00000000-0000-0000-0000-000000000000"},
+                    {"name": None, "topic_id": ids[names[2]]},
+                    {"name": f"{unique}-none", "topic_id": "00000000-0000-0000-0000-000000000000"},
+                ],
+                "timeout_ms": 10_000,
+            },
+        )
+        found = {each["name"] or each["topic_id"]: each["error_code"] for each in deleted["responses"]}
+        assert found == {names[1]: 0, ids[names[2]]: REFUSED, f"{unique}-none": 3}
+        assert deleted["throttle_time_ms"] > 0
+    with RawClient(gateway.port, "other") as other:
+        by_id = other.ask(
+            DELETE_TOPICS,
+            6,
+            {"topics": [{"name": None, "topic_id": ids[names[2]]}], "timeout_ms": 10_000},
+        )
+        assert [each["error_code"] for each in by_id["responses"]] == [0]
+        while len(left := other.topic_ids(*names)) > 1:
+            time.sleep(0.01)
+        assert list(left) == [names[0]]
+
+
+def test_request_percentage_throttles(gateway, topic, unique):
+    """A client that uses more of the gateway's time than its share waits."""
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(unique, request_percentage=0.001)
+        told = max(client.fetch(topic, max_wait_ms=0)["throttle_time_ms"] for _ in range(3))
+        assert told > 0
+
+
+def test_observed_clients_are_not_throttled(new_gateway, kafka, unique, create_topic):
+    """In observe mode the record has what would have been, and no client waits or is limited."""
+    gateway = new_gateway("--override", "tidegate.quota.observe=all")
+    topic = create_topic(kafka, unique)
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(
+            unique, producer_byte_rate=100.0, consumer_byte_rate=100.0, controller_mutation_rate=0.1
+        )
+        begun = time.monotonic()
+        for _ in range(5):
+            assert client.produce(topic, 10_000)["throttle_time_ms"] == 0
+        answer = client.fetch(topic)
+        assert answer["throttle_time_ms"] == 0
+        assert records_of(answer) > 50_000
+        for number in range(3):
+            made = client.create_topics((f"{unique}-{number}", 2))
+            assert (made["topics"][0]["error_code"], made["throttle_time_ms"]) == (0, 0)
+        assert time.monotonic() - begun < 5
