@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tidegate.api_keys import (
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     FETCH,
+    SASL_HANDSHAKE,
 )
 from tidegate.gateway.relay import DESCRIBE_QUORUM, last_version
 from tidegate.wire import API_BY_KEY, encode_request, read_response
@@ -23,6 +25,7 @@ from tidegate.wire.definitions import Field, layout
 from tidegate.wire.header import decode_response_header
 
 TIMEOUT_S = 30.0
+TRIES = 5
 CLOSED = b""
 DELETE_SHARE_GROUP_OFFSETS = 92
 _OWN = {"base_offset", "producer_id", "member_id", "members", "log_append_time_ms", "timestamp", "offset"}
@@ -124,6 +127,21 @@ def test_only_versions_with_hidden_addresses_are_missing(gateway: GatewayProcess
     assert narrowed <= {FETCH, DESCRIBE_QUORUM}
 
 
+def difference(port: int, gateway: GatewayProcess, api_key: int, version: int) -> tuple[bytes, bytes] | None:
+    """Return the two responses where they differ, also when all effects of earlier requests have settled."""
+    frame = plain_frame(api_key, version)
+    for _ in range(TRIES):
+        direct, through = exchange(port, frame), exchange(gateway.ports[1], frame)
+        if direct == through:
+            return None
+        if comparable(api_key, version, direct, {1: port}) == comparable(
+            api_key, version, through, gateway.ports
+        ):
+            return None
+        time.sleep(0.2)
+    return direct[:200], through[:200]
+
+
 def test_every_version_is_answered_as_by_kafka(kafka, gateway: GatewayProcess, versions):
     """Of each API and version that the gateway offers, the answer is Kafka's own."""
     differing = []
@@ -132,16 +150,11 @@ def test_every_version_is_answered_as_by_kafka(kafka, gateway: GatewayProcess, v
         if api_key in _GATEWAYS_OWN:
             continue
         for version in range(least, most + 1):
-            frame = plain_frame(api_key, version)
-            direct = exchange(kafka.port, frame)
-            through = exchange(gateway.ports[1], frame)
+            if (api_key, version) == (SASL_HANDSHAKE, 0):
+                continue  # what follows it has no frames: the gateway refuses it
             asked += 1
-            if direct == through:
-                continue
-            if comparable(api_key, version, direct, {1: kafka.port}) == comparable(
-                api_key, version, through, gateway.ports
-            ):
-                continue
-            differing.append((api_key, version, direct[:200], through[:200]))
+            found = difference(kafka.port, gateway, api_key, version)
+            if found is not None:
+                differing.append((api_key, version, *found))
     assert asked > 200
     assert not differing, differing

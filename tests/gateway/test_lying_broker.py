@@ -13,7 +13,8 @@ from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 from tests.wire.odd_messages import plain_message
 
 from tidegate.api_keys import API_VERSIONS, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, PRODUCE
-from tidegate.wire import encode_request, encode_response
+from tidegate.wire import encode_request, encode_response, read_response
+from tidegate.wire.header import decode_response_header
 
 TIMEOUT_S = 20.0
 GARBLED_RESPONSES = 3000
@@ -230,3 +231,63 @@ def assert_healthy(gateway: GatewayProcess) -> None:
     assert "Traceback" not in gateway.log, gateway.log[-3000:]
     with connected(gateway) as sock:
         assert ask(sock, request(METADATA, 9, "health"))
+
+
+def test_metadata_of_many_partitions_holds_up_no_other_client(broker, lied_to):
+    """The addresses of a response about 10,000 partitions are replaced; others wait less than 20 ms meanwhile."""
+    partition = {
+        "error_code": 0,
+        "leader_id": 1,
+        "leader_epoch": 1,
+        "replica_nodes": [1, 2, 3],
+        "isr_nodes": [1, 2, 3],
+        "offline_replicas": [],
+    }
+    topic = {"error_code": 0, "is_internal": False, "topic_authorized_operations": 0}
+    topics = [
+        {
+            **topic,
+            "name": f"topic-{number}",
+            "partitions": [{**partition, "partition_index": index} for index in range(100)],
+        }
+        for number in range(100)
+    ]
+    brokers = [{"node_id": node, "host": f"kafka{node}", "port": 9092, "rack": None} for node in (1, 2, 3)]
+
+    message = {
+        "throttle_time_ms": 0,
+        "brokers": brokers,
+        "cluster_id": "many",
+        "controller_id": 1,
+        "topics": topics,
+        "cluster_authorized_operations": 0,
+    }
+    frames = {
+        version: b"".join(encode_response(METADATA, version, 77, message).buffers) for version in (1, 4, 9)
+    }
+
+    def tell(sock, header):
+        sock.sendall(frames[header.api_version])
+
+    broker.lies["many"] = tell
+    for version in frames:
+        with connected(lied_to) as client, connected(lied_to) as neighbour:
+            longest_s = []
+            for _ in range(5):
+                client.sendall(request(METADATA, version, "many"))
+                longest_s.append(0.0)
+                until = time.monotonic() + 0.2
+                while time.monotonic() < until:
+                    begun = time.monotonic()
+                    assert ask(neighbour, request(LIST_OFFSETS, 4, "neighbour"))
+                    longest_s[-1] = max(longest_s[-1], time.monotonic() - begun)
+                frame = receive_frame(client)
+                if longest_s[1:]:
+                    continue
+                _, at = decode_response_header(memoryview(frame), METADATA, version)
+                found = read_response(METADATA, version, memoryview(frame), at)
+                assert [each["port"] for each in found["brokers"]] == [
+                    lied_to.base_port + node for node in (1, 2, 3)
+                ]
+                assert sum(len(each["partitions"]) for each in found["topics"]) == 10_000
+        assert min(longest_s) < 0.02, (version, longest_s)

@@ -23,6 +23,8 @@ def ask_broker(
 ) -> Generator[Wait | None, None, Message]:
     """Send a request for the client of `request`, and return the decoded response. Raises `UpstreamLostError`."""
     upstream: Upstream = request.connection.upstream
+    if upstream.closed:  # since the request before this one
+        raise UpstreamLostError
     header = RequestHeader(api_key, api_version, request.header.correlation_id, request.header.client_id, 0)
     frame = memoryview(
         encode_request(api_key, api_version, header.correlation_id, header.client_id, message)

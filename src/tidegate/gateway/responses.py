@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
 from tidegate.gateway.addresses import Addresses
+from tidegate.gateway.metadata import with_addresses
 from tidegate.gateway.upstream import Response
 from tidegate.server.requests.handler import Answer, Charge, FetchAnswer
 from tidegate.wire import (
@@ -210,18 +211,21 @@ class Rewriter:
         made = self._kept.get(key)
         if made is not None:
             return Answer(made.with_correlation_id(header.correlation_id))
-        message = _read(header, response.frame)
-        REWRITTEN[header.api_key](self.addresses, message, listener)
-        made = encode_response(header.api_key, header.api_version, header.correlation_id, message)
+        made = self._rewritten(header, response, listener)
         if len(body) <= MAX_KEPT_BYTES and made.size <= MAX_KEPT_BYTES:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
             self._kept[key] = made.with_correlation_id(0)
         return Answer(made)
 
-
-def _rewrite_metadata(addresses: Addresses, message: Message, listener: str) -> None:
-    addresses.rewrite(message["brokers"], "node_id", listener)
+    def _rewritten(self, header: RequestHeader, response: Response, listener: str) -> Encoded:
+        api_key, version, frame = header.api_key, header.api_version, response.frame
+        if api_key == METADATA:
+            frame = with_addresses(frame, version, _body_at(*header.api), self.addresses, listener)
+            return encoded(header, Response(frame, len(frame) - LENGTH_BYTES, None))
+        message = _read(header, frame)
+        _REWRITERS[api_key](self.addresses, message, listener)
+        return encode_response(api_key, version, header.correlation_id, message)
 
 
 def _rewrite_coordinators(addresses: Addresses, message: Message, listener: str) -> None:
@@ -238,11 +242,11 @@ def _rewrite_endpoints(addresses: Addresses, message: Message, listener: str) ->
     addresses.rewrite(message["node_endpoints"], "node_id", listener)
 
 
-REWRITTEN: Mapping[int, Callable[[Addresses, Message, str], None]] = {
-    METADATA: _rewrite_metadata,
+_REWRITERS: Mapping[int, Callable[[Addresses, Message, str], None]] = {
     FIND_COORDINATOR: _rewrite_coordinators,
     DESCRIBE_CLUSTER: _rewrite_cluster,
     SHARE_FETCH: _rewrite_endpoints,
     SHARE_ACKNOWLEDGE: _rewrite_endpoints,
 }
-"""The APIs whose responses carry addresses in every version, and what rewrites them. Produce carries them, too."""
+REWRITTEN = frozenset({METADATA, *_REWRITERS})
+"""The APIs whose responses carry addresses in every version. Produce carries them, too."""
