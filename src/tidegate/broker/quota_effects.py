@@ -73,12 +73,12 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Readers:
-    """The consumers that share a changed quota: the name of one, and all partitions that they read."""
+    """The consumers that share a changed quota: the name of one, and all partitions that they read, by group."""
 
     record: QuotaRecord
     user: str
     client_id: str
-    readings: list[_Reading] = field(default_factory=list)
+    readings: dict[tuple[str, str, int], _Reading] = field(default_factory=dict)
 
 
 class QuotaEffects:
@@ -127,7 +127,10 @@ class QuotaEffects:
     def look_in_slices(self) -> Iterator[None]:
         """Begin a measurement for the changes since the last one, or end the one that has been running long enough."""
         now_ms = self._storage.clock.now_ms()
-        if self._measured:
+        if self._has_callback:
+            self._changed.clear()
+            self._measured.clear()
+        elif self._measured:
             if now_ms - self._began_ms >= MEASURED_MS:
                 measured, self._measured = self._measured, []
                 yield from self._judge(measured, now_ms - self._began_ms)
@@ -135,6 +138,11 @@ class QuotaEffects:
             changed, self._changed = self._changed, {}
             self._began_ms = now_ms
             self._measured = yield from self._readers(changed)
+
+    @property
+    def _has_callback(self) -> bool:
+        """Return whether a quota callback decides limits: it is asked for decisions only (B§8)."""
+        return self._managers.callback is not None
 
     # --- the beginning: who shares a changed quota, and what they read
 
@@ -148,6 +156,8 @@ class QuotaEffects:
         for group, member in self._members():
             yield
             user = _user_of(member)
+            if self._has_callback:
+                return []
             if user is None:
                 continue
             if is_lossy and self._longest_request_throttle_ms >= member.session_timeout_ms:
@@ -162,16 +172,17 @@ class QuotaEffects:
             readers = found.setdefault(
                 tuple(explained.tags.values()), _Readers(record, user, member.client_id)
             )
+            before = len(readers.readings)
             assigned = yield from assigned_partitions_in_slices(
                 member.assignment, most=MAX_PARTITIONS - partitions
             )
             for number, (topic, partition) in enumerate(assigned):
                 reading = self._reading(group.group_id, topic, partition)
                 if reading is not None:
-                    readers.readings.append(reading)
+                    readers.readings.setdefault((group.group_id, topic, partition), reading)
                 if number % _AT_ONCE == 0:
                     yield
-            partitions += len(assigned)
+            partitions += len(readers.readings) - before
         for entity, members in at_risk.items():
             self._warn_of_lost_members(changed[entity, REQUEST_PERCENTAGE], members)
             yield
@@ -221,13 +232,13 @@ class QuotaEffects:
     def _judge(self, measured: Sequence[_Readers], elapsed_ms: int) -> Iterator[None]:
         warnings = 0
         for readers in measured:
-            readers.readings = [reading for reading in readers.readings if not reading.log.deleted]
             grown: dict[int, int] = {}
-            for number, reading in enumerate(readers.readings):
-                grown[reading.leader] = grown.get(reading.leader, 0) + reading.grown_bytes()
+            for number, reading in enumerate(readers.readings.values()):
+                if not reading.log.deleted:
+                    grown[reading.leader] = grown.get(reading.leader, 0) + reading.grown_bytes()
                 if number % _AT_ONCE == 0:
                     yield
-            if not grown:
+            if not grown or self._has_callback:
                 continue
             leader = max(grown, key=grown.__getitem__)
             rate = grown[leader] * _MS_PER_S / elapsed_ms
@@ -238,12 +249,13 @@ class QuotaEffects:
                 continue  # another quota applies by now, or this one suffices
             warnings += 1
             if warnings <= MAX_WARNINGS:
-                own = [reading for reading in readers.readings if reading.leader == leader]
-                yield from self._warn_of_lag(readers, own, rate)
+                yield from self._warn_of_lag(readers, leader, rate)
         if warnings > MAX_WARNINGS:
             _log.warning("%d more quotas are too low for their consumers", warnings - MAX_WARNINGS)
 
-    def _warn_of_lag(self, readers: _Readers, readings: Sequence[_Reading], rate: float) -> Iterator[None]:
+    def _warn_of_lag(self, readers: _Readers, leader: int, rate: float) -> Iterator[None]:
+        every = readers.readings.values()
+        readings = [reading for reading in every if reading.leader == leader and not reading.log.deleted]
         records = size = 0
         for number, reading in enumerate(readings):
             position = self._storage.offsets.position(reading.group_id, reading.topic, reading.partition)
@@ -254,7 +266,7 @@ class QuotaEffects:
             if number % _AT_ONCE == 0:
                 yield
         record, partitions = readers.record, {(reading.topic, reading.partition) for reading in readings}
-        where = f" on node {readings[0].leader}" if len(self._cluster.ids) > 1 else ""
+        where = f" on node {leader}" if len(self._cluster.ids) > 1 else ""
         _log.warning(
             "%s %r of %s is too low for %s (client-id=%r): %s%s grew by %d bytes/s in the last %d s, more "
             "than the quota lets the consumers fetch; they lag %d records (about %d bytes) and fall further behind; "

@@ -227,7 +227,7 @@ class _Import:
         self._note_files_without_requests()
         if self._last_ms is not None and self._newest_us:
             from_ms = self._newest_us // 1000 + 1 - self._last_ms
-            self._wanted = TimeRange(from_ms=max(0, from_ms))
+            self._wanted = TimeRange(from_ms=from_ms if from_ms > 0 else None)
             if not is_new_record:
                 self._check_range()
         for node in self._nodes.values():

@@ -59,6 +59,9 @@ class Manifest:
             with path.open("rb") as file:
                 found: dict[str, Any] = json.loads(file.read(_MANIFEST_BYTES_MAX))
             files = [ImportedFile(**entry) for entry in found.pop("files")]
+            for name in ("from_ms", "to_ms"):
+                if not isinstance(found.get(name), int | None):
+                    raise ValueError(f"{name} is {found[name]!r}, expected a time in ms or null")
             return cls(files=files, **found)
         except FileNotFoundError:
             return cls()

@@ -18,6 +18,7 @@ from tidegate.usage.files import HOUR_US
 __all__ = ["TimeRange", "time_text"]
 
 _US_PER_MS = 1000
+_ALWAYS_US = -(2**62)
 _BEHIND_START = (
     -1
 )  # the line of quotas that were set before the range: behind `events_before`, before all requests
@@ -65,7 +66,7 @@ class TimeRange:
 
     @property
     def _from_us(self) -> int:
-        return (self.from_ms or 0) * _US_PER_MS
+        return _ALWAYS_US if self.from_ms is None else self.from_ms * _US_PER_MS
 
     def _mask(self, decided_us: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         mask = decided_us >= self._from_us

@@ -18,6 +18,7 @@ from tidegate.groups.stored import StoredGroup, StoredMember
 from tidegate.groups.subscription import assigned_partitions_in_slices
 from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord
+from tidegate.quota.managers.callback import DefaultQuotaCallback
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.server.audit import AUDIT_LOGGER
 from tidegate.storage.groups.committed_offsets import pack_position, times
@@ -255,6 +256,36 @@ def test_assignments_that_cannot_be_read(world: World, damaged: bytes) -> None:
     world.add_group("g", ("reader", damaged))
     world.set_quota(1.0)
     world.measure(batches=1)
+
+
+def test_a_partition_that_is_assigned_often_counts_once(world: World) -> None:
+    """A leader may assign anything: neither the same partition a thousand times nor to each member adds growth."""
+    world.add_group("g", ("reader", assignment(*[0] * 1000)), ("reader", assignment(0, 0)))
+    world.set_quota(1000.0)
+    assert world.measure(batches=1) == []
+    world.set_quota(500.0)
+    assert len(world.measure(batches=1)) == 1
+
+
+def test_a_quota_callback_is_not_asked(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """A callback sees the calls that Kafka makes (B§8), and none of a warning; also one that is loaded meanwhile."""
+
+    class Unreachable(DefaultQuotaCallback):
+        def quota_metric_tags(self, *_: Any) -> Any:
+            raise AssertionError("asked")
+
+    node.create("orders", 4)
+    world = World(node, caplog)
+    world.add_group("g", ("reader", assignment(0)))
+    world.set_quota(1.0)
+    world.let_pass(1)
+    world.managers.callback = world.managers.fetch._custom = Unreachable()
+    world.produce(1)
+    world.let_pass(10)
+    world.effects.on_quota(QuotaRecord(entity=READER, key="consumer_byte_rate", value=2.0))
+    world.let_pass(1)
+    world.let_pass(10)
+    assert not caplog.records
 
 
 def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

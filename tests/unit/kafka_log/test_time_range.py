@@ -110,6 +110,33 @@ def test_the_last_part_of_the_logs(tmp_path: Path) -> None:
     assert (time_text(manifest["from_ms"]), manifest["to_ms"]) == ("2026-11-21T09:42:43.996Z", None)
 
 
+def test_a_last_part_that_is_longer_than_all_time_is_no_range(tmp_path: Path) -> None:
+    """A later import needs no range then."""
+    log, out = tmp_path / "request.log", str(tmp_path / "out")
+    log.write_bytes(line("2026-11-21 09:42:57,000"))
+    assert main(["import", str(log), "--out", out, "--last", "999999d"]) == 0
+    log.write_bytes(log.read_bytes() + line("2026-11-21 09:42:58,000"))
+    assert main(["import", str(log), "--out", out]) == 0
+    assert len(requests(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, [1]])
+def test_a_manifest_with_an_impossible_range_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object
+) -> None:
+    """One sentence and a hint, as for any damaged manifest."""
+    log, out = tmp_path / "request.log", tmp_path / "out"
+    log.write_bytes(line())
+    assert main(["import", str(log), "--out", str(out)]) == 0
+    manifest = json.loads((out / "import.json").read_text())
+    (out / "import.json").write_text(json.dumps({**manifest, "to_ms": value}))
+    assert main(["import", str(log), "--out", str(out)]) == 2
+    assert (
+        f"is not a valid import manifest: to_ms is {value!r}, expected a time in ms"
+        in capsys.readouterr().err
+    )
+
+
 def test_no_request_in_the_range_imports_nothing(tmp_path: Path) -> None:
     """The error names the range of the logs; the directory can be used with another range."""
     with pytest.raises(LogFileError, match="no request in the range --to 2020-01-01T00:00:00Z") as raised:
