@@ -3,6 +3,7 @@
 Acknowledged records are all there, each once (the producer is idempotent), and a group consumes through the gateway.
 """
 
+import socket
 import threading
 import time
 from collections import Counter
@@ -88,6 +89,15 @@ class Load:
             self.failed.append(str(error))
 
 
+def refuses(port: int) -> bool:
+    """Return whether connections to a port are refused, as where no broker listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def consumed(address: str, group: str, wanted: int) -> Counter[int]:
     """Return how often each number is in the topic, as a group sees it."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"})
@@ -116,9 +126,11 @@ def test_brokers_that_fail_return_join_and_leave(cluster, gateway):
             victim = 1 + round_number % 3
             cluster.kill(victim)
             time.sleep(8)
+            assert refuses(gateway.ports[victim])
             cluster.run(victim)
             cluster.await_brokers({1, 2, 3})
             time.sleep(2)
+            assert not refuses(gateway.ports[victim])
         cluster.add(4)
         gateway_sees = time.monotonic() + 30
         while "broker 4 has joined" not in gateway.log:

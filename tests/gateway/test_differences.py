@@ -1,5 +1,6 @@
 """What differs for a client of the gateway from a connection to Kafka: the rows of docs/kafka-differences.md."""
 
+import errno
 import re
 import socket
 import time
@@ -170,8 +171,8 @@ def test_quotas_of_a_file_cannot_be_altered(new_gateway, tmp_path):
     assert f"the quotas of this gateway are those of {quotas}" in gateway.log
 
 
-def test_a_connection_to_a_broker_that_is_down_closes_at_its_first_request(gateway_before, tmp_path):
-    """The gateway accepts the connection, and closes it at once when the broker cannot be reached."""
+def test_connections_are_refused_while_the_broker_is_down(gateway_before, tmp_path):
+    """The gateway's port refuses connections soon after the broker has gone, and accepts them when it is back."""
     directory = tmp_path / "broker"
     directory.mkdir()
     broker = Broker(directory).start()
@@ -181,6 +182,22 @@ def test_a_connection_to_a_broker_that_is_down_closes_at_its_first_request(gatew
         broker.kill()
         with pytest.raises(ConnectionError):
             client.served_keys()
-    with PlainClient(port_of(gateway), "x") as client, pytest.raises(ConnectionError):
-        client.served_keys()
+    wait_status(port_of(gateway), errno.ECONNREFUSED)
+    broker.start()
+    wait_status(port_of(gateway), 0)
+    with PlainClient(port_of(gateway), "x") as client:
+        assert client.served_keys()
+    broker.close()
     assert gateway.process.poll() is None
+
+
+def wait_status(port: int, wanted: int) -> None:
+    """Wait until connecting to a port ends with this error code; 0: with success."""
+    deadline = time.monotonic() + 10
+    while True:
+        with socket.socket() as client:
+            status = client.connect_ex(("127.0.0.1", port))
+        if status == wanted:
+            return
+        assert time.monotonic() < deadline, errno.errorcode.get(status, status)
+        time.sleep(0.05)

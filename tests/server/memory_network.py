@@ -333,6 +333,10 @@ class MemoryListener:
         self._waiting: deque[tuple[MemoryTransport, str]] = deque()
         self._accepting = False
 
+    def refuse(self) -> None:
+        """Accept none until `start`."""
+        self.stop()
+
     def client_connect(
         self,
         host: str = "192.0.2.1",

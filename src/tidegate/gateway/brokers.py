@@ -6,7 +6,7 @@ Names of hosts are looked up here, ahead of the connections that need them: a co
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidegate.client import Admin
 from tidegate.client.errors import ClientError
@@ -33,6 +33,8 @@ class Broker:
         self.id = broker_id
         self.told: Address | None = None
         self.address: SocketAddress | None = None
+        self.on_unreachable: Callable[[], None] = _ignore
+        self.on_lost: Callable[[], None] = _ignore
 
     @property
     def name(self) -> str:
@@ -118,6 +120,10 @@ class Brokers:
         for broker_id in self.by_id.keys() - addresses.keys():
             # It may come back at another address; until then connections to it are refused at once.
             self.by_id[broker_id].told = self.by_id[broker_id].address = None
+
+
+def _ignore() -> None:
+    """Ignore it: no node serves the broker yet."""
 
 
 async def _resolved(address: Address, before: SocketAddress | None) -> SocketAddress | None:

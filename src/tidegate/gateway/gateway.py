@@ -28,6 +28,7 @@ from tidegate.gateway.addresses import Addresses
 from tidegate.gateway.brokers import REFRESH_S, Broker, Brokers
 from tidegate.gateway.logins import handle_passing_authenticate, handle_passing_handshake
 from tidegate.gateway.mutations import handle_create_partitions, handle_create_topics, handle_delete_topics
+from tidegate.gateway.reachability import Reachability
 from tidegate.gateway.relay import relay_handlers
 from tidegate.gateway.responses import Rewriter
 from tidegate.gateway.rights import with_quota_rights
@@ -107,6 +108,7 @@ class Gateway:
         clock: Clock,
         open_recorder: Callable[[ServerConfig], Recorder | None],
     ) -> None:
+        self._reachability: list[Reachability] = []
         self.nodes: dict[int, Node] = {}
         self.brokers = Brokers(upstream)
         self.config = config
@@ -178,6 +180,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Close all nodes and connections."""
+        for each in self._reachability:
+            each.close()
         for node in self.nodes.values():
             node.close()
         self.nodes.clear()
@@ -202,6 +206,7 @@ class Gateway:
         handlers = relay_handlers(self._rewriter, self._own_handlers(node))
         node.serve(handlers, self._quotas, relay=relay)
         self.nodes[broker_id] = node
+        self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))
 
     def _own_handlers(self, node: Node) -> dict[int, Handler]:
         """Return the handlers of what the gateway answers itself, or reads."""

@@ -117,6 +117,12 @@ class UpstreamLink(Protocol):
     def address(self) -> SocketAddress | None:
         """The address to connect to, now."""
 
+    def on_unreachable(self) -> None:
+        """Note that no connection to the broker can be made now."""
+
+    def on_lost(self) -> None:
+        """Note that the broker has closed a connection."""
+
 
 class Upstream:
     """The connection of one channel to the broker. It connects when the first request comes."""
@@ -282,6 +288,7 @@ class Upstream:
             return 0
         found = self._link.address
         if found is None:
+            self._link.on_unreachable()
             self._lose("its address is not known")
             return 0
         family, address = found
@@ -313,6 +320,7 @@ class Upstream:
         assert transport is not None
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
+            self._link.on_unreachable()
             self._lose(os.strerror(code))
             return
         transport.stop_writing()
@@ -413,6 +421,7 @@ class Upstream:
             self._lose(_reason(error))
             return
         if not count:
+            self._link.on_lost()
             self._lose(_CLOSED)
             return
         data: memoryview | bytearray = self._scratch[:count]

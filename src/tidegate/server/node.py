@@ -292,6 +292,16 @@ class Node:
         for acceptor in self._acceptors.values():
             acceptor.listener.start()
 
+    def refuse_connections(self) -> None:
+        """Refuse new connections until `accept_connections`: a gateway's broker cannot be reached."""
+        for acceptor in self._acceptors.values():
+            acceptor.listener.refuse()
+
+    def accept_connections(self) -> None:
+        """Accept new connections again."""
+        for acceptor in self._acceptors.values():
+            acceptor.listener.start()
+
     def close(self) -> None:
         """Stop accepting, drop all connections, and close the usage record."""
         for timer in self._timers.values():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ import socket
 import time
 
 import pytest
+from bench.ladder.brokers import free_port
 from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
@@ -259,3 +261,31 @@ def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
 
     with pytest.raises(ConfigError, match=re.escape(f"cannot listen on {host}:1: {reason}")):
         asyncio.run(listen())
+
+
+def test_a_listener_refuses_and_accepts_again_at_its_port(with_node) -> None:
+    """A gateway's port refuses clients while its broker is down; meanwhile no other program can bind it."""
+    port = free_port()
+
+    async def scenario(node: RunningNode) -> None:
+        (client,) = await connected_to(node, 1)
+        node.node.refuse_connections()
+        assert [status(port) for _ in range(3)] == [errno.ECONNREFUSED] * 3
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        node.node.accept_connections()
+        clients = connecting(port, 100)
+        await until(lambda: len(node.node._front.channels) == 101)
+        for each in (client, *clients):
+            each.close()
+
+    async def connected_to(node: RunningNode, count: int) -> list[socket.socket]:
+        clients = connecting(port, count)
+        await until(lambda: len(node.node._front.channels) == count)
+        return clients
+
+    def status(port: int) -> int:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port))
+
+    with_node(scenario, listeners=f"PLAINTEXT://127.0.0.1:{port}")

@@ -63,14 +63,18 @@ class SocketListener:
         self._queues = bind_queues(sock)
         for queue in self._queues:
             _set_options(queue, config)
-        listen_on(self._queues, config["socket.listen.backlog.size"])
-        self._accepting = False
+        self._backlog: int = config["socket.listen.backlog.size"]
+        listen_on(self._queues, self._backlog)
+        self._accepting = self._refusing = False
         self._most_fd = _most_fd()
         self._spare: int | None = None
         self.refused = 0  # connections, for want of descriptors
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Begin to accept, also after `refuse`."""
+        if self._refusing:
+            self._refusing = False
+            listen_on(self._queues, self._backlog)
         self._most_fd = _most_fd()  # storage has raised the limit meanwhile
         self._keep_spare()
         if not self._accepting and self._queues:
@@ -93,6 +97,18 @@ class SocketListener:
             self._accepting = False
             for queue in self._queues:
                 self._loop.remove_reader(queue.fileno())
+
+    def refuse(self) -> None:
+        """Refuse connections until `start`; the port stays this listener's.
+
+        Those that it has queued are reset. Where the system cannot do that, clients are kept waiting.
+        """
+        self.stop()
+        if sys.platform == "linux":
+            self._refusing = True
+            for queue in self._queues:
+                with contextlib.suppress(OSError):
+                    queue.shutdown(socket.SHUT_RDWR)
 
     def _accept_some(self, accept: Callable[[], tuple[int, Any]]) -> None:
         until_s = self._loop.time() + _ACCEPT_S

@@ -30,6 +30,9 @@ class Listener(Protocol):
     def stop(self) -> None:
         """Accept none until `start`; clients are kept waiting."""
 
+    def refuse(self) -> None:
+        """Refuse connections until `start`."""
+
     def close(self) -> None:
         """Accept none any more."""
 

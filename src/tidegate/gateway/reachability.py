@@ -1,0 +1,90 @@
+"""A broker that cannot be reached: its port at the gateway refuses connections, as the broker's own port would.
+
+Clients then do what they do when a broker is down: they ask others, and come back after their own back-off. The gateway
+tries the broker twice a second, and accepts connections again as soon as one can be made.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+
+from tidegate.gateway.brokers import Broker
+from tidegate.server.node import Node
+
+__all__ = ["TRY_AGAIN_S", "Reachability"]
+
+_log = logging.getLogger("tidegate.gateway")
+
+TRY_AGAIN_S = 0.5
+_CONNECT_S = 2.0
+
+
+class Reachability:
+    """Opens and closes the port of one broker at the gateway."""
+
+    def __init__(self, broker: Broker, node: Node) -> None:
+        self._broker = broker
+        self._node = node
+        self._refuses = False
+        self._trying: asyncio.Task[None] | None = None
+        broker.on_unreachable = self._on_unreachable
+        broker.on_lost = self._on_lost
+
+    def close(self) -> None:
+        """Try no more."""
+        self._broker.on_unreachable = self._broker.on_lost = lambda: None
+        if self._trying is not None:
+            self._trying.cancel()
+
+    def _on_unreachable(self) -> None:
+        """Refuse connections until one to the broker can be made."""
+        if self._trying is not None:
+            self._trying.cancel()
+        if not self._refuses:
+            self._refuse()
+        self._trying = asyncio.get_running_loop().create_task(self._try())
+
+    def _on_lost(self) -> None:
+        """Find out whether the broker that has closed a connection still accepts others."""
+        if self._trying is None:
+            self._trying = asyncio.get_running_loop().create_task(self._check())
+
+    def _refuse(self) -> None:
+        self._refuses = True
+        _log.warning(
+            "broker %s cannot be reached; its port at the gateway refuses connections", self._broker.name
+        )
+        self._node.refuse_connections()
+
+    async def _check(self) -> None:
+        if await self._can_connect():
+            self._trying = None
+        else:
+            self._refuse()
+            await self._try()
+
+    async def _try(self) -> None:
+        since_s = time.monotonic()
+        while not await self._can_connect():
+            await asyncio.sleep(TRY_AGAIN_S)
+        self._trying = None
+        self._refuses = False
+        self._node.accept_connections()
+        _log.warning(
+            "broker %s can be reached again, after %.1f s", self._broker.name, time.monotonic() - since_s
+        )
+
+    async def _can_connect(self) -> bool:
+        found = self._broker.address
+        if found is None:
+            return False
+        family, address = found
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await asyncio.get_running_loop().sock_connect(sock, address)
+            except (OSError, TimeoutError):
+                return False
+        return True
