@@ -48,6 +48,11 @@ class Sized(Protocol):
         """Return what it takes uncompressed."""
         ...
 
+    @property
+    def rows(self) -> int:
+        """Return how many rows it has."""
+        ...
+
 
 Item = TypeVar("Item", bound=Sized)
 T = TypeVar("T")
@@ -152,6 +157,10 @@ class BackEnd(ABC):
     def cores(self) -> int:
         """Return how many cores replay at once."""
 
+    def partitions_of(self, rows: int) -> int:
+        """Return how many partitions of so many rows are wanted."""
+        return self.cores
+
     @property
     @abstractmethod
     def threads(self) -> int:
@@ -207,7 +216,7 @@ class BackEnd(ABC):
             bundles,
             self.surveys(files, plans),
             plans,
-            cores=self.cores,
+            cores=self.partitions_of(files.rows),
             carried=carried,
             leaves_state=leaves_state,
             counted_from_ms=files.counted_from_ms,

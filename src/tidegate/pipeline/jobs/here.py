@@ -1,9 +1,11 @@
 """The back end in this process, without Java: for what one machine reads in the time that Spark takes to start."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ from tidegate.pipeline.replay.kernel.compiled import own_form
 from tidegate.pipeline.replay.partition import (
     Decided,
     NumberedBundle,
+    ReplayTask,
     packed,
     replay_peaks,
     replay_tallies,
@@ -51,12 +54,15 @@ from tidegate.pipeline.schemas import (
     REPLAY_BY_ENTITY,
     REPLAY_STATE,
 )
-from tidegate.pipeline.threads import available_cores
+from tidegate.pipeline.threads import available_cores, mapped
 from tidegate.pipeline.warm_up import kernel_at_hand
 
 __all__ = ["Here"]
 
 _ROWS_AT_ONCE = 1 << 15  # of results
+_PARTITIONS = 8
+_FEW_ROWS = 1 << 17  # are done before threads have started
+_MOST_THREADS = 4  # that hold a chunk each
 
 
 class Here(BackEnd):
@@ -67,6 +73,10 @@ class Here(BackEnd):
     def __init__(self, on_progress: OnProgress = silent, *, threads: int | None = None) -> None:
         self._on_progress = on_progress
         self._threads = threads or available_cores()
+
+    def partitions_of(self, rows: int) -> int:
+        """Return a number that does not depend on the cores, so that results do not either."""
+        return _PARTITIONS if rows > _FEW_ROWS else 1
 
     @property
     def threads(self) -> int:
@@ -91,8 +101,9 @@ class Here(BackEnd):
         )
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
-        """Return what a function returns for each item, when it is asked for."""
-        return map(function, reported(items, what, self._on_progress))
+        """Return what a function returns for each item, when it is asked for; a few are made ahead."""
+        threads = 1 if sum(item.rows for item in items) <= _FEW_ROWS else min(self._threads, _MOST_THREADS)
+        return mapped(function, reported(items, what, self._on_progress), threads=threads)
 
     def tables(
         self, function: Callable[[Item], Found], items: Sequence[Item], table: StructType, what: str
@@ -108,9 +119,16 @@ class Here(BackEnd):
     def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "_PlacedHere":
         """Return the rows, packed."""
         give_back()
-        blocks = _packed(reported(bundles, "reading", self._on_progress), layout)
+        blocks: dict[int, list[Block]] = defaultdict(list)
+        for some in self.map(partial(_packed, layout=layout), bundles, "reading"):
+            for block in some:
+                blocks[block.partition].append(block)
+        for of_partition in blocks.values():
+            of_partition.sort(key=lambda block: block.first_seq)
         give_back()
-        return _PlacedHere(layout, blocks, repeats=repeats, on_progress=self._on_progress)
+        return _PlacedHere(
+            layout, blocks, repeats=repeats, on_progress=self._on_progress, threads=self._threads
+        )
 
 
 class _RowsHere:
@@ -162,9 +180,17 @@ class _PlacedHere:
     """Packed rows in memory. With `repeats`, they stay after a replay."""
 
     def __init__(
-        self, layout: Layout, blocks: dict[int, list[Block]], *, repeats: bool, on_progress: OnProgress
+        self,
+        layout: Layout,
+        blocks: dict[int, list[Block]],
+        *,
+        repeats: bool,
+        on_progress: OnProgress,
+        threads: int,
     ) -> None:
         self.layout = layout
+        rows = sum(block.rows for of_partition in blocks.values() for block in of_partition)
+        self._threads = threads if rows > _FEW_ROWS else 1
         self._blocks, self._repeats, self._on_progress = blocks, repeats, on_progress
         (members,) = layout.members(1)
         self._members = members.__getitem__
@@ -198,8 +224,10 @@ class _PlacedHere:
             _decisions(results if with_decisions else None) as decided,
             _writer(results, "replay_by_client", clients) as write,
         ):
-            blocks = self._taken("replaying")
-            for found in replay_tallies(blocks, task=task, members=self._members, decided=decided):
+            # The decisions of one partition after another are written as they are made.
+            threads = 1 if with_decisions else self._threads
+            replayed = self._replayed(replay_tallies, task, "replaying", threads=threads, decided=decided)
+            for found in replayed:
                 if task.leaves_state:
                     is_state = pc.field("state").is_valid()
                     left += found.filter(is_state).select(REPLAY_STATE.names).to_pylist()
@@ -223,25 +251,53 @@ class _PlacedHere:
         what: str,
     ) -> pa.Table:
         task = replace(self.layout.task, plans=tuple(plans))
-        empty = to_arrow_schema(table).empty_table()
-        return pa.concat_tables([empty, *function(self._taken(what), task=task, members=self._members)])
+        found = self._replayed(function, task, what, threads=self._threads)
+        return pa.concat_tables([to_arrow_schema(table).empty_table(), *found])
 
-    def _taken(self, what: str) -> Iterator[Block]:
-        """Yield the blocks of one partition after another, and let go of them unless they are needed again."""
+    def _replayed(
+        self,
+        function: Callable[..., Iterator[pa.Table]],
+        task: ReplayTask,
+        what: str,
+        *,
+        threads: int,
+        **options: Any,
+    ) -> Iterator[pa.Table]:
+        """Yield what a function of `replay.partition` makes of all partitions, in their order.
+
+        Small ones are given to it together, because a table for each would take longer than to replay it.
+        """
         blocks = dict(self._blocks) if self._repeats else self._blocks
-        for number in reported(sorted(blocks), what, self._on_progress):
-            yield from blocks.pop(number)
+        groups = _groups({number: sum(block.rows for block in blocks[number]) for number in sorted(blocks)})
+        options |= {"task": task, "members": self._members}
+
+        def made(of_group: list[Block]) -> list[pa.Table]:
+            return list(function(iter(of_group), **options))
+
+        given = (
+            [*chain.from_iterable(map(blocks.pop, group))]
+            for group in reported(groups, what, self._on_progress)
+        )
+        for found in mapped(made, given, threads=threads):
+            yield from found
 
 
-def _packed(bundles: Iterable[NumberedBundle], layout: Layout) -> dict[int, list[Block]]:
-    """Return the rows of the bundles as blocks, by partition, in the order in which a replay wants them."""
-    found: dict[int, list[Block]] = defaultdict(list)
-    for bundle in bundles:
-        for block in packed(bundle, layout.task):
-            found[block.partition].append(block)
-    for blocks in found.values():
-        blocks.sort(key=lambda block: block.first_seq)
-    return found
+def _groups(rows: Mapping[int, int]) -> list[list[int]]:
+    """Return the partitions, each with its rows, in groups that are replayed together."""
+    groups: list[list[int]] = []
+    room = 0
+    for number, count in rows.items():
+        if room <= 0:
+            groups.append([])
+            room = _FEW_ROWS
+        groups[-1].append(number)
+        room -= max(1, count)
+    return groups
+
+
+def _packed(bundle: NumberedBundle, layout: Layout) -> list[Block]:
+    """Return the rows of a bundle as blocks."""
+    return list(packed(bundle, layout.task))
 
 
 @contextmanager

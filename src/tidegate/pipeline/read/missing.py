@@ -54,6 +54,11 @@ class NodeRows:
         """Return what the chunks take uncompressed."""
         return sum(each.chunk.size_bytes for each in self.chunks)
 
+    @property
+    def rows(self) -> int:
+        """Return how many rows the chunks have."""
+        return sum(each.chunk.rows for each in self.chunks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:

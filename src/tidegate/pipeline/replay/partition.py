@@ -73,6 +73,11 @@ class NumberedBundle:
         """Return what the chunks take uncompressed."""
         return self.bundle.size_bytes
 
+    @property
+    def rows(self) -> int:
+        """Return how many rows they have."""
+        return self.bundle.rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:

@@ -107,7 +107,7 @@ def usage_parts(
     it. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
     step_ms = _MS_PER_MINUTE if with_minutes else None
-    threads = threads if sum(each.chunk.rows for each in rows.chunks) > _FEW_ROWS else 1
+    threads = threads if rows.rows > _FEW_ROWS else 1
     if threads > 1 and not with_peaks and _are_apart(rows.chunks):
         with suppress(_OutOfOrderError):
             yield from _sums_of_chunks(rows, by=by, step_ms=step_ms, threads=threads)
