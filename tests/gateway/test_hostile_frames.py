@@ -1,0 +1,96 @@
+"""Hostile frames through a gateway to Kafka: connections close or answers come; nothing else happens."""
+
+import random
+import socket
+import struct
+import time
+from collections import Counter
+
+from tests.e2e.plain_client import receive_frame
+from tests.fuzz.test_node_fuzz import harmless
+from tests.fuzz.test_wire_fuzz import mutated, steps
+from tests.gateway.raw_client import RawClient
+from tests.wire.odd_messages import odd_frames
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+from tidegate.wire import API_BY_KEY
+
+READ = (
+    PRODUCE, FETCH, METADATA, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS,
+    DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS, SASL_HANDSHAKE, SASL_AUTHENTICATE, LIST_OFFSETS,
+)  # fmt: skip
+"""The APIs of which the gateway reads requests or responses, and one that it only forwards."""
+FRAMES = 800
+ANSWERED, CLOSED, SILENT = "answered", "closed", "silent"
+MOST_GROWTH_MB = 10
+ANSWER_WITHIN_S = 3.0
+
+
+def material() -> list[bytes]:
+    """Return recorded frames, and some with an odd value, of the APIs that the gateway reads."""
+    frames = [step.request for step in steps() if step.api_key in READ]
+    for api_key in READ:
+        api = API_BY_KEY[api_key]
+        for version in range(api.min_version, api.max_version + 1):
+            frames += [frame for _, frame in list(odd_frames(api_key, version))[::10]]
+    return frames
+
+
+def outcome(port: int, frame: bytes) -> str:
+    """Return what becomes of a frame."""
+    with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_WITHIN_S) as sock:
+        sock.sendall(struct.pack(">i", len(frame)) + frame)
+        try:
+            receive_frame(sock)
+        except ConnectionError:
+            return CLOSED
+        except TimeoutError:
+            return SILENT
+        return ANSWERED
+
+
+def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
+    """Mutated frames: answered where Kafka answers, or refused; no traceback, no growth; a neighbour is served on.
+
+    Where Kafka is silent, it waits as long as the request says, for a client that may be there still.
+    """
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    frames = material()
+    before, before_mb = gateway.descriptors(), 0.0
+    outcomes: Counter[tuple[str, str]] = Counter()
+    with RawClient(gateway.port, "neighbour") as neighbour:
+        for number in range(FRAMES):
+            frame = harmless(bytes(mutated(rng, rng.choice(frames))))
+            found = outcome(gateway.port, frame), outcome(kafka.port, frame)
+            outcomes[found] += 1
+            assert found[0] in (found[1], CLOSED), (found, frame)
+            if number % 50 == 0:
+                assert neighbour.topic_ids("x") is not None
+            if number == FRAMES // 3:
+                before_mb = gateway.resident_mb()
+    print(outcomes)
+    assert outcomes[CLOSED, CLOSED] > FRAMES // 3
+    assert outcomes[ANSWERED, ANSWERED] > FRAMES // 10
+    assert outcomes[CLOSED, ANSWERED] < FRAMES // 25  # versions that the gateway does not offer
+    assert gateway.resident_mb() - before_mb < MOST_GROWTH_MB
+    deadline = time.monotonic() + 20
+    while gateway.descriptors() > before + 2 * outcomes[SILENT, SILENT]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "Traceback" not in gateway.log, gateway.log[-5000:]
