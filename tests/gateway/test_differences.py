@@ -4,8 +4,10 @@ import errno
 import re
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import PlainClient, receive_frame
@@ -75,6 +77,7 @@ def test_quotas_of_the_gateway_are_not_those_of_kafka(kafka, gateway, topic):
     ours, theirs = unique("ours"), unique("theirs")
     assert alter(port_of(gateway), ours, "producer_byte_rate", QUOTA / 2) == 0
     assert alter(kafka.port, theirs, "producer_byte_rate", QUOTA / 2) == 0
+    until(lambda: theirs in described(kafka.port))  # the broker follows its controller a little later
     assert ours in described(port_of(gateway)) - described(kafka.port)
     assert theirs in described(kafka.port) - described(port_of(gateway))
     assert throttle_time_ms(kafka.port, topic, ours) == 0
@@ -84,6 +87,7 @@ def test_quotas_of_the_gateway_are_not_those_of_kafka(kafka, gateway, topic):
     for client_id, of_gateway, of_kafka in ((both, QUOTA / 2, QUOTA), (other, QUOTA, QUOTA / 2)):
         assert alter(port_of(gateway), client_id, "producer_byte_rate", of_gateway) == 0
         assert alter(kafka.port, client_id, "producer_byte_rate", of_kafka) == 0
+        until(lambda client_id=client_id: client_id in described(kafka.port))
         assert throttle_time_ms(port_of(gateway), topic, client_id) > LONG_MS
 
 
@@ -152,11 +156,8 @@ def test_brokers_see_the_address_of_the_gateway(kafka, gateway):
         "reason": None,
     }
     admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.describe_consumer_groups([group])[group].result(30)  # creates the topic of the coordinators
-    deadline = time.monotonic() + TIMEOUT_S
-    error_code = None
-    while error_code != 0 and time.monotonic() < deadline:
-        error_code = ask(port_of(gateway), JOIN_GROUP, 3, joining, source="127.0.0.7")["error_code"]
+    until(lambda: is_coordinated(admin, group))  # creates the topic of the coordinators
+    until(lambda: ask(port_of(gateway), JOIN_GROUP, 3, joining, source="127.0.0.7")["error_code"] == 0)
     (member,) = admin.describe_consumer_groups([group])[group].result(30).members
     assert member.host == "/127.0.0.1"
 
@@ -191,13 +192,28 @@ def test_connections_are_refused_while_the_broker_is_down(gateway_before, tmp_pa
     assert gateway.process.poll() is None
 
 
+def until(is_true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_coordinated(admin: AdminClient, group: str) -> bool:
+    """Return whether the coordinator of a group answers."""
+    try:
+        admin.describe_consumer_groups([group])[group].result(30)
+    except KafkaException:
+        return False
+    return True
+
+
 def wait_status(port: int, wanted: int) -> None:
     """Wait until connecting to a port ends with this error code; 0: with success."""
-    deadline = time.monotonic() + 10
-    while True:
+
+    def is_wanted() -> bool:
         with socket.socket() as client:
-            status = client.connect_ex(("127.0.0.1", port))
-        if status == wanted:
-            return
-        assert time.monotonic() < deadline, errno.errorcode.get(status, status)
-        time.sleep(0.05)
+            return client.connect_ex(("127.0.0.1", port)) == wanted
+
+    until(is_wanted)

@@ -12,11 +12,13 @@ import time
 from tidegate.gateway.brokers import Broker
 from tidegate.server.node import Node
 
-__all__ = ["TRY_AGAIN_S", "Reachability"]
+__all__ = ["CHECK_AFTER_S", "TRY_AGAIN_S", "Reachability"]
 
 _log = logging.getLogger("tidegate.gateway")
 
 TRY_AGAIN_S = 0.5
+CHECK_AFTER_S = (0.0, 0.2, 1.0)
+"""How long to wait before each check of a broker that has closed a connection."""
 _CONNECT_S = 2.0
 
 
@@ -58,11 +60,14 @@ class Reachability:
         self._node.refuse_connections()
 
     async def _check(self) -> None:
-        if await self._can_connect():
-            self._trying = None
-        else:
-            self._refuse()
-            await self._try()
+        """Try to connect some times: a broker that ends closes its connections before it stops to accept others."""
+        for pause_s in CHECK_AFTER_S:
+            await asyncio.sleep(pause_s)
+            if not await self._can_connect():
+                self._refuse()
+                await self._try()
+                return
+        self._trying = None
 
     async def _try(self) -> None:
         since_s = time.monotonic()

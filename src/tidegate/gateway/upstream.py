@@ -121,7 +121,7 @@ class UpstreamLink(Protocol):
         """Note that no connection to the broker can be made now."""
 
     def on_lost(self) -> None:
-        """Note that the broker has closed a connection."""
+        """Note that a connection to the broker has ended that was not meant to."""
 
 
 class Upstream:
@@ -421,7 +421,6 @@ class Upstream:
             self._lose(_reason(error))
             return
         if not count:
-            self._link.on_lost()
             self._lose(_CLOSED)
             return
         data: memoryview | bytearray = self._scratch[:count]
@@ -551,6 +550,8 @@ class Upstream:
         """Close both connections: the client sees what it would see of the broker."""
         if self.closed:
             return
+        if self.connected:
+            self._link.on_lost()
         connection = self.channel.connection
         # Between two requests a broker may close a connection, such as one that was idle for long. In a request it is
         # often the client's mistake.
