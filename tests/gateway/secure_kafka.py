@@ -7,6 +7,7 @@ from pathlib import Path
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -80,6 +81,20 @@ class SecureKafka:
                 admin.alter_user_scram_credentials([change])[name].result(30)
         self.allow(ResourceType.TOPIC, "*", AclOperation.ALL, "*")
         return self
+
+    def forbid(self, user: str) -> None:
+        """Delete the ACLs of a user."""
+        acls = AclBindingFilter(
+            ResourceType.ANY,
+            None,
+            ResourcePatternType.ANY,
+            f"User:{user}",
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        admin.delete_acls([acls])[acls].result(30)
 
     def allow(self, resource: ResourceType, name: str, operation: AclOperation, user: str) -> None:
         """Create an ACL."""

@@ -238,6 +238,7 @@ def test_rights_to_quotas_are_those_at_the_cluster(secure_kafka, gateway_before,
     (port,) = gateway.ports.values()
     refused = error_codes.CLUSTER_AUTHORIZATION_FAILED
     question = {"components": [], "strict": False}
+    secure_kafka.forbid("bob")
     with LoginClient(port) as client:
         client.log_in("PLAIN", "bob", PASSWORDS["bob"])
         assert alter_by(client, unique, 10.0) == refused
