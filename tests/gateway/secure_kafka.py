@@ -32,7 +32,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 class SecureKafka:
-    """One broker with the listeners of `LISTENERS`, and PLAINTEXT; alice and bob may use topics, not the cluster."""
+    """One broker with the listeners of `LISTENERS`, and PLAINTEXT; all users may use topics and groups."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,8 @@ class SecureKafka:
             for name, password in PASSWORDS.items():
                 change = UserScramCredentialUpsertion(name, info, password.encode())
                 admin.alter_user_scram_credentials([change])[name].result(30)
-        self.allow(ResourceType.TOPIC, "*", AclOperation.ALL, "*")
+        for resource in (ResourceType.TOPIC, ResourceType.GROUP):
+            self.allow(resource, "*", AclOperation.ALL, "*")
         return self
 
     def forbid(self, user: str) -> None:

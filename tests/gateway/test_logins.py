@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient, unsecured_token
 from tests.gateway.secure_kafka import PASSWORDS, SESSION_MS
@@ -101,27 +101,53 @@ def test_quota_of_the_user_counts_after_the_login(secure_kafka, gateways, topic,
             assert (client.produce(topic, 20_000)["throttle_time_ms"] > 0) is is_throttled
 
 
+def confluent_settings(secure_kafka, gateway: GatewayProcess, mechanism: str) -> dict[str, object]:
+    """Return the settings of a client of bob's over TLS."""
+    settings = {
+        "bootstrap.servers": gateway.address.replace("127.0.0.1", "localhost"),
+        "broker.address.family": "v4",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(secure_kafka.certificates.authority_file),
+        "ssl.endpoint.identification.algorithm": "none",
+        "sasl.mechanism": mechanism,
+    }
+    if mechanism == "OAUTHBEARER":
+        return settings | {
+            "enable.sasl.oauthbearer.unsecure.jwt": True,
+            "sasl.oauthbearer.config": "principal=bob",
+        }
+    return settings | {"sasl.username": "bob", "sasl.password": PASSWORDS["bob"]}
+
+
 def test_confluent_kafka_logs_in_through_the_gateway(secure_kafka, gateways, topic):
     """A usual client produces with each of the mechanisms, over TLS."""
     for mechanism in MECHANISMS:
-        settings = {
-            "bootstrap.servers": gateways["SECURE"].address.replace("127.0.0.1", "localhost"),
-            "broker.address.family": "v4",
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(secure_kafka.certificates.authority_file),
-            "ssl.endpoint.identification.algorithm": "none",
-            "sasl.mechanism": mechanism,
-        }
-        if mechanism == "OAUTHBEARER":
-            settings |= {
-                "enable.sasl.oauthbearer.unsecure.jwt": True,
-                "sasl.oauthbearer.config": "principal=bob",
-            }
-        else:
-            settings |= {"sasl.username": "bob", "sasl.password": PASSWORDS["bob"]}
-        producer = Producer(settings)
+        producer = Producer(confluent_settings(secure_kafka, gateways["SECURE"], mechanism))
         producer.produce(topic, b"x")
         assert producer.flush(20) == 0, mechanism
+
+
+def test_large_responses_pass_by_tls_on_both_sides(secure_kafka, gateways):
+    """Responses of megabytes are decrypted and encrypted again in parts; a slow reader gets every byte."""
+    large = secure_kafka.topic("large")
+    settings = confluent_settings(secure_kafka, gateways["SECURE"], "SCRAM-SHA-512")
+    producer = Producer({**settings, "message.max.bytes": 2_000_000})
+    values = [bytes([number]) * 900_000 for number in range(20)]
+    for value in values:
+        producer.produce(large, value)
+    assert producer.flush(30) == 0
+    consumer = Consumer({**settings, "group.id": large, "fetch.message.max.bytes": 10_000_000})
+    consumer.assign([TopicPartition(large, 0, OFFSET_BEGINNING)])
+    found = []
+    deadline = time.monotonic() + 30
+    while len(found) < len(values) and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None:
+            assert not message.error(), message.error()
+            found.append(message.value())
+            time.sleep(0.02)
+    consumer.close()
+    assert found == values
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])

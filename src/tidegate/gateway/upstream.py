@@ -633,6 +633,7 @@ class ResponseRest:
             except BlockingIOError:
                 self._is_starved = True
                 raise
+            self._is_starved = False
             if not count:
                 return 0
             self._unread -= count
@@ -650,6 +651,7 @@ class ResponseRest:
             except BlockingIOError:
                 self._is_starved = True
                 raise
+            self._is_starved = False
             self._unread -= len(self._peeked)
         return self._peeked[:count]
 

@@ -544,3 +544,40 @@ def test_renegotiation_is_refused() -> None:
         assert alert[0] == 21  # encrypted
         assert not client.read(alert)[1]
         assert len(ends.owner.established) == 1
+
+
+class SlowSource:
+    """A part of an answer whose bytes come later, as a gateway forwards it (`connection.sending`)."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.size = 5
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read_some(self, count: int) -> bytes:
+        """Return what has come."""
+        if not self.data:
+            raise BlockingIOError
+        return self.data[:count]
+
+    def rest(self, sent: int) -> "SlowSource":
+        """Forget what was sent."""
+        self.data, self.size = self.data[sent:], self.size - sent
+        return self
+
+    def release(self) -> None:
+        """Note that all was sent."""
+
+
+def test_source_that_has_nothing_now_is_asked_later(ends: Ends) -> None:
+    """The connection stays open, what lies before it is sent, and the rest when it has come."""
+    source = SlowSource()
+    ends.out.extend((b"first", source))
+    assert not ends.transport.send_some(ends.out)
+    assert not ends.transport.send_some(ends.out)
+    source.data = b"later"
+    assert ends.transport.send_some(ends.out)
+    ends.client.receive(ends.take())
+    assert ends.client.received == b"firstlater"

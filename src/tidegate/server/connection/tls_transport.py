@@ -250,7 +250,10 @@ class TlsTransport:
                 return True
             if budget <= 0:
                 return False
-            piece = _piece(out)
+            try:
+                piece = _piece(out)
+            except BlockingIOError:  # the source of the next part has nothing now
+                return False
             self._ahead = len(piece)
             budget -= self._ahead
             self._unsent = self._session.encrypt(piece)
