@@ -24,6 +24,7 @@ TARGETS = (
     "check",
     "bench",
     "bench-kafka",
+    "bench-gateway",
     "codecs",
     "older-messages",
     "request-logs",

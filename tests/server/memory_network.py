@@ -334,8 +334,12 @@ class MemoryListener:
         self._accepting = False
 
     def refuse(self) -> None:
-        """Accept none until `start`."""
+        """Accept none until `stop_refusing`."""
         self.stop()
+
+    def stop_refusing(self) -> None:
+        """Accept connections again."""
+        self.start()
 
     def client_connect(
         self,

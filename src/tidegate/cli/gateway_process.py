@@ -27,7 +27,6 @@ from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.stores import QuotaStore
-from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import open_recorder
 from tidegate.server.settings.config import ServerConfig
@@ -93,11 +92,6 @@ async def _run(
             )
             stack.push_async_callback(gateway.close)
             await gateway.start()
-        for node in gateway.nodes.values():
-            if node.config.metrics is not None:
-                listener = MetricsListener.start(node, node.config.metrics)
-                stack.callback(listener.close)
-                tell(args, f"tidegate metrics of broker {node.config['node.id']} at {listener.url}")
         collections = ShortCollections(loop)
         collections.start()
         stack.callback(collections.close)
@@ -139,3 +133,5 @@ def _announcements(gateway: Gateway) -> Iterable[str]:
         places = ", ".join(f"{host}:{port}" for host, port in node.advertised.values())
         told = gateway.brokers.by_id[broker_id].told
         yield f"tidegate {__version__} gateway: broker {broker_id} ({told}) at {places}; Ctrl-C stops it"
+    for broker_id, listener in gateway.metrics.items():
+        yield f"tidegate metrics of broker {broker_id} at {listener.url}"

@@ -40,6 +40,7 @@ from tidegate.server.connection.channel import Channel
 from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
 from tidegate.server.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
 from tidegate.server.listening.network import SocketNetwork
+from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
 from tidegate.server.requests.handler import Handler, Wait
 from tidegate.server.requests.recorder import Recorder
@@ -108,6 +109,7 @@ class Gateway:
         clock: Clock,
         open_recorder: Callable[[ServerConfig], Recorder | None],
     ) -> None:
+        self.metrics: dict[int, MetricsListener] = {}
         self._reachability: list[Reachability] = []
         self.nodes: dict[int, Node] = {}
         self.brokers = Brokers(upstream)
@@ -180,6 +182,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Close all nodes and connections."""
+        for listener in self.metrics.values():
+            listener.close()
         for each in self._reachability:
             each.close()
         for node in self.nodes.values():
@@ -207,6 +211,8 @@ class Gateway:
         node.serve(handlers, self._quotas, relay=relay)
         self.nodes[broker_id] = node
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))
+        if config.metrics is not None:
+            self.metrics[broker_id] = MetricsListener.start(node, config.metrics)
 
     def _own_handlers(self, node: Node) -> dict[int, Handler]:
         """Return the handlers of what the gateway answers itself, or reads."""

@@ -300,7 +300,7 @@ class Node:
     def accept_connections(self) -> None:
         """Accept new connections again."""
         for acceptor in self._acceptors.values():
-            acceptor.listener.start()
+            acceptor.listener.stop_refusing()
 
     def close(self) -> None:
         """Stop accepting, drop all connections, and close the usage record."""

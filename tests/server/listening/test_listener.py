@@ -270,6 +270,7 @@ def test_a_listener_refuses_and_accepts_again_at_its_port(with_node) -> None:
     async def scenario(node: RunningNode) -> None:
         (client,) = await connected_to(node, 1)
         node.node.refuse_connections()
+        node.node.listeners["PLAINTEXT"].start()  # by a rate of connections that allows one again
         assert [status(port) for _ in range(3)] == [errno.ECONNREFUSED] * 3
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))

@@ -71,10 +71,9 @@ class SocketListener:
         self.refused = 0  # connections, for want of descriptors
 
     def start(self) -> None:
-        """Begin to accept, also after `refuse`."""
+        """Begin to accept. Ignored while connections are refused."""
         if self._refusing:
-            self._refusing = False
-            listen_on(self._queues, self._backlog)
+            return
         self._most_fd = _most_fd()  # storage has raised the limit meanwhile
         self._keep_spare()
         if not self._accepting and self._queues:
@@ -99,7 +98,7 @@ class SocketListener:
                 self._loop.remove_reader(queue.fileno())
 
     def refuse(self) -> None:
-        """Refuse connections until `start`; the port stays this listener's.
+        """Refuse connections until `stop_refusing`; the port stays this listener's.
 
         Those that it has queued are reset. Where the system cannot do that, clients are kept waiting.
         """
@@ -109,6 +108,13 @@ class SocketListener:
             for queue in self._queues:
                 with contextlib.suppress(OSError):
                     queue.shutdown(socket.SHUT_RDWR)
+
+    def stop_refusing(self) -> None:
+        """Accept connections again."""
+        if self._refusing:
+            self._refusing = False
+            listen_on(self._queues, self._backlog)
+        self.start()
 
     def _accept_some(self, accept: Callable[[], tuple[int, Any]]) -> None:
         until_s = self._loop.time() + _ACCEPT_S

@@ -31,7 +31,10 @@ class Listener(Protocol):
         """Accept none until `start`; clients are kept waiting."""
 
     def refuse(self) -> None:
-        """Refuse connections until `start`."""
+        """Refuse connections until `stop_refusing`."""
+
+    def stop_refusing(self) -> None:
+        """Accept connections again."""
 
     def close(self) -> None:
         """Accept none any more."""
