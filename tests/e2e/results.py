@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,51 +59,49 @@ def write_records(directory: Path) -> list[list[str]]:
     return commands
 
 
-def results_in(out: Path) -> str:
-    """Return all that counts in a directory of results, once it is sure that it is whole, by marker and by path."""
-    marker = json.loads((out / MARKER).read_text())
-    assert marker["complete"]
-    there = {path.name.removesuffix(".parquet") for path in out.glob("*.parquet") if path.exists()}
-    assert there == set(marker["tables"])
+def results_in(out: Path) -> dict[str, Any]:
+    """Return the rows of each table, and of each date, in a directory of results."""
     tables: dict[str, Any] = {}
-    for name in marker["tables"]:
-        files = sorted(str(path.relative_to(out)) for path in (out / f"{name}.parquet").rglob("*.parquet"))
-        assert files == sorted(marker["tables"][name])
-        rows = [row for file in files for row in pq.ParquetFile(out / file).read().to_pylist()]
-        tables[name] = sorted(map(repr, rows))
-    directory = marker["record"]["directory"]
-    return json.dumps({"command": marker["command"], "record": directory, **tables}, sort_keys=True)
+    for path in sorted(out.rglob("*.parquet")):
+        assert path.name == "part-0.parquet"
+        tables[str(path.relative_to(out).parent)] = sorted(map(repr, pq.ParquetFile(path).read().to_pylist()))
+    return tables
 
 
 def check_alone(out: Path) -> None:
-    """Check that there is nothing but what counts, for its owner alone."""
-    marker = json.loads((out / MARKER).read_text())
-    names = {MARKER, ".tidegate", *(f"{name}.parquet" for name in marker["tables"])}
-    assert {path.name for path in out.iterdir()} == names
-    assert {path.name for path in (out / ".tidegate").iterdir()} == {"latest", "lock", marker["run"]}
+    """Check that there are only tables and documents of runs, for their owner alone."""
+    runs = [json.loads(path.read_text()) for path in (out / "_runs").glob("run-*.json")]
+    assert json.loads((out / MARKER).read_text()) in runs
+    assert all(run["complete"] for run in runs)
+    tables = {name for run in runs for name in run["tables"]}
+    assert {path.name for path in out.iterdir()} == {MARKER, "_runs", *tables}
+    names = {f"{run['run']}.json" for run in runs}
+    assert {path.name for path in (out / "_runs").iterdir()} == {"lock", *names}
     for path in (out, *out.rglob("*")):
-        if not path.is_symlink():
-            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def killed_again_and_again(
     out: Path, commands: Sequence[Sequence[str]], *, kills: int, rng: random.Random, master: str = ""
 ) -> None:
-    """Kill processes that write what the commands write, over and over: what is there is what one of them writes.
+    """Kill processes that write what the commands write, over and over: each table is what one of them writes.
 
     master: of the Spark that they run on; none: in their own process.
     """
-    expected = set()
+    expected: dict[str, list[Any]] = defaultdict(list)
     for command in commands:
         assert main([*command]) == 0
-        expected.add(results_in(out))
+        for table, rows in results_in(out).items():
+            expected[table] += [rows] * (rows not in expected[table])
         check_alone(out)
-    assert len(expected) == len(commands)
+    assert {len(versions) for versions in expected.values()} == {2}
     for _ in range(kills):
         _kill_one(out, commands, rng=rng, master=master)
-        assert results_in(out) in expected
+        for table, rows in results_in(out).items():
+            assert rows in expected[table]
     assert main([*commands[0]]) == 0
-    assert results_in(out) in expected
+    for table, rows in results_in(out).items():
+        assert rows in expected[table]
     check_alone(out)
 
 
@@ -131,4 +130,4 @@ def _kill_one(out: Path, commands: Sequence[Sequence[str]], *, rng: random.Rando
 
 
 def _run_of(out: Path) -> str:
-    return os.readlink(out / ".tidegate" / "latest")
+    return (out / MARKER).read_text()

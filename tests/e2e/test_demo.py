@@ -23,8 +23,8 @@ def test_the_demo_does_what_it_claims(tmp_path):
     assert "FAILED" not in done.stdout
     assert re.search(r"(\d+) of \1 checks hold", done.stdout)
     assert (out / "plans" / "generous.yaml").is_file()
-    assert (out / "usage-tables" / "usage_by_client.parquet").is_dir()
-    assert (out / "replay-tables" / "replay_by_entity.parquet").is_dir()
+    assert (out / "usage-tables" / "usage_by_client").is_dir()
+    assert (out / "replay-tables" / "replay_by_entity").is_dir()
     assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) < 20_000_000
 
 

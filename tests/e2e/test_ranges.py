@@ -30,7 +30,7 @@ def test_a_range_has_its_rows_and_no_other(tmp_path: Path, capsys: pytest.Captur
         return sum(group["requests"] for group in groups if group["api"] == "Produce")
 
     assert main(["usage", usage, "--out", str(tmp_path / "out")]) == 0
-    (row,) = pq.read_table(tmp_path / "out" / "usage_by_client.parquet").to_pylist()[-1:]
+    (row,) = pq.read_table(tmp_path / "out" / "usage_by_client").to_pylist()[-1:]
     middle = row["first_ts"] + (row["last_ts"] - row["first_ts"]) // 2
     middle = middle.isoformat(timespec="milliseconds")
     before, after = produced("--to", middle), produced("--from", middle)

@@ -75,13 +75,13 @@ def _replayed(
             write_events(directory / "usage", events, rows_per_file=250)
     carried = None
     if before is not None:
-        rows = pq.read_table(before / "out" / "state.parquet").to_pylist()
+        rows = pq.read_table(before / "out" / "state").to_pylist()
         carried = carried_states(rows, plans, of="there")
     with open_usage(directory / "usage") as files:
         jobs_here(files).replay(plans, out=directory / "out", with_decisions=True, carried=carried)
-    decisions = pq.read_table(directory / "out" / "decisions.parquet").to_pylist()
+    decisions = pq.read_table(directory / "out" / "decisions").to_pylist()
     sums: Counter[tuple[object, ...]] = Counter()
-    for row in pq.read_table(directory / "out" / "replay_by_client.parquet").to_pylist():
+    for row in pq.read_table(directory / "out" / "replay_by_client").to_pylist():
         for name in _SUMS:
             sums[(*(row[key] for key in _CLIENT), name)] += row[name]
     return decisions, +sums
@@ -134,7 +134,7 @@ def _state(tmp_path: Path, plan: Plan) -> list[dict[str, Any]]:
     node.produce("alice", "c1", 5000, START_MS)
     node.mutate("alice", "c1", 5, START_MS, strict=True, connection_id=1)
     _replayed(tmp_path, {1: node.events}, [plan], None)
-    rows: list[dict[str, Any]] = pq.read_table(tmp_path / "out" / "state.parquet").to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(tmp_path / "out" / "state").to_pylist()
     return rows
 
 
@@ -239,5 +239,5 @@ def test_hours_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def _decisions(directory: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(directory / "decisions.parquet").sort_by("seq").to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(directory / "decisions").sort_by("seq").to_pylist()
     return rows

@@ -104,7 +104,7 @@ def test_beside_plain_plans_and_from_files_it_is_the_same(tmp_path: Path, run: i
     ]
     with open_usage(tmp_path / "usage") as files:
         jobs_here(files).replay(plans, out=tmp_path / "out", with_decisions=True)
-    found = pq.read_table(tmp_path / "out" / "decisions.parquet").sort_by("seq").to_pylist()
+    found = pq.read_table(tmp_path / "out" / "decisions").sort_by("seq").to_pylist()
     names = ("throttle_ms", "request_throttle_ms", "rejected", "capped")
     for plan in plans:
         alone = replay_events(node.events, plan)

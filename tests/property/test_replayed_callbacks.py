@@ -98,7 +98,7 @@ def test_from_files_it_is_the_same(tmp_path: Path, again: int | None) -> None:
         summary = jobs_here(files).replay([in_force_plan()], out=tmp_path / "out", with_decisions=True)
     assert sum(row["different_decisions"] for row in summary.entities) == 0
     order = [("node_id", "ascending"), ("seq", "ascending")]
-    found = pq.read_table(tmp_path / "out" / "decisions.parquet").sort_by(order).to_pylist()
+    found = pq.read_table(tmp_path / "out" / "decisions").sort_by(order).to_pylist()
     expected = [replay_events(events, in_force_plan()) for events in nodes]
     decided = [
         decision[:4]

@@ -81,8 +81,8 @@ def test_usage_prints_a_table_and_writes_two(usage, astray, tmp_path):
     done = _tidegate("usage", usage, *options, directory=astray)
     assert (done.returncode, done.stderr) == (0, "")
     assert "usage by user and client-id (3 of 16, most bytes first)" in done.stdout
-    by_client = pq.read_table(tmp_path / "out" / "usage_by_client.parquet")
-    by_minute = pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")
+    by_client = pq.read_table(tmp_path / "out" / "usage_by_client")
+    by_minute = pq.read_table(tmp_path / "out" / "usage_by_minute")
     assert len(by_client) == 16
     assert sum(by_client["requests"].to_pylist()) == sum(by_minute["requests"].to_pylist()) > 0
 
@@ -112,7 +112,7 @@ def test_replay_prints_a_table_per_plan_and_checks_the_record(usage, astray, tmp
     same, of = checked.removeprefix("in force: ").removesuffix(" decisions as recorded").split(" of ")
     assert same == of != "0"
     for table in ("replay_by_entity", "replay_by_client", "decisions"):
-        plans = pq.read_table(tmp_path / "out" / f"{table}.parquet", columns=["plan"])["plan"]
+        plans = pq.read_table(tmp_path / "out" / table, columns=["plan"])["plan"]
         assert set(plans.to_pylist()) == {"tight", "in force"}
 
 

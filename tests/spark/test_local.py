@@ -53,7 +53,7 @@ def _nodes(directory, *, observed, nodes=(1, 2, 7)):
 
 def _written(directory, names):
     """Return tables as Spark reads them: in some order, types included."""
-    tables = [pq.read_table(directory / f"{name}.parquet") for name in names]
+    tables = [pq.read_table(directory / name) for name in names]
     return [
         (table.schema.names, [field.type for field in table.schema], sorted(map(repr, table.to_pylist())))
         for table in tables
@@ -153,7 +153,7 @@ def test_ranges_are_the_same(spark, tmp_path):
     assert results[0] == results[1]
     assert sum(row["requests"] for row in results[0][0].top) > 0
     for table, names in (
-        ("usage", ("usage_by_api", "usage_by_minute")),
+        ("usage", ("usage_by_api", "usage_by_api_by_minute")),
         ("replay", ("replay_by_client", "decisions", "state")),
     ):
         assert _written(tmp_path / "here" / table, names) == _written(tmp_path / "spark" / table, names)
@@ -214,7 +214,7 @@ def test_nothing_gives_nothing(tmp_path):
     write_events(tmp_path, node.events)
     with open_usage(tmp_path) as files:
         assert jobs_here(files).usage(out=tmp_path / "out", top=5).groups == 0
-    assert len(pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")) == 0
+    assert len(pq.read_table(tmp_path / "out" / "usage_by_minute")) == 0
 
 
 def test_sums_without_room_are_refused(tmp_path):

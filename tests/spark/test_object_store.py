@@ -14,7 +14,7 @@ from tests.replaying.node import RecordingNode
 from tests.spark.object_store import KEY, SECRET, ObjectStore, object_store
 
 from tidegate.config.locations import Location, location
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import OutputError, UsageFilesError
 from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import is_imported, open_usage
@@ -91,6 +91,12 @@ def test_what_is_missing_is_said(store: ObjectStore) -> None:
     error = _error(store.uri("broken"))
     assert isinstance(error, UsageFilesError)
     assert "is not a usable Parquet file" in str(error)
+    for name, table_format in (
+        ("_delta_log/0.json", "Delta Lake"),
+        ("metadata/a.metadata.json", "Apache Iceberg"),
+    ):
+        store.filesystem.open_output_stream(f"bucket/{table_format[0]}/{name}").close()
+        assert f"is a table of {table_format}" in str(_error(store.uri(table_format[0])))
     for text in ("hdfs://127.0.0.1:9/usage", "ftp://127.0.0.1/usage"):
         error = _error(location(text))
         assert len(str(error).splitlines()) == 1
@@ -107,36 +113,54 @@ def test_an_object_that_vanishes_is_said(usage: Path, store: ObjectStore) -> Non
             jobs_here(files).replay([in_force_plan()], out=None)
 
 
-def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore) -> None:
-    """A run that is killed leaves the results before it as they were; what it wrote is gone after the next."""
+def test_tables_are_complete_whichever_run_is_killed(usage: Path, store: ObjectStore) -> None:
+    """A run that is killed leaves the results before it as they were; its files are no tables, and go after a week."""
     out = store.uri("results/deep")
     with open_usage(usage) as files:
         jobs_here(files).usage(out=out, top=1)
         first = saved_table(out, "usage_by_client")
         assert len(first) > 1
-        marker = f"deep/{MARKER}"
-        assert [name for name in store.names("results") if name == marker] == [marker]
         opened = opened_results(out, command="usage", overwrite=False)  # and no more: it is killed
         killed = opened.__enter__()
         assert killed is not None
-        with killed.replaced("usage_by_client") as file:
-            pq.write_table(first.slice(0, 1), file)
-        half = killed.replaced("usage_by_minute")
-        half.__enter__().write(b"half")
+        killed.put(_numbers(7), "usage_by_client")
         assert saved_table(out, "usage_by_client") == first
-        before = store.names("results")
-        jobs_here(files).usage(out=out, top=1)
+        tables = [f"deep/{name}" for name in ("usage_by_client", "usage_by_minute/date=2023-11-14")]
+        assert sorted(name for name in store.names("results") if name.endswith(".parquet")) == [
+            f"{name}/part-0.parquet" for name in tables
+        ]
+        old = "deep/_runs/run-20251122T163012004711-5f1c09aa/a/part-00000.tmp"
+        store.filesystem.open_output_stream(f"bucket/results/{old}").close()
+        jobs_here(files).replay([in_force_plan()], out=out)
         assert saved_table(out, "usage_by_client") == first
         names = store.names("results")
-        assert len(names) == 3
-        assert not {*names} & {*before} - {marker}
-        data = store.filesystem.open_input_file(f"bucket/results/{marker}").read().decode()
+        assert old not in names
+        assert sum(name.startswith("deep/_runs/run-") and name.endswith(".json") for name in names) == 2
+        data = store.filesystem.open_input_file(f"bucket/results/deep/{MARKER}").read().decode()
         assert json.loads(data)["record"]["rows"] == files.rows
         assert SECRET not in data
         assert KEY not in data
-        jobs_here(files).replay([in_force_plan()], out=out)
-        with pytest.raises(ConfigError, match="has no complete table 'usage_by_client'"):
-            saved_table(out, "usage_by_client")
+        opened.__exit__(None, None, None)
+
+
+def test_a_run_that_is_killed_while_it_moves_its_files_is_finished(store: ObjectStore) -> None:
+    """The next run moves the rest, and its own files after that."""
+    out = store.uri("moving")
+    for name in "ab":
+        _write_numbers(out, 1, name)
+    run = "_runs/run-20261122T163012004711-5f1c09aa"
+    for name in ("a", "b"):
+        with store.filesystem.open_output_stream(f"bucket/moving/{run}/{name}") as file:
+            pq.write_table(_numbers(2), file)
+    store.filesystem.copy_file(f"bucket/moving/{run}/a", "bucket/moving/a/part-0.parquet")
+    moves = {f"{run}/{name}": f"{name}/part-0.parquet" for name in "ab"}
+    with store.filesystem.open_output_stream(f"bucket/moving/{run}/moves.json") as file:
+        file.write(json.dumps({"moves": moves, "removed": []}).encode())
+    assert [saved_table(out, name)["a"].to_pylist() for name in "ab"] == [[2], [1]]
+    _write_numbers(out, 3, "c")
+    assert [saved_table(out, name)["a"].to_pylist() for name in "abc"] == [[2], [2], [3]]
+    _write_numbers(out, 4, "a")
+    assert [saved_table(out, name)["a"].to_pylist() for name in "abc"] == [[4], [2], [3]]
 
 
 def test_what_is_not_ours_stays(store: ObjectStore) -> None:
@@ -159,48 +183,59 @@ def test_what_is_not_ours_stays(store: ObjectStore) -> None:
 
 def _write(results: Results | None, number: int) -> None:
     assert results is not None
-    with results.replaced("a") as file:
-        pq.write_table(pa.table({"a": [number]}), file)
+    results.put(_numbers(number), "a")
     results.finish({})
+
+
+def _numbers(number: int) -> pa.Table:
+    return pa.table({"a": [number]})
+
+
+def _write_numbers(out: Location, number: int, name: str) -> None:
+    with opened_results(out, command="usage", overwrite=False) as results:
+        assert results is not None
+        results.put(_numbers(number), name)
+        results.finish({})
 
 
 def _fail(out: Location) -> None:
     with opened_results(out, command="usage", overwrite=False) as results:
         assert results is not None
-        with results.replaced("a") as file:
-            pq.write_table(pa.table({"a": [3]}), file)
+        results.put(_numbers(3), "a")
         raise OutputError("disk")
 
 
-def test_of_two_runs_the_one_that_began_last_counts(store: ObjectStore) -> None:
-    """Whichever ends first; what a run that failed has written is gone."""
+def test_of_two_runs_the_one_that_ends_last_counts(store: ObjectStore) -> None:
+    """Both are complete; a run that failed removes what it has written."""
     out = store.uri("two")
-    for is_first_earlier in (False, True):
-        with opened_results(out, command="usage", overwrite=False) as first:
-            with opened_results(out, command="usage", overwrite=False) as second:
-                if is_first_earlier:
-                    _write(first, 1)
-                    assert saved_table(out, "a")["a"].to_pylist() == [1]
-                _write(second, 2)
-            if not is_first_earlier:
-                with pytest.raises(OutputError, match="a run that began later has written to"):
-                    _write(first, 1)
+    with opened_results(out, command="usage", overwrite=False) as first:
+        with opened_results(out, command="usage", overwrite=False) as second:
+            _write(second, 2)
         assert saved_table(out, "a")["a"].to_pylist() == [2]
-        assert len(store.names("two")) == 2
+        _write(first, 1)
+    assert saved_table(out, "a")["a"].to_pylist() == [1]
+    names = store.names("two")
     with pytest.raises(OutputError, match="disk"):
         _fail(out)
-    assert saved_table(out, "a")["a"].to_pylist() == [2]
-    assert len(store.names("two")) == 2
-
-
-def test_a_clock_that_was_ahead_stops_nobody(store: ObjectStore) -> None:
-    """Results of a run of next year are replaced, and go."""
-    out = store.uri("ahead")
-    run = "run-29991122T163012004711-5f1c09aa"
-    for name, data in ((MARKER, json.dumps({"run": run})), (f"{run}/a", "")):
-        with store.filesystem.open_output_stream(f"bucket/ahead/{name}") as file:
-            file.write(data.encode())
-    with opened_results(out, command="usage", overwrite=False) as results:
-        _write(results, 1)
     assert saved_table(out, "a")["a"].to_pylist() == [1]
-    assert len(store.names("ahead")) == 2
+    assert store.names("two") == names
+    assert len(names) == 4
+
+
+def test_results_of_an_earlier_version_are_read_and_not_written(store: ObjectStore) -> None:
+    """They are in a directory of their run, and the document names them."""
+    run = "run-20261122T163012004711-5f1c09aa"
+    document = {
+        "format": 1,
+        "complete": True,
+        "run": run,
+        "tables": {"a": [f"{run}/a.parquet/part-0.parquet"]},
+    }
+    with store.filesystem.open_output_stream(f"bucket/earlier/{MARKER}") as file:
+        file.write(json.dumps(document).encode())
+    with store.filesystem.open_output_stream(f"bucket/earlier/{run}/a.parquet/part-0.parquet") as file:
+        pq.write_table(_numbers(5), file)
+    out = store.uri("earlier")
+    assert saved_table(out, "a")["a"].to_pylist() == [5]
+    with pytest.raises(OutputError, match=r"has results of Tidegate 0\.2\.0"):
+        _write_numbers(out, 1, "a")

@@ -77,7 +77,7 @@ def test_decisions_are_those_of_the_kernel_alone(job, logs, tmp_path):
     nodes, directory = logs
     plans = [Plan(name=name, records=random_records(Random(name), at_most=6)) for name in ("a", "b")]
     rows = job(directory, plans, out=tmp_path)
-    decided = _rows(tmp_path / "decisions.parquet")
+    decided = _rows(tmp_path / "decisions")
     found = {
         (row["plan"], row["node_id"], row["seq"]): tuple(row[name] for name in _DECIDED) for row in decided
     }
@@ -87,7 +87,7 @@ def test_decisions_are_those_of_the_kernel_alone(job, logs, tmp_path):
         assert row["ts"] == datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=event["ts_ms"])
         assert [row[name] for name in ("user", "client_id")] == [event["user"], event["client_id"]]
         assert row["date"] == f"{row['ts']:%Y-%m-%d}"
-    files = (tmp_path / "decisions.parquet").glob("date=*/*.parquet")
+    files = (tmp_path / "decisions").glob("date=*/*.parquet")
     assert sum(pq.read_metadata(file).num_rows for file in files) == len(decided)
     expected = {}
     for plan in plans:
@@ -117,13 +117,13 @@ def test_tables_are_written(job, logs, tmp_path):
         name="p", records=(QuotaRecord(entity=(("user", None),), key="producer_byte_rate", value=50.0),)
     )
     rows = job(logs[1], [plan], out=tmp_path)
-    table = pq.read_table(tmp_path / "replay_by_entity.parquet")
+    table = pq.read_table(tmp_path / "replay_by_entity")
     assert table.schema.equals(written_schema(REPLAY_BY_ENTITY))
     key = ("plan", "quota_type", "entity_user", "entity_client_id")
     written = {tuple(row[name] for name in key): row for row in table.to_pylist()}
     summary = as_written(rows.table).to_pylist()
     assert written == {tuple(row[name] for name in key): row for row in summary}
-    by_client = _rows(tmp_path / "replay_by_client.parquet")
+    by_client = _rows(tmp_path / "replay_by_client")
     assert sum(row["throttle_ms"] for row in by_client) == sum(row["throttle_ms"] for row in rows)
 
 

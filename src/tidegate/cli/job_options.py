@@ -43,6 +43,10 @@ __all__ = [
 
 _MOST_LINES = 100_000  # of a table on the terminal; --out has all
 _SHOWN = 20
+_UNRELEASED = {  # as Maven Central had them on 2026-11-27
+    "delta": "Delta Lake has no release for Spark 4.3: 4.4.0 is for Spark 4.0 to 4.2",
+    "iceberg": "Apache Iceberg has no release for Spark 4.3: 1.12.0 is for Spark up to 4.1",
+}
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _DURATION = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -86,9 +90,16 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         help="also write the tables as Parquet to this path or URI",
     )
     parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        type=_table_format,
+        default="parquet",
+        help="format of the tables: parquet (default); delta and iceberg have no release for this Spark",
+    )
+    parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="write to --out even if it contains other files",
+        help="write to --out even if it contains other files, and replace dates of which it has more hours",
     )
     where_options(parser)
 
@@ -272,6 +283,17 @@ def _time(text: str) -> int:
 def time_of(time_ms: int) -> datetime:
     """Return a time in ms since 1970 as a `datetime`."""
     return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def _table_format(text: str) -> str:
+    """Return the format of written tables. Raises `argparse.ArgumentTypeError`."""
+    if text in _UNRELEASED:
+        raise argparse.ArgumentTypeError(
+            f"{_UNRELEASED[text]} (hint: write Parquet, and copy the tables with a Spark that has this format)"
+        )
+    if text != "parquet":
+        raise argparse.ArgumentTypeError(f"expected parquet, delta or iceberg, got {text!r}")
+    return text
 
 
 def duration_type(text: str) -> int:

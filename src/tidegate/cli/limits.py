@@ -30,8 +30,8 @@ examples:
   tidegate limits ./usage --delayed 5 --longest 10
   tidegate limits ./usage --quotas quotas.yaml  for the entities of a plan
   tidegate limits ./usage --json                for programs: docs/results.md
-  tidegate limits ./usage --out ./found         limits_by_entity.parquet,
-                                                limits_by_node.parquet
+  tidegate limits ./usage --out ./found         limits_by_entity and
+                                                limits_by_node
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written. Limits are per second and broker, rounded up to the precision of

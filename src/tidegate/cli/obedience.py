@@ -28,8 +28,8 @@ examples:
   tidegate obedience ./usage
   tidegate obedience ./usage --top 5
   tidegate obedience ./usage --json            for programs: docs/results.md
-  tidegate obedience ./usage --out ./obeyed    obedience_by_software.parquet,
-                                               obedience_by_client.parquet
+  tidegate obedience ./usage --out ./obeyed    obedience_by_software and
+                                               obedience_by_client
 
 DIR is the usage directory of `tidegate serve`. A request log of Apache Kafka
 does not contain when clients sent again, so the command rejects records of

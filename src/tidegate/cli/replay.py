@@ -61,10 +61,10 @@ DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written. docs/quotas-file.md describes quotas.yaml, which can also have
 groups that share a limit, and smooth mode. A plan has the name of its file.
 
---out writes replay_by_entity.parquet and replay_by_client.parquet; in open loop
-also state.parquet (the input of --continue) and, with --decisions,
-decisions.parquet (one row per plan and request, by date). They contain user
-names and client ids, which are personal data.
+--out writes the tables replay_by_entity and replay_by_client; in open loop
+also state (the input of --continue) and, with --decisions, decisions (one row
+per plan and request, by date). They contain user names and client ids, which
+are personal data.
 
 The heading of each table shows the loop of each plan. --decisions and
 --continue need --loop open; --limits always uses the recorded times.

@@ -39,8 +39,8 @@ examples:
                                             the time
   tidegate usage ./usage --last 15m         the last 15 minutes
   tidegate usage ./usage --json             for programs: docs/results.md
-  tidegate usage ./usage --out ./usage-out  usage_by_client.parquet,
-                                            usage_by_minute.parquet
+  tidegate usage ./usage --out ./usage-out  usage_by_client and
+                                            usage_by_minute
   tidegate usage ./usage --from 2026-11-22 --to 2026-11-23T06:00    UTC
   tidegate usage ./usage --master 'local[2]'               on Spark, two cores
   tidegate usage /shared/usage --master spark://head:7077

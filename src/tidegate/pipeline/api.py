@@ -28,7 +28,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.back_end import KeptTables
 from tidegate.pipeline.jobs.frames import obedience_frames, replay_frames, usage_frames
-from tidegate.pipeline.jobs.jobs import saved_states, usage_table_name
+from tidegate.pipeline.jobs.jobs import saved_states, usage_by_minute_table_name, usage_table_name
 from tidegate.pipeline.outcomes import Limits, Obedience, Recommended, Replay, Table, TablesWhenAsked, Usage
 from tidegate.pipeline.progress import OnProgress
 from tidegate.pipeline.proposals.recommend import Wanted
@@ -102,7 +102,7 @@ def usage(
         if record.session is not None and is_lazy:
             frames, missing = usage_frames(jobs, columns, by_minute=by_minute, with_peaks=with_peaks)
             return Usage(tables=frames, rows=record.rows, missing=missing)
-        wanted = [name] * (top is None) + ["usage_by_minute"] * (by_minute and out is None)
+        wanted = [name] * (top is None) + [usage_by_minute_table_name(columns)] * (by_minute and out is None)
         kept = KeptTables(wanted)
         shown = _MOST if top is None and directory is not None else (top or 1)
         found = jobs.usage(

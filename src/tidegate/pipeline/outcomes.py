@@ -82,8 +82,8 @@ class Usage(Result):
 
     @property
     def by_minute(self) -> Table:
-        """Return the table with a row for each minute, node and group (`usage_by_minute`)."""
-        return self["usage_by_minute"]
+        """Return the table with a row for each minute, node and group (`usage_by_minute`, ...)."""
+        return self[next((name for name in self.tables if name.endswith("by_minute")), "usage_by_minute")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,5 +260,5 @@ def by_client(usage: Path, out: Path) -> list[dict[str, Any]]:
     """Return what `tidegate obedience` found of each client."""
     command = [sys.executable, "-m", "tidegate", "obedience", usage, "--out", out, "--overwrite"]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
-    rows: list[dict[str, Any]] = pq.read_table(out / "obedience_by_client.parquet").to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(out / "obedience_by_client").to_pylist()
     return rows

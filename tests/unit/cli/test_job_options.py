@@ -84,6 +84,26 @@ def test_a_uri_with_a_secret_is_refused_without_repeating_it(tmp_path, capsys):
     assert "s3cret" not in said
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "delta",
+            "Delta Lake has no release for Spark 4.3: 4.4.0 is for Spark 4.0 to 4.2 (hint: write Parquet",
+        ),
+        ("iceberg", "Apache Iceberg has no release for Spark 4.3"),
+        ("csv", "expected parquet, delta or iceberg, got 'csv'"),
+    ],
+)
+def test_formats_of_tables_that_cannot_be_written_are_refused(tmp_path, capsys, text, said):
+    """Each by name, and with the release that is missing."""
+    with pytest.raises(SystemExit) as caught:
+        options(tmp_path, "--format", text)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+    assert options(tmp_path, "--format", "parquet").format == "parquet"
+
+
 def test_only_the_hours_in_between_are_read(tmp_path):
     """From the first on, and before the last; files of others are not opened."""
     write_hours(tmp_path, hours=4)

@@ -65,13 +65,13 @@ def test_json_and_tables_have_all(usage: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["limits", str(usage), "--by", "user", "--json", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tolerated"] == {"delayed_percent": 1.0, "longest_ms": 1000}
-    by_entity = pq.read_table(tmp_path / "out" / "limits_by_entity.parquet").to_pylist()
+    by_entity = pq.read_table(tmp_path / "out" / "limits_by_entity").to_pylist()
     assert (found["format"], found["command"], found["entities_in_all"]) == (1, "limits", len(by_entity))
     assert found["tables"] == str(tmp_path / "out")
     assert sorted((row["quota_type"], row["user"], row["requests"]) for row in found["entities"]) == sorted(
         (row["quota_type"], row["entity_user"], row["requests"]) for row in by_entity
     )
-    by_node = pq.read_table(tmp_path / "out" / "limits_by_node.parquet")
+    by_node = pq.read_table(tmp_path / "out" / "limits_by_node")
     assert [len(row["nodes"]) for row in found["entities"]] == [1] * len(by_node)
     (fetch,) = [row for row in found["entities"] if row["quota_type"] == "Fetch"]
     assert (fetch["user"], fetch["client_id"]) == (_HOSTILE, None)

@@ -85,9 +85,9 @@ def test_json_and_tables(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         "median_early_ms": 100,
     }  # fmt: skip
     assert [row["clients"] for row in found["libraries"]] == [3, 1, 1]
-    by_client = pq.read_table(tmp_path / "out" / "obedience_by_client.parquet").to_pylist()
+    by_client = pq.read_table(tmp_path / "out" / "obedience_by_client").to_pylist()
     assert [row["client_id"] for row in by_client] == ["n", "j", "a", "b", "o"]
-    assert len(pq.read_table(tmp_path / "out" / "obedience_by_software.parquet")) == 3
+    assert len(pq.read_table(tmp_path / "out" / "obedience_by_software")) == 3
 
 
 def test_nobody_was_throttled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def _hostile_usage(directory: Path) -> Path:
 def _replayed(usage: Path, quotas: Path, directory: Path) -> list[dict[str, object]]:
     out = directory / "out"
     assert main(["replay", str(usage), "--quotas", str(quotas), "--out", str(out)]) == 0
-    rows: list[dict[str, object]] = pq.read_table(out / "replay_by_client.parquet").to_pylist()
+    rows: list[dict[str, object]] = pq.read_table(out / "replay_by_client").to_pylist()
     return rows
 
 

@@ -320,4 +320,4 @@ def test_imports_that_cannot_be_done_are_refused(tmp_path, options, message):
 def test_written_tables_are_parquet(record, tmp_path):
     """The fixed path of a table is what any reader takes."""
     pipeline.usage(record, out=str(tmp_path / "out"))
-    assert pq.read_table(tmp_path / "out" / "usage_by_client.parquet").num_rows
+    assert pq.read_table(tmp_path / "out" / "usage_by_client").num_rows

@@ -89,7 +89,7 @@ class KeptTables:
         if name in self:
             self.put(table.toArrow(), name)
 
-    def finish(self, made_of: Mapping[str, Any]) -> None:
+    def finish(self, made_of: Mapping[str, Any], *, without: Sequence[str] = ()) -> None:
         """Ignore what a manifest would say."""
 
     def table(self, name: str) -> pa.Table:

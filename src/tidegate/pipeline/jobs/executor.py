@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.pipeline.jobs.back_end import Found, Merge, each_table
 from tidegate.pipeline.read.packing import Block
 from tidegate.pipeline.replay.partition import Members, ReplayTask, packed, replay_tallies, with_nulls
-from tidegate.pipeline.results.by_date import DatedParts
+from tidegate.pipeline.results.writing import TableParts
 from tidegate.pipeline.rollup.sums import decoded
 from tidegate.pipeline.schemas import BLOCKS, REPLAY_WITH_DECISIONS, WORK
 
@@ -77,7 +77,7 @@ def replayed_rows(
 
 
 def tallies_and_decisions(
-    blocks: Iterator[Block], *, parts: DatedParts, **options: Any
+    blocks: Iterator[Block], *, parts: TableParts, **options: Any
 ) -> Iterator[pa.Table]:
     """Yield what `replay_tallies` yields, and write the decisions; then yield the names of the files.
 

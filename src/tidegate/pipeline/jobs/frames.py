@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidegate.pipeline.jobs.jobs import Jobs, usage_table_name
+from tidegate.pipeline.jobs.jobs import Jobs, usage_by_minute_table_name, usage_table_name
 from tidegate.pipeline.jobs.on_spark import OnSpark, PlacedOnSpark
 from tidegate.pipeline.read.missing import Missing, NodeRows
 from tidegate.pipeline.replay.carried import Carried
@@ -43,7 +43,7 @@ def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool, with_peaks: 
     nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
     wanted = {usage_table_name(by): (tuple(by), usage_schema(by), False)}
     if by_minute:
-        wanted["usage_by_minute"] = (tuple(minute_keys(by)), usage_by_minute_schema(by), True)
+        wanted[usage_by_minute_table_name(by)] = (tuple(minute_keys(by)), usage_by_minute_schema(by), True)
     frames = {}
     for name, (keys, table, with_minutes) in wanted.items():
         make = partial(usage_parts, by=by, with_minutes=with_minutes, with_peaks=with_peaks)

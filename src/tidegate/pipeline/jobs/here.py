@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -39,7 +38,6 @@ from tidegate.pipeline.replay.partition import (
 )
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout
-from tidegate.pipeline.results.written import as_written, written_schema
 from tidegate.pipeline.rollup.entities import (
     NODE_KEYS,
     PEAKS_TOGETHER,
@@ -310,7 +308,7 @@ def _decisions(results: Target | None) -> Iterator[Decided | None]:
         with results.adding("decisions", to_arrow_schema(DECISIONS)) as add:
             yield lambda batch: add(pa.Table.from_batches([batch]))
         return
-    with results.dated("decisions", to_arrow_schema(DECISIONS)) as writer:
+    with results.writer("decisions", DECISIONS) as writer:
         yield writer.write
 
 
@@ -324,5 +322,5 @@ def _writer(results: Target | None, name: str, schema: pa.Schema) -> Iterator[Ca
         with results.adding(name, schema) as add:
             yield add
         return
-    with results.replaced(name) as path, pq.ParquetWriter(path, written_schema(schema)) as writer:
-        yield lambda some: writer.write_table(as_written(some.cast(schema)))
+    with results.writer(name, schema) as writer:
+        yield writer.write

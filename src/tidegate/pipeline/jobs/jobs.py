@@ -79,6 +79,7 @@ __all__ = [
     "ReplaySummary",
     "UsageSummary",
     "saved_states",
+    "usage_by_minute_table_name",
     "usage_table_name",
 ]
 
@@ -146,12 +147,13 @@ class Jobs:
     ) -> UsageSummary:
         """Sum up the usage files by the columns `by`. with_peaks: False: peaks and percentiles are null."""
         name = usage_table_name(by)
+        minutes = usage_by_minute_table_name(by)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
-        with _results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
+        with self._results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
             self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
-            with_minutes = _wants(out, "usage_by_minute")
+            with_minutes = _wants(out, minutes)
             give_back()  # of what was looked through
             make = partial(
                 usage_parts,
@@ -169,7 +171,7 @@ class Jobs:
                 if results is not None and with_minutes:
                     keys = minute_keys(by)
                     merge = partial(put_together, keys=keys, table=by_minute)
-                    parts.together(keys, merge, by_minute).write(results, "usage_by_minute")
+                    parts.together(keys, merge, by_minute).write(results, minutes)
                 if results is not None:
                     options = {"by": list(by), "peaks": with_peaks}
                     results.finish(self._made_of(coverage, options))
@@ -182,7 +184,7 @@ class Jobs:
 
     def obedience(self, *, out: Out | None, overwrite: bool = False) -> ObedienceSummary:
         """Find the client libraries that came back too early."""
-        with _results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
+        with self._results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
             found = self.back_end.tables(
                 chunk_obedience, self.files.chunks, OBEDIENCE_BY_CLIENT, "aggregating"
@@ -231,7 +233,7 @@ class Jobs:
         carried: what `saved_states` returns of the hours before, by plan and node.
         """
         leaves_state = _wants(out, STATE_TABLE) and any(plan.leaves_state for plan in plans)
-        with _results(out, "replay", overwrite) as results, self.back_end.running("replaying"):
+        with self._results(out, "replay", overwrite) as results, self.back_end.running("replaying"):
             place = self.back_end.place(
                 self.files, plans, carried=carried, leaves_state=leaves_state, repeats=False
             )
@@ -242,7 +244,9 @@ class Jobs:
                 if leaves_state:
                     results.put(_table(states_left(layout, left), REPLAY_STATE), STATE_TABLE)
                 options = {"decisions": with_decisions, "continued": carried is not None}
-                results.finish(self._replay_made_of(layout, options))
+                # A state of an earlier run does not continue from the end of this one.
+                without = () if leaves_state else (STATE_TABLE,)
+                results.finish(self._replay_made_of(layout, options), without=without)
         unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
         return ReplaySummary(entities=TableRows(entities), unmatched=unmatched, missing=layout.missing)
 
@@ -250,7 +254,7 @@ class Jobs:
         self, levels: Plan, tolerance: Tolerance, *, out: Out | None, overwrite: bool = False
     ) -> LimitsSummary:
         """Find the smallest limits of the entities of `levels`."""
-        with _results(out, "limits", overwrite) as results, self.back_end.running("finding limits"):
+        with self._results(out, "limits", overwrite) as results, self.back_end.running("finding limits"):
             with self.back_end.place(self.files, [levels]) as rows:
                 layout = rows.layout
                 entities, nodes = find_limits(rows, levels, tolerance)
@@ -274,6 +278,14 @@ class Jobs:
                 evidence = _evidence(rows.layout, by, windows)
                 return recommend(rows, by, wanted, backlogs, evidence)
 
+    def _results(
+        self, out: Out | None, command: str, overwrite: bool
+    ) -> AbstractContextManager[Target | None]:
+        if isinstance(out, KeptTables):
+            return nullcontext(out)
+        ends = {"from_ms": self.files.from_ms, "to_ms": self.files.to_ms}
+        return opened_results(out, command=command, overwrite=overwrite, **ends)
+
     def coverage(self) -> Coverage:
         """Return the nodes of the record, and the rows that it lacks."""
         return coverage_of(self.back_end.map(chunk_evidence, bundled(self.files.chunks), "scanning"))
@@ -293,17 +305,16 @@ def usage_table_name(by: Sequence[str]) -> str:
     return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}"
 
 
+def usage_by_minute_table_name(by: Sequence[str]) -> str:
+    """Return the name of the table of usage by minute and the columns `by`: tables over time are appended to."""
+    return "usage_by_minute" if tuple(by) == CLIENT else f"{usage_table_name(by)}_by_minute"
+
+
 def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
     """Return what replays of the plans left in their results, by plan and node. Raises `ConfigError`."""
     wanted = [plan for plan in plans if plan.leaves_state]
     rows = saved_table(directory, STATE_TABLE).to_pylist()
     return carried_states(rows, wanted, of=repr(str(directory)))
-
-
-def _results(out: Out | None, command: str, overwrite: bool) -> AbstractContextManager[Target | None]:
-    if isinstance(out, KeptTables):
-        return nullcontext(out)
-    return opened_results(out, command=command, overwrite=overwrite)
 
 
 def _wants(out: Out | None, name: str) -> bool:

@@ -287,7 +287,7 @@ class PlacedOnSpark:
         function, parts = replay_tallies, None
         table = REPLAY_LEAVING_STATE if task.leaves_state else REPLAY_BY_CLIENT
         if results is not None and not isinstance(results, KeptTables) and with_decisions:
-            parts = results.parts("decisions", to_arrow_schema(DECISIONS))
+            parts = results.parts("decisions", DECISIONS)
             function, table = partial(tallies_and_decisions, parts=parts), REPLAY_WITH_DECISIONS
         found = self._replayed(function, table, task.plans)
         by_client = found

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from tidegate.config.locations import Uri, location
+from tidegate.config.locations import Location, Uri, location
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import FilesystemError
 
-__all__ = ["Place", "hint_of", "opened_parquet", "place_of", "reason_of"]
+__all__ = ["Place", "hint_of", "opened_parquet", "place_of", "reason_of", "table_format_of"]
 
 _ARROWS = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
 _SAME = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names
@@ -69,15 +69,31 @@ class Place:
     def written(self) -> Iterator[pa.NativeFile]:
         """Open the file for writing; create missing directories if the filesystem has directories."""
         with _reasons_of(self.uri):
-            if self.filesystem.type_name not in _WITHOUT_DIRECTORIES:
-                self.filesystem.create_dir(self.path.rpartition("/")[0], recursive=True)
+            self.make_parent()
             with self.filesystem.open_output_stream(self.path) as file:
                 yield file
+
+    def make_parent(self) -> None:
+        """Create the directory of the file if the filesystem has directories."""
+        if self.filesystem.type_name not in _WITHOUT_DIRECTORIES:
+            self.filesystem.create_dir(self.path.rpartition("/")[0], recursive=True)
 
     def write(self, data: bytes) -> None:
         """Write the file in one piece."""
         with self.written() as file:
             file.write(data)
+
+
+def table_format_of(directory: Location) -> str | None:
+    """Return "Delta Lake" or "Apache Iceberg" if `directory` is such a table: not all of its Parquet files count."""
+    if isinstance(directory, Path):
+        is_delta = (directory / "_delta_log").is_dir()
+        is_iceberg = any(directory.glob("metadata/*.metadata.json"))
+    else:
+        is_delta = bool(place_of(directory / "_delta_log").below(recursive=False))
+        metadata = place_of(directory / "metadata").below(recursive=False)
+        is_iceberg = any(info.base_name.endswith(".metadata.json") for info in metadata)
+    return "Delta Lake" if is_delta else "Apache Iceberg" if is_iceberg else None
 
 
 def place_of(uri: Uri) -> Place:

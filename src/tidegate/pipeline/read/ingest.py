@@ -28,7 +28,7 @@ from tidegate.pipeline.errors import (
     VanishedFileError,
 )
 from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between
-from tidegate.pipeline.read.filesystems import opened_parquet, place_of
+from tidegate.pipeline.read.filesystems import opened_parquet, place_of, table_format_of
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
@@ -140,6 +140,11 @@ def find_all_files(
     and a warning says so. Raises `UsageFilesError` as `find_files` does.
     """
     which = "" if from_ms is None and to_ms is None else "in these hours"
+    if (table_format := table_format_of(directory)) is not None:
+        raise UsageFilesError(
+            f"{str(directory)!r} is a table of {table_format}, expected a directory of Parquet files",
+            hint="copy its rows with a Spark that has this format, and spark.write.parquet, to another directory",
+        )
     if isinstance(directory, Uri):
         yield _not_none(_found_elsewhere(directory, from_ms=from_ms, to_ms=to_ms), directory, which)
         return

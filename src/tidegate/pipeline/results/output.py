@@ -1,240 +1,377 @@
-"""Results on disk: Parquet tables in a directory that is new, empty or has earlier results.
+"""Results: Parquet tables in a directory that is new, empty or has earlier results.
 
-A directory with results has a marker file, and results may be written to it again. A directory with other files is
-written only with `overwrite`, and even then only the tables of results in it are replaced.
+Each table is a directory with nothing but its files, so any reader reads it as one table:
 
-Each run writes to a directory of its own. When the run is complete, its tables replace those of the earlier run in one
-step (decision 0081). On this machine the directories of runs are below `.tidegate`, where one link names the latest
-complete run; tables and marker are links through that link:
+    usage_by_client/part-0.parquet                    a table of the whole range: replaced as a whole
+    usage_by_minute/date=2026-11-22/part-0.parquet    a table over time: each run replaces the dates that it has rows of
+    tidegate-results.json                             the document of the latest run
+    _runs/run-20261122T163012004711-5f1c09aa.json     the document of each run: what it read, and the files it made
 
-    usage_by_client.parquet  ->  .tidegate/latest/usage_by_client.parquet
-    tidegate-results.json    ->  .tidegate/latest/tidegate-results.json
-    .tidegate/latest         ->  run-20261122T163012004711-5f1c09aa
-    .tidegate/lock               held by the run that writes
+A table, or a date of it, is one file, because one file can be replaced at once wherever files are (`results.store`).
+The file of the latest run has no `_` before its name on purpose: it makes an error of an attempt to read the parent
+directory as a table, which would mix the rows of its tables.
 
-Only its owner can read `.tidegate`, because it contains names of clients. Object stores have no links: there the
-marker, written last and in one piece, names the directory of the run and every file in it (decision 0072).
-
-The marker is also the manifest: it names the files of each table and the sources of the results (`report.manifest`).
+A run writes its files to `_runs/run-…/`, under names that end in `.tmp`. When all of them are complete, it writes
+`moves.json` there and moves the files to their tables. The next run of a killed one removes what is there, or, if
+`moves.json` is there, moves the rest first (decision 0130).
 """
 
-import contextlib
 import json
 import logging
 import os
 import re
-import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError
-from tidegate.pipeline.read.filesystems import opened_parquet, place_of
-from tidegate.pipeline.results.by_date import DatedParts, DatedWriter, name_of_task, opened_below
-from tidegate.pipeline.results.written import as_written, frame_as_written, written_schema
-from tidegate.usage.directory import lock_file, make_private_directory, sync_directory
+from tidegate.pipeline.read.filesystems import opened_parquet
+from tidegate.pipeline.results.store import ANOTHER_HINT, RUNS, Store, store_of
+from tidegate.pipeline.results.writing import DAY_MS, TableParts, TableWriter, is_over_time, write_parts
+from tidegate.pipeline.results.written import written_schema
 
-__all__ = [
-    "MARKER",
-    "STATE_TABLE",
-    "Results",
-    "check_output",
-    "opened_results",
-    "saved_table",
-]
+__all__ = ["MARKER", "STATE_TABLE", "Results", "check_output", "opened_results", "saved_table"]
 
 MARKER = "tidegate-results.json"
 STATE_TABLE = "state"
 """The table with the state from which a replay of the next hour continues (`replay.carried`)."""
+MOST_RUNS = 10_000
+"""Documents of runs that are kept."""
 
-_FORMAT = 1
+_FORMAT = 2
+_PART = "part-0.parquet"
+_MOVES = "moves.json"
 _TABLE = re.compile(r"[a-z_]+")
-_RUN = re.compile(r"run-\d{8}T\d{12}-[0-9a-f]{8}")
-_OURS, _LATEST, _LOCK = ".tidegate", "latest", "lock"
-_PART = "part-00000.parquet"
-_PART_FILES = "file string"
+_FIRST_DATE = "date=1970-01-01"  # also that of a table over time without rows
+_DATE = re.compile(r"date=(\d{4}-\d\d-\d\d)")
+_RUN = re.compile(r"run-(\d{8}T\d{12})-[0-9a-f]{8}")
+_RUN_TIME = "%Y%m%dT%H%M%S%f"
+_OLD_LAYOUT = ".tidegate"
+_ABANDONED = timedelta(days=7)
+"""After this time, a run in an object store counts as killed, and the next run removes its unfinished files."""
+_METADATA = b"tidegate"
 _LONGEST_SHOWN = 4096  # characters of a path
-_ANOTHER_HINT = "give another directory"
 _log = logging.getLogger(__name__)
 
-Batches = Iterator[pa.RecordBatch]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    """The times that a run read, in ms; None where it had no bound."""
 
-class Results(Protocol):
-    """The tables of one run, while they are written. All methods raise `OutputError` if that fails."""
+    from_ms: int | None = None
+    to_ms: int | None = None
 
-    def replaced(self, name: str) -> AbstractContextManager[Any]:
-        """Open the Parquet file of a table for Arrow to write to."""
+    def covers(self, other: "_Range", day: int) -> bool:
+        """Return whether a run over this range read all rows of a day that a run over `other` read."""
+        (begin, end), (other_begin, other_end) = self._within(day), other._within(day)
+        return begin <= other_begin and other_end <= end
 
-    def dated(self, name: str, schema: pa.Schema) -> AbstractContextManager[DatedWriter]:
-        """Open a writer for the rows of a table with one file for each date."""
-
-    def put(self, table: pa.Table, name: str) -> None:
-        """Write a table of this process."""
-
-    def write(self, table: DataFrame, name: str) -> None:
-        """Write a table with Spark."""
-
-    def parts(self, name: str, schema: pa.Schema) -> DatedParts:
-        """Return where Spark's tasks write the rows of a table with files for each date."""
-
-    def keep_files(self, parts: DatedParts, files: Sequence[str]) -> None:
-        """Add `files` to the table, and no other files of `parts`: those are of tasks that were repeated."""
-
-    def finish(self, made_of: Mapping[str, Any]) -> None:
-        """Replace the tables of an earlier run in one step, and write the sources, `made_of`, to the manifest."""
+    def _within(self, day: int) -> tuple[int, int]:
+        begin, end = day * DAY_MS, (day + 1) * DAY_MS
+        return (
+            begin if self.from_ms is None else max(begin, self.from_ms),
+            end if self.to_ms is None else min(end, self.to_ms),
+        )
 
 
 @contextmanager
-def opened_results(directory: Location | None, *, command: str, overwrite: bool) -> Iterator[Results | None]:
+def opened_results(
+    directory: Location | None,
+    *,
+    command: str,
+    overwrite: bool,
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+) -> "Iterator[Results | None]":
     """Open the results of `command` for writing; yield None without a directory. An unfinished run leaves no tables.
 
-    Raises `OutputError` if `directory` is a file, cannot be created, or contains other files without `overwrite`, or
-    if another run writes to it.
+    from_ms, to_ms: the range of time that the command reads.
+    Raises `OutputError` if `directory` is a file, cannot be created, has results of an earlier version, or contains
+    other files without `overwrite`, or if another run writes to it.
     """
     if directory is None:
         yield None
         return
     check_output(directory, overwrite=overwrite)
-    kind = _ElsewhereResults if isinstance(directory, Uri) else _LocalResults
-    with kind(directory, command) as results:  # type: ignore[arg-type]  # each has its own kind of directory
+    store = store_of(directory)
+    with ExitStack() as stack:
+        with _errors_of(directory):
+            stack.enter_context(store.held())
+            _tidy(store)
+        read = _Range(from_ms=from_ms, to_ms=to_ms)
+        results = Results(store, command, overwrite=overwrite, read=read)
+        stack.callback(results.close)
         yield results
 
 
 def check_output(directory: Location, *, overwrite: bool) -> None:
-    """Raise `OutputError` if `directory` contains files other than results, without `overwrite`."""
+    """Raise `OutputError` if `directory` has results of an earlier version, or other files without `overwrite`."""
     try:
         str(directory).encode()
     except UnicodeEncodeError as error:
         raise OutputError(
-            f"cannot write to {str(directory)!r}: its name is not UTF-8", hint=_ANOTHER_HINT
+            f"cannot write to {str(directory)!r}: its name is not UTF-8", hint=ANOTHER_HINT
         ) from error
-    if overwrite:
-        return
+    store = store_of(directory)
     with _errors_of(directory):
-        other = _foreign_elsewhere(directory) if isinstance(directory, Uri) else _foreign_here(directory)
-    if other is not None:
+        names = store.names()
+        is_old = _OLD_LAYOUT in names or (MARKER in names and _marked(store).get("format") == 1)
+    if is_old:
         raise OutputError(
-            f"{str(directory)!r} is not empty and does not contain results of tidegate (found {other!r})",
-            hint=f"{_ANOTHER_HINT}, or --overwrite to write to this one",
+            f"{str(directory)!r} has results of Tidegate 0.2.0 or earlier, with another layout",
+            hint="give another directory; --continue reads this one",
+        )
+    if names and not overwrite and not names & {MARKER, RUNS}:
+        raise OutputError(
+            f"{str(directory)!r} is not empty and does not contain results of tidegate (found {min(names)!r})",
+            hint=f"{ANOTHER_HINT}, or --overwrite to write to this one",
         )
 
 
 def saved_table(directory: Location, name: str) -> pa.Table:
-    """Return a table of complete results. Raises `ConfigError` if `directory` has no such table."""
-    marked, place = _marked(directory)
-    files = _tables(marked).get(name)
-    if not marked.get("complete") or not isinstance(files, list) or not files:
+    """Return a table of complete results, also of an earlier version. Raises `ConfigError` if there is none."""
+    store = store_of(directory)
+    files = [f"{name}/{file}" for file in store.files(name) if _is_of_table(file, over_time=None)]
+    place = directory
+    if not files:
+        marked = _marked(store)
+        tables = marked.get("tables")
+        if marked.get("format") == 1 and marked.get("complete") and isinstance(tables, dict):
+            files = [str(file) for file in tables.get(name) or ()]
+            # The tables of one run, even during another one.
+            place = (
+                directory if isinstance(directory, Uri) else Path(os.path.realpath(directory / MARKER)).parent
+            )
+    if not files:
         raise ConfigError(
             f"{str(directory)!r} has no complete table {name!r}",
             hint="give a directory that a command has written with --out",
         )
     tables = []
     for file in files:
-        with opened_parquet(str(place / str(file))) as opened:
+        with opened_parquet(str(place / file)) as opened:
             tables.append(opened.read())
     return pa.concat_tables(tables)
 
 
-def _marked(directory: Location) -> tuple[dict[str, Any], Location]:
-    """Return the contents of the marker and the directory of its files, both of one run, even during another run."""
-    data, place = b"", directory
-    if isinstance(directory, Uri):
-        data = place_of(directory / MARKER).read() or b""
-    else:
-        marker = Path(os.path.realpath(directory / MARKER))
-        place = marker.parent
-        with contextlib.suppress(OSError):
-            data = marker.read_bytes()
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(data)
-        if isinstance(found, dict):
-            return found, place
-    return {}, place
+class Results:
+    """The tables of one run, while they are written. All methods raise `OutputError` if that fails."""
 
-
-def _tables(marked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables that a marker names, with their files."""
-    tables = marked.get("tables")
-    return (
-        {name: tables[name] for name in tables if _TABLE.fullmatch(name)} if isinstance(tables, dict) else {}
-    )
-
-
-def _foreign_here(directory: Path) -> str | None:
-    """Return the name of a file that is not a result, or None. Raises `OutputError` if `directory` is a file."""
-    if os.path.isfile(directory):
-        raise OutputError(f"{str(directory)!r} is a file, expected a directory", hint=_ANOTHER_HINT)
-    if not directory.is_dir() or os.path.lexists(directory / MARKER):
-        return None
-    return next((path.name for path in directory.iterdir() if path.name != _OURS), None)
-
-
-def _foreign_elsewhere(directory: Uri) -> str | None:
-    place = place_of(directory)
-    if place.info().type == fs.FileType.File:
-        raise OutputError(f"{str(directory)!r} is a file, expected a directory", hint=_ANOTHER_HINT)
-    names = {info.base_name for info in place.below(recursive=False)} - {""}
-    if MARKER in names:
-        return None
-    return next((name for name in sorted(names) if not _RUN.fullmatch(name)), None)
-
-
-class _RunResults:
-    """The common part of local and remote results: the tables of a run are in a directory of its own."""
-
-    def __init__(self, directory: Location, made_in: Location, command: str) -> None:
-        self._directory, self._command = directory, command
-        self._run = f"run-{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{token_hex(4)}"
-        self._made = made_in / self._run
-        self._files: dict[str, list[str]] = {}
+    def __init__(self, store: Store, command: str, *, overwrite: bool, read: _Range) -> None:
+        self._store, self._command, self._overwrite, self._read = store, command, overwrite, read
+        self._run = f"run-{datetime.now(UTC):{_RUN_TIME}}-{token_hex(4)}"
+        self._staged = f"{RUNS}/{self._run}"
+        self._schemas: dict[str, pa.Schema] = {}
+        self._moves: dict[str, str] = {}  # staged files, and what they are to be
         self._is_finished = False
 
     @contextmanager
-    def replaced(self, name: str) -> Iterator[Any]:
-        table = f"{name}.parquet"
-        with self._errors(), opened_below(self._made / table, _PART) as sink:
-            yield sink
-        self._files[name] = [f"{table}/{_PART}"]
+    def writer(self, name: str, table: StructType | pa.Schema) -> Iterator[TableWriter]:
+        """Open a writer for the rows of a table."""
+        parts = self.parts(name, table)
+        with self._errors():
+            with parts.writer() as writer:
+                yield writer
+            self.keep_files(parts, writer.files)
 
     def put(self, table: pa.Table, name: str) -> None:
-        with self.replaced(name) as sink:
-            pq.write_table(as_written(table), sink)
+        """Write a table of this process."""
+        with self.writer(name, table.schema) as writer:
+            writer.write(table)
 
-    @contextmanager
-    def dated(self, name: str, schema: pa.Schema) -> Iterator[DatedWriter]:
-        table = f"{name}.parquet"
-        with self._errors(), DatedWriter(partial(opened_below, self._made / table), schema) as writer:
-            yield writer
-        self._count(name, schema, writer.files)
+    def write(self, table: DataFrame, name: str) -> None:
+        """Write a table with Spark: its tasks write files, which this process merges in the order of the partitions."""
+        parts = self.parts(name, table.schema)
+        with self._errors():
+            written = table.mapInArrow(partial(write_parts, parts=parts), "file string")
+            self.keep_files(parts, [row["file"] for row in written.collect()])
 
-    def _count(self, name: str, schema: pa.Schema, files: Sequence[str]) -> None:
-        """Record the files of a table; write an empty file for a table without rows."""
-        self._files[name] = sorted(f"{name}.parquet/{file}" for file in files)
-        if not files:
-            self.put(schema.empty_table(), name)
+    def parts(self, name: str, table: StructType | pa.Schema) -> TableParts:
+        """Return where Spark's tasks write the rows of a table."""
+        schema = to_arrow_schema(table) if isinstance(table, StructType) else table
+        made_by = {"run": self._run, "from_ms": self._read.from_ms, "to_ms": self._read.to_ms}
+        schema = schema.with_metadata({_METADATA: json.dumps(made_by)})
+        directory = self._store.directory
+        if isinstance(directory, Path):
+            directory = directory.absolute()
+        return TableParts(name=name, directory=str(directory / self._staged / name), schema=schema)
 
-    def _manifest(self, made_of: Mapping[str, Any], *, below: str = "") -> bytes:
-        """Return the contents of the marker. below: the prefix of the names of files."""
-        tables = {name: [below + file for file in files] for name, files in self._files.items()}
+    def keep_files(self, parts: TableParts, files: Sequence[str]) -> None:
+        """Make `files` the table, and no other files of `parts`: those are of tasks that were repeated."""
+        self._schemas[parts.name] = parts.schema
+        of_directory: dict[str, list[str]] = defaultdict(list)
+        for file in sorted(files):
+            of_directory[file.rpartition("/")[0]].append(file)
+        with self._errors():
+            found = [parts.merged(some) for some in of_directory.values()]
+            if not found and not (is_over_time(parts.schema) and self._store.files(parts.name)):
+                found = [parts.empty()]
+        for file in found:
+            directory = "".join(file.rpartition("/")[:2])
+            self._moves[f"{self._staged}/{parts.name}/{file}"] = f"{parts.name}/{directory}{_PART}"
+
+    def finish(self, made_of: Mapping[str, Any], *, without: Sequence[str] = ()) -> None:
+        """Replace tables, and dates of tables over time; write what they were made of to the document of the run.
+
+        without: tables of earlier runs that do not go with those of this one.
+        """
+        with self._errors():
+            removed = [file for name in without for file in self._files(name)]
+            for name, schema in self._schemas.items():
+                removed += self._check_table(name, schema)
+            document = self._document(made_of)
+            for name, target in (("marker", MARKER), ("run", f"{self._staged}.json")):
+                self._store.write(f"{self._staged}/{name}", document)
+                self._moves[f"{self._staged}/{name}"] = target
+            self._store.settle(self._staged)
+            moves = {"moves": self._moves, "removed": sorted({*removed} - {*self._moves.values()})}
+            self._store.write(f"{self._staged}/{_MOVES}", json.dumps(moves).encode())
+            # From here on the run is complete: if it is killed, the next one moves the rest.
+            self._is_finished = True
+            _move(self._store, self._run)
+
+    def close(self) -> None:
+        """Remove what the run has written, unless it is finished."""
+        if not self._is_finished:
+            with _warnings(self._store):
+                self._store.remove(self._staged)
+
+    def _document(self, made_of: Mapping[str, Any]) -> bytes:
+        tables: dict[str, list[str]] = {name: [] for name in self._schemas}
+        for target in sorted(self._moves.values()):
+            tables[target.partition("/")[0]].append(target)
         marked = {"format": _FORMAT, "command": self._command, "complete": True, "run": self._run}
         return (json.dumps({**marked, "tables": tables, **made_of}, indent=2) + "\n").encode()
 
+    def _files(self, name: str) -> list[str]:
+        return [f"{name}/{file}".rstrip("/") for file in self._store.files(name)]
+
+    def _check_table(self, name: str, schema: pa.Schema) -> list[str]:
+        """Return the files that go with a table as it was. Raises `OutputError` if they are not of such a table."""
+        over_time = is_over_time(schema)
+        files = self._files(name)
+        foreign = [file for file in files if not _is_of_table(file.partition("/")[2], over_time=over_time)]
+        if foreign and not self._overwrite:
+            raise OutputError(
+                f"{str(self._store.directory / name)!r} has a file that is not of this table (found {foreign[0]!r})",
+                hint=f"{ANOTHER_HINT}, or --overwrite to remove it",
+            )
+        ours = [file for file in files if file not in foreign]
+        if not over_time or not ours:
+            return foreign
+        targets = {*self._moves.values()}
+        if self._has_other_columns(ours[-1], schema):
+            if not self._overwrite:
+                raise OutputError(
+                    f"{str(self._store.directory / name)!r} has other columns than this run writes",
+                    hint=f"{ANOTHER_HINT}, or --overwrite to replace all dates of the table",
+                )
+            return files
+        if not self._overwrite:
+            for file in ours:
+                if file in targets:
+                    self._check_date(file)
+        return [*foreign, *(file for file in ours if file not in targets and self._is_without_rows(file))]
+
+    def _check_date(self, file: str) -> None:
+        """Raise `OutputError` if this run has read less of a date than the run that made its file."""
+        match = _DATE.search(file)
+        assert match is not None, "files of tables over time are in directories of dates"
+        day = (date.fromisoformat(match[1]) - date(1970, 1, 1)).days
+        with opened_parquet(str(self._store.directory / file)) as opened:
+            made_by = (opened.schema_arrow.metadata or {}).get(_METADATA, b"{}")
+        before: dict[str, Any] = json.loads(made_by)
+        if not self._read.covers(_Range(from_ms=before.get("from_ms"), to_ms=before.get("to_ms")), day):
+            next_day = date.fromisoformat(match[1]) + timedelta(days=1)
+            raise OutputError(
+                f"{str(self._store.directory / file)!r} is of more hours than this run has read",
+                hint=f"read the date as a whole (--from {match[1]} --to {next_day}), {ANOTHER_HINT}, "
+                "or --overwrite to replace the date",
+            )
+
+    def _has_other_columns(self, file: str, schema: pa.Schema) -> bool:
+        with opened_parquet(str(self._store.directory / file)) as opened:
+            return not opened.schema_arrow.equals(written_schema(schema))
+
+    def _is_without_rows(self, file: str) -> bool:
+        """Return whether a file is only there for its columns, because a table had no rows."""
+        if f"/{_FIRST_DATE}/" not in file:
+            return False
+        with opened_parquet(str(self._store.directory / file)) as opened:
+            return bool(opened.metadata.num_rows == 0)
+
     def _errors(self) -> AbstractContextManager[None]:
-        return _errors_of(self._directory)
+        return _errors_of(self._store.directory)
+
+
+def _tidy(store: Store) -> None:
+    """Finish a run that was killed while it moved its files, and remove the files of runs that were killed before."""
+    found = store.names(RUNS)
+    for match in filter(None, map(_RUN.fullmatch, sorted(found))):
+        run = match[0]
+        if f"{run}.json" not in found and store.read(f"{RUNS}/{run}/{_MOVES}") is not None:
+            _move(store, run)
+        began = datetime.strptime(match[1], _RUN_TIME).replace(tzinfo=UTC)
+        if store.is_exclusive or datetime.now(UTC) - began > _ABANDONED:
+            with _warnings(store):
+                store.remove(f"{RUNS}/{run}")
+    documents = sorted(name for name in found if _RUN.fullmatch(name.removesuffix(".json")) and "." in name)
+    for name in documents[:-MOST_RUNS]:
+        with _warnings(store):
+            store.remove_file(f"{RUNS}/{name}")
+
+
+def _move(store: Store, run: str) -> None:
+    """Move the files of a complete run to their tables, again if it was done in part."""
+    staged = f"{RUNS}/{run}"
+    found = json.loads(store.read(f"{staged}/{_MOVES}") or b"{}")
+    try:
+        for name in found.get("removed", ()):
+            store.remove_file(_checked(name))
+        for source, target in found.get("moves", {}).items():
+            store.move(_checked(source), _checked(target))
+    except OSError:
+        # In an object store, the run itself and the next one may move the same files.
+        if store.read(f"{staged}.json") is None:
+            raise
+    with _warnings(store):
+        store.remove(staged)
+
+
+def _checked(name: str) -> str:
+    """Return a name of `moves.json`. Raises `OutputError` if it leads out of the directory."""
+    if name.startswith("/") or ".." in name.split("/") or not name:
+        raise OutputError(f"{RUNS} has a run with the file name {name!r}", hint=ANOTHER_HINT)
+    return name
+
+
+def _is_of_table(file: str, *, over_time: bool | None) -> bool:
+    """Return whether a file, relative to its table, is of the table. over_time: None if it is not known."""
+    directory, _, part = file.rpartition("/")
+    is_date = _DATE.fullmatch(directory) is not None
+    return part == _PART and (is_date if over_time else not directory or (over_time is None and is_date))
+
+
+def _marked(store: Store) -> dict[str, Any]:
+    """Return the document of the latest run; empty if there is none that can be read."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(store.read(MARKER) or b"")
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 @contextmanager
@@ -244,227 +381,12 @@ def _errors_of(directory: Location) -> Iterator[None]:
     except OSError as error:
         shown = str(directory)[:_LONGEST_SHOWN]
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(f"cannot write to {shown!r}: {reason}", hint=_ANOTHER_HINT) from error
+        raise OutputError(f"cannot write to {shown!r}: {reason}", hint=ANOTHER_HINT) from error
 
 
-# --- on this machine --------------------------------------------------------------------------------------------------
-
-
-class _LocalResults(_RunResults):
-    _directory: Path
-    _made: Path
-
-    def __init__(self, directory: Path, command: str) -> None:
-        self._ours = directory / _OURS
-        super().__init__(directory, self._ours, command)
-
-    def __enter__(self) -> "_LocalResults":
-        with self._errors():
-            make_private_directory(self._directory)
-            if self._ours.is_symlink():
-                raise OutputError(f"{str(self._ours)!r} is a link, expected a directory", hint=_ANOTHER_HINT)
-            make_private_directory(self._ours)
-            self._ours.chmod(0o700)
-            lock = lock_file(self._ours / _LOCK)
-        if lock is None:
-            raise OutputError(
-                f"another run is writing to {str(self._directory)!r}",
-                hint="wait for it, or give each run a directory of its own",
-            )
-        self._lock = lock
-        try:
-            self._clean()
-            with self._errors():
-                self._made.mkdir(mode=0o700)
-        except BaseException:
-            os.close(lock)
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if not self._is_finished:
-            shutil.rmtree(self._made, ignore_errors=True)
-        os.close(self._lock)
-
-    def write(self, table: DataFrame, name: str) -> None:
-        with self._errors():
-            made = self._made / f"{name}.parquet"
-            frame_as_written(table).write.parquet(f"file:{made.absolute()}")
-            files = [path.relative_to(made).as_posix() for path in made.rglob("*.parquet")]
-        self._count(name, to_arrow_schema(table.schema), files)
-
-    def parts(self, name: str, schema: pa.Schema) -> DatedParts:
-        directory = self._made / f".{name}"
-        with self._errors():
-            directory.mkdir(mode=0o700)
-        return DatedParts(name=name, directory=str(directory.absolute()), schema=schema)
-
-    def keep_files(self, parts: DatedParts, files: Sequence[str]) -> None:
-        tried, kept = self._made / f".{parts.name}", self._made / f"{parts.name}.parquet"
-        with self._errors():
-            for file in files:
-                (kept / file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                (tried / file).rename(kept / file)
-            shutil.rmtree(tried, ignore_errors=True)
-        self._count(parts.name, parts.schema, files)
-
-    def finish(self, made_of: Mapping[str, Any]) -> None:
-        with self._errors():
-            (self._made / MARKER).write_bytes(self._manifest(made_of))
-            # All files are on disk before a link leads to them.
-            _settle(self._made)
-            was_link = (self._directory / MARKER).is_symlink()
-            before = [] if was_link else [*_tables(_marked(self._directory)[0])]  # of a copied directory
-            self._link(MARKER)
-            for name in before:
-                _remove(self._directory / f"{name}.parquet")
-            for name in self._files:
-                self._link(f"{name}.parquet")
-            # Last: this one rename makes all names lead to the new run at once (decision 0081).
-            self._put_link(self._ours / _LATEST, self._run)
-            self._is_finished = True
-        self._clean()
-
-    def _link(self, name: str) -> None:
-        """Link a name to the same name in the latest complete run. The link dangles while that run has no such file."""
-        path = self._directory / name
-        if not _is_link_to(path, _through_latest(name)):
-            self._put_link(path, _through_latest(name))
-
-    def _put_link(self, path: Path, target: str) -> None:
-        """Replace a file or a link with a link, atomically. Remove a directory at `path` first."""
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        link = self._made / ".link"
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        # `symlink_to` cannot replace a name; a rename does so in one step.
-        link.replace(path)
-        sync_directory(path.parent)
-
-    def _clean(self) -> None:
-        """Remove files of earlier runs. None of them is active, because this run has the lock."""
-        latest = self._ours / _LATEST
-        try:
-            counts = latest.readlink().name if latest.is_symlink() else None
-            for path in self._ours.iterdir():
-                if _RUN.fullmatch(path.name) and path.name != counts:
-                    _remove(path)
-            for path in self._directory.glob("*.parquet"):
-                if _is_link_to(path, _through_latest(path.name)) and not path.exists():
-                    path.unlink()
-        except OSError as error:
-            _log.warning("cannot remove files of earlier runs in %s: %s", self._directory, error)
-
-
-def _through_latest(name: str) -> str:
-    return f"{_OURS}/{_LATEST}/{name}"
-
-
-def _is_link_to(path: Path, target: str) -> bool:
-    return path.is_symlink() and str(path.readlink()) == target
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, a link or a directory, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _settle(directory: Path) -> None:
-    """Restrict a directory and all files below it to its owner, and wait until they are on disk."""
-    for path in (directory, *directory.rglob("*")):
-        path.chmod(0o700 if path.is_dir() else 0o600)
-        sync_directory(path)  # of a file: its contents
-
-
-# --- elsewhere --------------------------------------------------------------------------------------------------------
-
-
-class _ElsewhereResults(_RunResults):
-    _directory: Uri
-    _made: Uri
-
-    def __init__(self, directory: Uri, command: str) -> None:
-        super().__init__(directory, directory, command)
-
-    def __enter__(self) -> "_ElsewhereResults":
-        self._before = self._counts()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if not self._is_finished:
-            with self._warnings():
-                self._remove_run(self._run)
-
-    def write(self, table: DataFrame, name: str) -> None:
-        below = self._made / f"{name}.parquet"
-        schema = to_arrow_schema(table.schema)
-        parts = table.mapInArrow(partial(_write_part, directory=below, schema=schema), _PART_FILES)
-        self._count(name, schema, [row["file"] for row in parts.collect()])
-
-    def parts(self, name: str, schema: pa.Schema) -> DatedParts:
-        return DatedParts(name=name, directory=str(self._made / f"{name}.parquet"), schema=schema)
-
-    def keep_files(self, parts: DatedParts, files: Sequence[str]) -> None:
-        self._count(parts.name, parts.schema, files)
-
-    def finish(self, made_of: Mapping[str, Any]) -> None:
-        run = place_of(self._made)
-        found = {
-            info.path.rpartition(f"{self._run}/")[2]: info.path
-            for info in run.below(recursive=True)
-            if info.is_file
-        }
-        named = {file for files in self._files.values() for file in files}
-        counts = self._counts()
-        # The name of a run begins with its time, so a later name began later. Of two runs at once, the later one
-        # counts, and it may have removed the files of this one (decision 0081).
-        if (counts != self._before and counts > self._run) or not named <= found.keys():
-            raise OutputError(
-                f"a run that began later has written to {str(self._directory)!r}",
-                hint="give each run a directory of its own",
-            )
-        place_of(self._directory / MARKER).write(self._manifest(made_of, below=f"{self._run}/"))
-        self._is_finished = True
-        with self._warnings():
-            for file in found.keys() - named:  # of tasks that were repeated
-                run.filesystem.delete_file(found[file])
-            for info in place_of(self._directory).below(recursive=False):
-                run_name = info.base_name
-                # A run that began later may still be writing, so its files stay.
-                if _RUN.fullmatch(run_name) and (run_name < self._run or run_name == self._before):
-                    self._remove_run(run_name)
-
-    def _counts(self) -> str:
-        """Return the latest complete run, or an empty text."""
-        return str(_marked(self._directory)[0].get("run", ""))
-
-    def _remove_run(self, run: str) -> None:
-        place = place_of(self._directory / run)
-        if place.below(recursive=False):
-            place.filesystem.delete_dir(place.path)
-
-    @contextmanager
-    def _warnings(self) -> Iterator[None]:
-        try:
-            yield
-        except (TidegateError, OSError, pa.ArrowException) as error:
-            _log.warning("cannot remove files of earlier runs in %s: %s", self._directory, error)
-
-
-def _write_part(batches: Batches, *, directory: Uri, schema: pa.Schema) -> Batches:
-    """Write the rows of a task to a file of its own, if it has rows, and yield the name of the file."""
-    first = next((batch for batch in batches if batch.num_rows), None)
-    if first is None:
-        return
-    file = f"{name_of_task()}.parquet"
-    with (
-        place_of(directory / file).written() as stream,
-        pq.ParquetWriter(stream, written_schema(schema)) as writer,
-    ):
-        for batch in chain((first,), batches):
-            writer.write_table(as_written(pa.Table.from_batches([batch]).cast(schema)))
-    yield pa.RecordBatch.from_pydict({"file": [file]})
+@contextmanager
+def _warnings(store: Store) -> Iterator[None]:
+    try:
+        yield
+    except (TidegateError, OSError, pa.ArrowException) as error:
+        _log.warning("cannot remove files of earlier runs in %s: %s", store.directory, error)

@@ -7,7 +7,7 @@ from tests.replaying.files import write_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
-from tidegate.pipeline.read.ingest import find_files, list_chunks
+from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 
@@ -101,3 +101,18 @@ def test_a_file_that_goes_after_it_was_listed(usage):
     files[0].unlink()
     with pytest.raises(VanishedFileError, match="was removed while it was read"):
         list_chunks(files)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("_delta_log/0.json", "Delta Lake"), ("metadata/v1.metadata.json", "Apache Iceberg")]
+)
+def test_tables_of_other_formats_are_refused_by_name(usage, name, said):
+    """Some of their Parquet files hold rows that were deleted or replaced."""
+    (usage / name).parent.mkdir()
+    (usage / name).touch()
+    with (
+        pytest.raises(UsageFilesError, match=f"is a table of {said}, expected a directory") as caught,
+        open_usage(usage),
+    ):
+        pass
+    assert "spark.write.parquet" in caught.value.hint

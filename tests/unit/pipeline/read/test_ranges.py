@@ -117,7 +117,7 @@ def test_decisions_of_a_range_are_those_of_the_record(tmp_path):
     for name, ends in (("all", {}), ("part", {"from_ms": from_ms, "to_ms": to_ms})):
         with open_usage(tmp_path / "usage", **ends) as files:
             jobs_here(files).replay([plan], out=tmp_path / name, with_decisions=True)
-        tables[name] = pq.read_table(tmp_path / name / "decisions.parquet").select(_DECIDED).to_pylist()
+        tables[name] = pq.read_table(tmp_path / name / "decisions").select(_DECIDED).to_pylist()
     expected = [row for row in tables["all"] if from_ms <= row["ts"].timestamp() * 1000 < to_ms]
     assert sorted(map(repr, tables["part"])) == sorted(map(repr, expected))
     assert any(row["throttle_ms"] for row in expected)

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.results.by_date import DAY_MS, DatedWriter
+from tidegate.pipeline.results.writing import DAY_MS, TableWriter
 from tidegate.pipeline.results.written import written_schema
 
 SCHEMA = pa.schema([("seq", pa.int64()), ("ts_ms", pa.int64()), ("user", pa.string())])
@@ -27,7 +27,7 @@ def _files(sinks):
 def test_every_row_is_in_a_file_of_its_date():
     """Dates that come again, more of them than files are open at a time, in one batch or several."""
     sinks = {}
-    with DatedWriter(_files(sinks), SCHEMA) as writer:
+    with TableWriter(_files(sinks), SCHEMA) as writer:
         for seq in range(0, 400, 4):
             writer.write(_batch(seq, [seq % 40, seq % 40, 50, 51]))
         writer.write(_batch(400, []))
@@ -45,7 +45,7 @@ def test_every_row_is_in_a_file_of_its_date():
 def test_no_rows_are_no_file():
     """Whoever knows of all writers makes one that is empty."""
     sinks = {}
-    with DatedWriter(_files(sinks), SCHEMA) as writer:
+    with TableWriter(_files(sinks), SCHEMA) as writer:
         writer.write(_batch(0, []))
     assert sinks == {}
     assert writer.files == []
@@ -55,6 +55,6 @@ def test_dates_are_bounded():
     """Times are input: each may be another date."""
     with (
         pytest.raises(UsageFilesError, match="more than 20 dates"),
-        DatedWriter(_files({}), SCHEMA, most_files=20) as writer,
+        TableWriter(_files({}), SCHEMA, most_files=20) as writer,
     ):
         writer.write(_batch(0, list(range(21))))
