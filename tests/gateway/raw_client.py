@@ -71,13 +71,15 @@ class RawClient:
         answer = self.ask(ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
         assert [each["error_code"] for each in answer["entries"]] == [0], answer
 
-    def create_topics(self, *topics: tuple[str, int], version: int = 6, **options: Any) -> dict[str, Any]:
+    def create_topics(
+        self, *topics: tuple[str, int], version: int = 6, replicas: int = 1, **options: Any
+    ) -> dict[str, Any]:
         """Create topics, each a name and a number of partitions."""
         asked = [
             {
                 "name": name,
                 "num_partitions": partitions,
-                "replication_factor": 1,
+                "replication_factor": replicas,
                 "assignments": [],
                 "configs": [],
             }

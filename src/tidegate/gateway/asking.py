@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from tidegate.gateway.upstream import Response, Upstream
 from tidegate.server.requests.handler import Answer, Deferred, Request, Wait
-from tidegate.wire import Message, RequestHeader, encode_request, read_response
+from tidegate.wire import Message, RequestHeader, encode_request_in_slices, read_response_in_slices
 from tidegate.wire.encoded import LENGTH_BYTES
 from tidegate.wire.header import decode_response_header
 
@@ -23,22 +23,22 @@ def ask_broker(
 ) -> Generator[Wait | None, None, Message]:
     """Send a request for the client of `request`, and return the decoded response. Raises `UpstreamLostError`."""
     upstream: Upstream = request.connection.upstream
+    header = RequestHeader(api_key, api_version, request.header.correlation_id, request.header.client_id, 0)
+    frame = yield from encode_request_in_slices(
+        api_key, api_version, header.correlation_id, header.client_id, message
+    )
     if upstream.closed:  # since the request before this one
         raise UpstreamLostError
-    header = RequestHeader(api_key, api_version, request.header.correlation_id, request.header.client_id, 0)
-    frame = memoryview(
-        encode_request(api_key, api_version, header.correlation_id, header.client_id, message)
-    )[LENGTH_BYTES:]
-    found: list[Message] = []
+    found: list[memoryview] = []
 
-    def read(header: RequestHeader, response: Response) -> Answer:
-        data = memoryview(response.frame)[LENGTH_BYTES:]
-        _, at = decode_response_header(data, api_key, api_version)
-        found.append(read_response(api_key, api_version, data, at))
+    def keep(header: RequestHeader, response: Response) -> Answer:
+        found.append(memoryview(response.frame)[LENGTH_BYTES:])
         return Answer(None)
 
-    own = Request(header, frame, request.connection, request.quotas, request.now_ms)
-    deferred = yield from _sent(upstream, own, read)
+    own = Request(
+        header, memoryview(frame)[LENGTH_BYTES:], request.connection, request.quotas, request.now_ms
+    )
+    deferred = yield from _sent(upstream, own, keep)
     if not deferred.is_complete:
         wait = Wait()
         deferred.when_ready(wait.resume)
@@ -48,7 +48,8 @@ def ask_broker(
         raise answer.error
     if not found:
         raise UpstreamLostError
-    return found[0]
+    _, at = decode_response_header(found[0], api_key, api_version)
+    return (yield from read_response_in_slices(api_key, api_version, found[0], at))
 
 
 def forward_message(request: Request, message: Message) -> Generator[Wait | None, None, Message]:
@@ -56,8 +57,8 @@ def forward_message(request: Request, message: Message) -> Generator[Wait | None
     return (yield from ask_broker(request, request.header.api_key, request.header.api_version, message))
 
 
-def _sent(upstream: Upstream, own: Request, read: object) -> Generator[Wait | None, None, Deferred]:
-    result = upstream.forward(own, read)  # type: ignore[arg-type]
+def _sent(upstream: Upstream, own: Request, keep: object) -> Generator[Wait | None, None, Deferred]:
+    result = upstream.forward(own, keep)  # type: ignore[arg-type]
     if isinstance(result, Deferred):
         return result
     return (yield from result)  # type: ignore[return-value]

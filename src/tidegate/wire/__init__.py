@@ -20,11 +20,18 @@ from tidegate.wire.codecs import (
     read_request_in_slices,
     read_request_with_rows,
     read_response,
+    read_response_in_slices,
     write_request,
     write_response,
 )
 from tidegate.wire.definitions import field_since
-from tidegate.wire.encoded import Encoded, encode_request, encode_response, encode_response_in_slices
+from tidegate.wire.encoded import (
+    Encoded,
+    encode_request,
+    encode_request_in_slices,
+    encode_response,
+    encode_response_in_slices,
+)
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.header import (
     RequestHeader,
@@ -52,6 +59,7 @@ __all__ = [
     "decode_request_header",
     "decode_response_header",
     "encode_request",
+    "encode_request_in_slices",
     "encode_response",
     "encode_response_in_slices",
     "field_since",
@@ -59,6 +67,7 @@ __all__ = [
     "read_request_in_slices",
     "read_request_with_rows",
     "read_response",
+    "read_response_in_slices",
     "write_request",
     "write_response",
 ]

@@ -27,6 +27,7 @@ from tidegate.wire.writer_source import compile_writer
 __all__ = [
     "AT_ONCE_BYTES",
     "SLICED_REQUEST_READERS",
+    "SLICED_REQUEST_WRITERS",
     "SLICED_RESPONSE_WRITERS",
     "Message",
     "compile_ahead",
@@ -36,6 +37,7 @@ __all__ = [
     "read_request_in_slices",
     "read_request_with_rows",
     "read_response",
+    "read_response_in_slices",
     "reader",
     "write_into",
     "write_request",
@@ -79,6 +81,8 @@ _RESPONSE_READERS = _Programs(compile_reader, "response")
 _REQUEST_WRITERS = _Programs(compile_writer, "request")
 _RESPONSE_WRITERS = _Programs(compile_writer, "response")
 SLICED_REQUEST_READERS = _Programs(partial(compile_reader, in_slices=True), "request")
+SLICED_RESPONSE_READERS = _Programs(partial(compile_reader, in_slices=True), "response")
+SLICED_REQUEST_WRITERS = _Programs(partial(compile_writer, in_slices=True), "request")
 SLICED_RESPONSE_WRITERS = _Programs(partial(compile_writer, in_slices=True), "response")
 
 
@@ -123,7 +127,19 @@ def read_request_in_slices(
     """
     if len(buffer) - at <= AT_ONCE_BYTES:
         return read_request(api_key, api_version, buffer, at)
-    program = SLICED_REQUEST_READERS[api_key, api_version]
+    return (yield from _read_in_slices(SLICED_REQUEST_READERS[api_key, api_version], buffer, at))
+
+
+def read_response_in_slices(
+    api_key: int, api_version: int, buffer: Buffer, at: int = 0
+) -> Generator[None, None, Message]:
+    """Return what `read_response` returns, and raise what it raises, yielding after each element of an array."""
+    if len(buffer) - at <= AT_ONCE_BYTES:
+        return read_response(api_key, api_version, buffer, at)
+    return (yield from _read_in_slices(SLICED_RESPONSE_READERS[api_key, api_version], buffer, at))
+
+
+def _read_in_slices(program: Program, buffer: Buffer, at: int) -> Generator[None, None, Message]:
     try:
         message: Message = yield from program.function(memoryview(buffer), at)
     except MALFORMED as error:

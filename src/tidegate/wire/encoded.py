@@ -9,12 +9,24 @@ from typing import Any
 
 from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.codec_types import UNWRITABLE, Message
-from tidegate.wire.codecs import SLICED_RESPONSE_WRITERS, message_error, write_into, writer
+from tidegate.wire.codecs import (
+    SLICED_REQUEST_WRITERS,
+    SLICED_RESPONSE_WRITERS,
+    message_error,
+    write_into,
+    writer,
+)
 from tidegate.wire.errors import MessageError
 from tidegate.wire.header import encode_request_header
 from tidegate.wire.program import Program
 
-__all__ = ["Encoded", "encode_request", "encode_response", "encode_response_in_slices"]
+__all__ = [
+    "Encoded",
+    "encode_request",
+    "encode_request_in_slices",
+    "encode_response",
+    "encode_response_in_slices",
+]
 
 _INT32 = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
@@ -72,6 +84,23 @@ def encode_request(
     out += encode_request_header(api_key, api_version, correlation_id, client_id)
     buffers: list[Any] = [out]
     write_into(writer(api_key, api_version, "request"), message, out, buffers)
+    frame = bytearray().join(buffers)
+    _INT32.pack_into(frame, 0, len(frame) - LENGTH_BYTES)
+    return bytes(frame)
+
+
+def encode_request_in_slices(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
+) -> Generator[None, None, bytes]:
+    """Return what `encode_request` returns, and raise what it raises, yielding after each array element."""
+    program = SLICED_REQUEST_WRITERS[api_key, api_version]
+    out = bytearray(LENGTH_BYTES)
+    out += encode_request_header(api_key, api_version, correlation_id, client_id)
+    buffers: list[Any] = [out]
+    try:
+        yield from program.function(message, out, buffers)
+    except UNWRITABLE as error:
+        raise message_error(program, error) from error
     frame = bytearray().join(buffers)
     _INT32.pack_into(frame, 0, len(frame) - LENGTH_BYTES)
     return bytes(frame)

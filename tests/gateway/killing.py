@@ -1,0 +1,141 @@
+"""Load through a gateway while it and its Kafka are killed: what was acknowledged is there, once."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from bench.ladder.brokers import KafkaBench
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.gateway.gateway_process import GatewayProcess
+
+__all__ = ["GATEWAY", "KAFKA", "survive"]
+
+GATEWAY, KAFKA = "gateway", "kafka"
+TOPIC = "survivors"
+PARTITIONS = 3
+ACKED_BETWEEN = 300
+BACK_WITHIN_S = 60.0
+_PAUSE_S = 0.001
+
+
+class Load:
+    """An idempotent producer and a group of one, both through the gateway, until `end`."""
+
+    def __init__(self, address: str) -> None:
+        self.acked: list[int] = []
+        self.failed: list[str] = []
+        self.read: set[int] = set()
+        self._ended = threading.Event()
+        self._address = address
+        self._threads = [
+            threading.Thread(target=target, daemon=True) for target in (self._produce, self._consume)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Flush the producer, and let the consumer read to the end."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(2 * BACK_WITHIN_S)
+            assert not thread.is_alive()
+
+    def _produce(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._address,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "reconnect.backoff.max.ms": 200,
+                "message.timeout.ms": 120_000,
+            }
+        )
+        number = 0
+        while not self._ended.is_set():
+            producer.produce(TOPIC, str(number).encode(), str(number).encode(), on_delivery=self._on_delivery)
+            producer.poll(0)
+            number += 1
+            time.sleep(_PAUSE_S)
+        assert producer.flush(BACK_WITHIN_S) == 0
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acked.append(int(message.value()))
+        else:
+            self.failed.append(str(error))
+
+    def _consume(self) -> None:
+        consumer = group_member(self._address, "survivors")
+        deadline = float("inf")
+        while time.monotonic() < deadline:
+            for message in consumer.consume(500, 0.2):
+                if not message.error():
+                    self.read.add(int(message.value()))
+            if self._ended.is_set():
+                deadline = min(deadline, time.monotonic() + BACK_WITHIN_S)
+                if not self._threads[0].is_alive() and self.read >= set(self.acked):
+                    break
+        consumer.close()
+
+
+def group_member(address: str, group: str) -> Consumer:
+    """Return a consumer of the topic from its beginning."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "reconnect.backoff.max.ms": 200,
+            "session.timeout.ms": 6000,
+        }
+    )
+    consumer.subscribe([TOPIC])
+    return consumer
+
+
+def survive(kafka: KafkaBench, gateway: GatewayProcess, kills: Sequence[str]) -> None:
+    """Kill what `kills` names, in order, under load; check what was acknowledged when all is over."""
+    admin = AdminClient({"bootstrap.servers": gateway.address})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    load = Load(gateway.address)
+    for victim in kills:
+        wait_for(load, ACKED_BETWEEN)
+        if victim == GATEWAY:
+            gateway.kill()
+            gateway.start()
+        else:
+            kafka.process.kill()
+            kafka.process.wait()
+            kafka.start()
+    wait_for(load, ACKED_BETWEEN)
+    load.end()
+    assert not load.failed, load.failed[:3]
+    assert load.read >= set(load.acked)
+    found = Counter(everything(kafka.address, len(load.acked)))
+    assert set(load.acked) <= set(found)
+    assert set(found.values()) == {1}, [number for number, count in found.items() if count > 1][:10]
+    assert "Traceback" not in gateway.log, gateway.log[-3000:]
+
+
+def wait_for(load: Load, count: int) -> None:
+    """Wait until so many records more were acknowledged."""
+    target, deadline = len(load.acked) + count, time.monotonic() + BACK_WITHIN_S
+    while len(load.acked) < target:
+        assert time.monotonic() < deadline, f"{len(load.acked)} acknowledged, {load.failed[:3]}"
+        time.sleep(0.01)
+
+
+def everything(address: str, count: int) -> list[int]:
+    """Return the values in the topic, `count` or more, as a consumer of Kafka itself reads them."""
+    consumer = group_member(address, "auditor")
+    found: list[int] = []
+    quiet = 0
+    while len(found) < count or quiet < 3:
+        messages = [message for message in consumer.consume(5000, 1.0) if not message.error()]
+        quiet = 0 if messages else quiet + 1
+        assert quiet < 20, f"{len(found)} of {count} found"
+        found += [int(message.value()) for message in messages]
+    consumer.close()
+    return found
