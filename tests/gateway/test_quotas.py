@@ -244,3 +244,21 @@ def test_observed_clients_are_not_throttled(new_gateway, kafka, unique, create_t
             made = client.create_topics((f"{unique}-{number}", 2))
             assert (made["topics"][0]["error_code"], made["throttle_time_ms"]) == (0, 0)
         assert time.monotonic() - begun < 5
+
+
+def test_connections_are_limited_by_address(new_gateway):
+    """Beyond `max.connections.per.ip` a connection is closed at once, and a closed one makes room; Kafka sees none."""
+    gateway = new_gateway("--override", "max.connections.per.ip=2")
+    with RawClient(gateway.port, "one") as one, RawClient(gateway.port, "two") as two:
+        assert one.topic_ids("x") is not None
+        assert two.topic_ids("x") is not None
+        with RawClient(gateway.port, "three") as three:
+            assert three.socket.recv(1) == b""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            with RawClient(gateway.port, "four") as four:
+                assert four.topic_ids("x") is not None
+            break
+        except ConnectionError:
+            assert time.monotonic() < deadline
