@@ -14,7 +14,7 @@ from tidegate.config.locations import Location, Uri, location
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import OutsideRangeError
 from tidegate.pipeline.jobs.jobs import Jobs
-from tidegate.pipeline.jobs.where import check_session, jobs_here, jobs_in_session
+from tidegate.pipeline.jobs.where import jobs_here, jobs_in_session
 from tidegate.pipeline.progress import OnProgress, silent
 from tidegate.pipeline.read.ingest import UsageFiles, find_all_files, is_imported, newest_ms, open_usage
 
@@ -74,7 +74,7 @@ def open_record(
     """
     places = _places(paths)
     if spark is not None:
-        check_session(spark)
+        _check_session(spark)
     with _files(places, start=start, end=end, last=last, with_before=True) as files:
         yield _record(files, places, spark, progress)
 
@@ -97,7 +97,7 @@ def opened(paths: Paths, *, with_before: bool = True, is_lazy: bool, **options: 
         return
     places, spark, progress = _places(paths), options.pop("spark"), options.pop("progress")
     if spark is not None:
-        check_session(spark)
+        _check_session(spark)
     with ExitStack() as stack:
         files = stack.enter_context(_files(places, with_before=with_before, **options))
         if spark is not None and is_lazy:
@@ -233,6 +233,12 @@ def _together(parts: Sequence[UsageFiles]) -> UsageFiles:
         from_ms=parts[0].from_ms,
         to_ms=parts[0].to_ms,
     )
+
+
+def _check_session(spark: object) -> None:
+    from tidegate.pipeline.spark.sessions import check_session
+
+    check_session(spark)
 
 
 def _record(

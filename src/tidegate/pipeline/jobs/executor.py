@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.jobs.back_end import Found, Merge, each_table
@@ -18,6 +17,7 @@ from tidegate.pipeline.replay.partition import Members, ReplayTask, packed, repl
 from tidegate.pipeline.results.writing import TableParts
 from tidegate.pipeline.rollup.sums import decoded
 from tidegate.pipeline.schemas import BLOCKS, REPLAY_WITH_DECISIONS, WORK
+from tidegate.pipeline.spark.sessions import Shared
 
 __all__ = ["Grouped", "block_rows", "merged_rows", "replayed_rows", "results_of_work", "tables_of_work"]
 
@@ -25,7 +25,7 @@ _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
 _BLOCKS_AT_ONCE = 16
 
 Batches = Iterator[pa.RecordBatch]
-Grouped = Sequence[Broadcast[Mapping[int, Members]]]
+Grouped = Sequence[Shared[Mapping[int, Members]]]
 """Members by partition, those of as many tasks in each: a task looks into one."""
 
 
@@ -45,10 +45,11 @@ def tables_of_work(batches: Batches, *, function: Callable[[Any], Found], schema
 
 def merged_rows(batches: Batches, *, merge: Merge, came: pa.Schema, schema: pa.Schema) -> Batches:
     """Yield the rows that `merge` makes of a partition, which has all rows of its keys."""
-    yield from _batches(merge(pa.Table.from_batches(batches, came)), schema)
+    tables = [pa.Table.from_batches([batch]).cast(came) for batch in batches]
+    yield from _batches(merge(pa.concat_tables(tables) if tables else came.empty_table()), schema)
 
 
-def block_rows(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
+def block_rows(batches: Batches, *, task: Shared[ReplayTask]) -> Batches:
     """Yield the rows of each `NumberedBundle`, columns `BLOCKS`."""
     schema = to_arrow_schema(BLOCKS)
     for _, work in _work(batches):
@@ -62,7 +63,7 @@ def replayed_rows(
     batches: Batches,
     *,
     function: Callable[..., Iterator[pa.Table]],
-    task: Broadcast[ReplayTask],
+    task: Shared[ReplayTask],
     members: Grouped,
 ) -> Batches:
     """Yield what a function of `replay.partition` makes of blocks, columns `BLOCKS`."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -61,8 +60,8 @@ from tidegate.pipeline.schemas import (
     REPLAY_WITH_DECISIONS,
     WORK,
 )
-from tidegate.pipeline.spark.progress import progress_of
 from tidegate.pipeline.spark.session import RunningSpark
+from tidegate.pipeline.spark.sessions import cores_of, is_connect, progress_in, shared
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 
 __all__ = ["EarlySurveys", "OnSpark", "PlacedOnSpark", "surveys_in_the_making"]
@@ -116,7 +115,8 @@ class OnSpark(BackEnd):
     def __init__(
         self, spark: RunningSpark, early: EarlySurveys | None = None, on_progress: OnProgress = silent
     ) -> None:
-        self._session, self._context = spark.session, spark.session.sparkContext
+        self._session = spark.session
+        self._cores: int | None = None  # of Spark Connect, which runs a job to count them
         self._log, self._early, self._on_progress = spark.log, early, on_progress
 
     threads = 1  # each core has a Python process of its own
@@ -124,12 +124,16 @@ class OnSpark(BackEnd):
     @property
     def cores(self) -> int:
         """Return the cores of all executors."""
-        return self._context.defaultParallelism
+        if not is_connect(self._session):
+            return cores_of(self._session)
+        if self._cores is None:
+            self._cores = cores_of(self._session)
+        return self._cores
 
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
         """Show the progress of a job, and raise Spark's errors as ours."""
-        with spark_errors_as_ours(spark_log=self._log), progress_of(self._context, what, self._on_progress):
+        with spark_errors_as_ours(spark_log=self._log), progress_in(self._session, what, self._on_progress):
             yield
 
     def prepare(
@@ -141,7 +145,7 @@ class OnSpark(BackEnd):
         rows: int,
     ) -> None:
         """Compile what was not compiled while Spark started; executors elsewhere compile for themselves."""
-        if (self._context.master or "").startswith("local"):
+        if not is_connect(self._session) and (self._session.sparkContext.master or "").startswith("local"):
             smooth_mode_at_hand(plans, timelines, self._on_progress)
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> list[T]:
@@ -160,7 +164,7 @@ class OnSpark(BackEnd):
     ) -> "_RowsOnSpark":
         """Return the rows that a function makes of all items."""
         make = partial(tables_of_work, function=function, schema=to_arrow_schema(table))
-        return _RowsOnSpark(self.work(items).mapInArrow(make, table))
+        return _RowsOnSpark(self.work(items).mapInArrow(make, table), self.slices_of(items))
 
     def surveys(self, files: UsageFiles, plans: Sequence[Plan]) -> list[Survey]:
         """Return what the first pass over the files finds, unless that was done `early`."""
@@ -170,14 +174,14 @@ class OnSpark(BackEnd):
 
     def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "PlacedOnSpark":
         """Return the rows where they belong: this pass over the files is still to be run."""
-        task, tasks = self._context.broadcast(layout.task), layout.task.tasks
+        task, tasks = shared(self._session, layout.task), layout.task.tasks
         rows = self.work(bundles).mapInArrow(partial(block_rows, task=task), BLOCKS)
-        blocks = rows.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
+        blocks = rows.repartitionById(tasks, rows["task"]).sortWithinPartitions("partition", "first_seq")
         groups = layout.members(min(tasks, _MEMBER_GROUPS))
         return PlacedOnSpark(
             layout,
             blocks.persist(StorageLevel.DISK_ONLY) if repeats else blocks,
-            [self._context.broadcast(group) for group in groups],
+            [shared(self._session, group) for group in groups],
         )
 
     def work(self, items: Sequence[Sized]) -> DataFrame:
@@ -192,7 +196,7 @@ class OnSpark(BackEnd):
             }
         )
         frame = self._session.createDataFrame(work)
-        return frame.repartitionById(slices, F.col("slice")).select(WORK.names)
+        return frame.repartitionById(slices, frame["slice"]).select(WORK.names)
 
     def slices_of(self, items: Sequence[Sized]) -> int:
         """Return in how many tasks the items are read: by their bytes, and by the executors that have registered."""
@@ -201,16 +205,20 @@ class OnSpark(BackEnd):
 
 
 class _RowsOnSpark:
-    """A data frame. keys: the columns that its rows are written and collected in order of."""
+    """A data frame. keys: the columns that its rows are written and collected in order of.
 
-    def __init__(self, frame: DataFrame, keys: Sequence[str] = ()) -> None:
-        self.frame, self._keys = frame, keys
+    parts: the partitions that rows are brought together in; a session's own number suits queries, not tasks of Python.
+    """
+
+    def __init__(self, frame: DataFrame, parts: int, keys: Sequence[str] = ()) -> None:
+        self.frame, self._parts, self._keys = frame, parts, keys
 
     def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "_RowsOnSpark":
         """Return the rows that `merge` makes of those with the same keys."""
         came, schema = to_arrow_schema(self.frame.schema), to_arrow_schema(table)
         make = partial(merged_rows, merge=merge, came=came, schema=schema)
-        return _RowsOnSpark(self.frame.repartition(*keys).mapInArrow(make, table), keys)
+        placed = self.frame.repartition(self._parts, *keys)
+        return _RowsOnSpark(placed.mapInArrow(make, table), self._parts, keys)
 
     @contextmanager
     def kept(self) -> Iterator["_RowsOnSpark"]:
@@ -263,18 +271,19 @@ class PlacedOnSpark:
         """Return what was measured."""
         merge = partial(grouped, keys=NODE_KEYS, wanted=PEAKS_TOGETHER)
         found = self._replayed(replay_peaks, LIMITS_BY_NODE, [plan])
-        return _RowsOnSpark(found).together(NODE_KEYS, merge, LIMITS_BY_NODE).frame.toArrow()
+        rows = _RowsOnSpark(found, self.layout.task.tasks)
+        return rows.together(NODE_KEYS, merge, LIMITS_BY_NODE).frame.toArrow()
 
     def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
         """Return what became of the plans."""
-        return _by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)).toArrow()
+        return self._by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)).toArrow()
 
     def frames(self) -> dict[str, DataFrame]:
         """Return the tables of a replay, each of which replays the rows when it is used."""
         plans = self.layout.task.plans
         by_client = self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)
         return {
-            "replay_by_entity": _by_entity(by_client),
+            "replay_by_entity": self._by_entity(by_client),
             "replay_by_client": by_client,
             "decisions": self._replayed(replay_decisions, DECISIONS, plans),
         }
@@ -292,13 +301,13 @@ class PlacedOnSpark:
         found = self._replayed(function, table, task.plans)
         by_client = found
         for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
-            by_client = by_client.where(F.col(name).isNull())
+            by_client = by_client.where(f"{name} is null")
         by_client = by_client.select(REPLAY_BY_CLIENT.names)
         if results is None:
             return self._entities(by_client), left
-        with _RowsOnSpark(found).kept():
+        with _RowsOnSpark(found, self.layout.task.tasks).kept():
             results.write(by_client, "replay_by_client")
-            results.write(_by_entity(by_client), "replay_by_entity")
+            results.write(self._by_entity(by_client), "replay_by_entity")
             if parts is not None and not isinstance(results, KeptTables):
                 written = found.where("file is not null").select("file").toArrow()
                 results.keep_files(parts, written["file"].to_pylist())
@@ -312,16 +321,16 @@ class PlacedOnSpark:
         bytes_of_each = 2 * (users.nbytes + client_ids.nbytes) + _TALLY_BYTES * len(users)
         if bytes_of_each * len(QUOTA_TYPES) * len(self.layout.task.plans) <= _ADDED_UP_HERE_BYTES:
             return by_entity_table(by_client.toArrow())
-        return _by_entity(by_client).toArrow()
+        return self._by_entity(by_client).toArrow()
+
+    def _by_entity(self, by_client: DataFrame) -> DataFrame:
+        rows = _RowsOnSpark(by_client, self.layout.task.tasks)
+        return rows.together(ENTITY_KEYS, by_entity_table, REPLAY_BY_ENTITY).frame
 
     def _replayed(
         self, function: Callable[..., Iterator[pa.Table]], table: StructType, plans: Sequence[Plan]
     ) -> DataFrame:
         """Return what a function of `replay.partition` makes of the rows under the plans."""
-        task = self.blocks.sparkSession.sparkContext.broadcast(replace(self.layout.task, plans=tuple(plans)))
+        task = shared(self.blocks.sparkSession, replace(self.layout.task, plans=tuple(plans)))
         make = partial(replayed_rows, function=function, task=task, members=self.members)
         return self.blocks.mapInArrow(make, table)
-
-
-def _by_entity(by_client: DataFrame) -> DataFrame:
-    return _RowsOnSpark(by_client).together(ENTITY_KEYS, by_entity_table, REPLAY_BY_ENTITY).frame

@@ -2,15 +2,16 @@
 
 from pyspark.sql import SparkSession
 
-from tidegate.pipeline.errors import JobError
+from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.jobs.here import Here
 from tidegate.pipeline.jobs.jobs import Jobs
 from tidegate.pipeline.jobs.on_spark import EarlySurveys, OnSpark
 from tidegate.pipeline.progress import OnProgress, silent
 from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.spark.session import RunningSpark, is_submitted
+from tidegate.pipeline.spark.session import RunningSpark, connect_address, is_submitted
+from tidegate.pipeline.spark.sessions import send_package
 
-__all__ = ["LOCAL_ROWS", "check_session", "jobs_here", "jobs_in_session", "jobs_on_spark", "where_and_why"]
+__all__ = ["LOCAL_ROWS", "jobs_here", "jobs_in_session", "jobs_on_spark", "where_and_why"]
 
 LOCAL_ROWS = 20_000_000
 """Most rows that are read in this process: some 20 bytes of memory each."""
@@ -20,6 +21,8 @@ def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
     """Return whether a job is done in this process, and the reason in a few words."""
     if master is not None:
         return False, f"on Spark: --master {master}"
+    if connect_address(master) is not None:
+        return False, "on Spark Connect: SPARK_REMOTE"
     if is_submitted():
         return False, "on Spark: started by spark-submit"
     if SparkSession.getActiveSession() is not None:
@@ -29,20 +32,10 @@ def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
     return True, f"in this process: {rows:,} rows; Spark is used for more than {LOCAL_ROWS:,}"
 
 
-def check_session(spark: object) -> None:
-    """Raise `JobError` where this is no session that can run jobs."""
-    if not isinstance(spark, SparkSession):
-        raise JobError(
-            f"spark must be a SparkSession, got {spark!r}",
-            hint="create one: SparkSession.builder.getOrCreate()",
-        )
-    context = spark.sparkContext
-    if context._jsc is None or context._jsc.sc().isStopped():
-        raise JobError("the Spark session is stopped", hint="create one: SparkSession.builder.getOrCreate()")
-
-
 def jobs_in_session(spark: SparkSession, files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:
     """Return the jobs in a session of the caller, whose settings stay as they are."""
+    with spark_errors_as_ours(spark_log=None):
+        send_package(spark)
     return jobs_on_spark(RunningSpark(session=spark, log=None), files, on_progress=on_progress)
 
 

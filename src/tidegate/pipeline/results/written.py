@@ -10,7 +10,6 @@ import re
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -54,11 +53,11 @@ def as_written(table: pa.Table) -> pa.Table:
 def frame_as_written(frame: DataFrame) -> DataFrame:
     """Return the rows of a data frame as they are written."""
     fields = zip(frame.columns, to_arrow_schema(frame.schema), strict=True)
-    return frame.select(
-        [
-            F.timestamp_millis(name).alias(written_name(name)) if _is_time(field) else F.col(name)
+    return frame.selectExpr(
+        *(
+            f"timestamp_millis({name}) as {written_name(name)}" if _is_time(field) else name
             for name, field in fields
-        ]
+        )
     )
 
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -29,11 +28,13 @@ from tidegate.child_python import SAFE_PATH_VARIABLE, environment_variable, safe
 from tidegate.pipeline.errors import JobError, start_error
 from tidegate.pipeline.spark.class_archive import ClassArchive
 from tidegate.pipeline.spark.java import require_java
+from tidegate.pipeline.spark.sessions import is_connect, package_archive, send_package
 
 __all__ = [
     "ARROW_BATCH_BYTES",
     "DEFAULT_MASTER",
     "RunningSpark",
+    "connect_address",
     "is_submitted",
     "running_spark",
     "spark_settings",
@@ -85,7 +86,20 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
     rows: number of rows that Spark itself handles (a replay: none), so that a short job starts quickly.
     Raises `MissingJavaError`, or `JobError` if Spark does not start.
     """
+    if (address := connect_address(master)) is not None:
+        with _errors_of_the_start(None):
+            remote = SparkSession.builder.remote(address).getOrCreate()
+            send_package(remote)
+        try:
+            yield RunningSpark(session=remote, log=None)
+        finally:
+            remote.stop()
+        return
     active = SparkSession.getActiveSession()
+    if active is not None and is_connect(active):
+        send_package(active)
+        yield RunningSpark(session=active, log=None)
+        return
     if active is not None:
         yield RunningSpark(session=_with_sql_settings(active.newSession()), log=None)
         return
@@ -122,6 +136,13 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
         _end(gateway, archive)
         if not is_wanted:
             log.unlink(missing_ok=True)
+
+
+def connect_address(master: str | None) -> str | None:
+    """Return the address of the Spark Connect server that jobs use: `--master sc://...` or `SPARK_REMOTE`, or None."""
+    if master is not None:
+        return master if master.startswith("sc://") else None
+    return None if is_submitted() else os.environ.get("SPARK_REMOTE")
 
 
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
@@ -216,11 +237,7 @@ def _sent_along(context: SparkContext) -> Iterator[None]:
         return
     paths = [*sys.path]
     with tempfile.TemporaryDirectory(prefix="tidegate-package-") as directory:
-        archive = Path(directory) / "tidegate-package.zip"
-        with ZipFile(archive, "w", ZIP_DEFLATED) as file:
-            for path in sorted(package.rglob("*.py")):
-                file.write(path, path.relative_to(package.parent))
-        context.addPyFile(str(archive))
+        context.addPyFile(str(package_archive(Path(directory))))
         try:
             yield
         finally:

@@ -1,0 +1,175 @@
+"""What jobs ask of a session, classic or of Spark Connect: its cores, values for all tasks, this package, progress.
+
+A session of Spark Connect has no SparkContext: a value for all tasks goes with their function, the package is an
+artifact of the session, and the server reports how many tasks are done.
+"""
+
+import pickle
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from pyspark.sql import SparkSession
+
+import tidegate
+from tidegate.pipeline.errors import JobError, UsageFilesError
+from tidegate.pipeline.progress import OnProgress, Progress, silent
+from tidegate.pipeline.spark.progress import progress_of
+
+__all__ = [
+    "Shared",
+    "check_session",
+    "cores_of",
+    "is_connect",
+    "package_archive",
+    "progress_in",
+    "send_package",
+    "shared",
+]
+
+MOST_SENT_BYTES = 100 << 20
+"""Largest value that goes with a function of Spark Connect, whose messages have at most 128 MiB."""
+
+_CONNECT = "pyspark.sql.connect."
+_PARTITIONS = 1 << 16  # more than a cluster has cores
+_START_HINT = "create one: SparkSession.builder.getOrCreate()"
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Shared(Protocol[T_co]):
+    """A value that all tasks have: a broadcast, or a part of their function."""
+
+    @property
+    def value(self) -> T_co:
+        """Return the value."""
+        ...
+
+
+class _Sent(Generic[T]):
+    """A value that goes with a function, pickled and unpickled once."""
+
+    def __init__(self, value: T) -> None:
+        self._found: list[T] = [value]
+        self._pickled = pickle.dumps(value)
+        if len(self._pickled) > MOST_SENT_BYTES:
+            raise UsageFilesError(
+                f"the clients of the record take more than the {MOST_SENT_BYTES >> 20} MiB that Spark Connect sends",
+                hint="give fewer hours, or use a classic session",
+            )
+
+    def __getstate__(self) -> bytes:
+        """Return the pickled value alone."""
+        return self._pickled
+
+    def __setstate__(self, pickled: bytes) -> None:
+        """Keep the pickled value until it is asked for."""
+        self._pickled, self._found = pickled, []
+
+    @property
+    def value(self) -> T:
+        """Return the value."""
+        if not self._found:
+            self._found.append(pickle.loads(self._pickled))
+        return self._found[0]
+
+
+_packages: "WeakKeyDictionary[Any, tempfile.TemporaryDirectory[str]]" = WeakKeyDictionary()
+
+
+def is_connect(session: object) -> bool:
+    """Return whether this is a session of Spark Connect."""
+    return type(session).__module__.startswith(_CONNECT)
+
+
+def check_session(session: Any) -> None:
+    """Raise `JobError` where this is no session that can run jobs."""
+    if is_connect(session) and hasattr(session, "is_stopped"):
+        is_stopped = session.is_stopped
+    elif isinstance(session, SparkSession):
+        java = session.sparkContext._jsc
+        is_stopped = java is None or java.sc().isStopped()
+    else:
+        raise JobError(f"spark must be a SparkSession, got {session!r}", hint=_START_HINT)
+    if is_stopped:
+        raise JobError("the Spark session is stopped", hint=_START_HINT)
+
+
+def cores_of(session: Any) -> int:
+    """Return the cores of all executors."""
+    if not is_connect(session):
+        cores: int = session.sparkContext.defaultParallelism
+        return cores
+    numbers = session.range(_PARTITIONS).selectExpr("spark_partition_id() as number")
+    return max(1, int(numbers.distinct().count()))
+
+
+def shared(session: Any, value: T) -> Shared[T]:
+    """Return a value for all tasks. Raises `UsageFilesError` where it is too large for Spark Connect."""
+    if is_connect(session):
+        return _Sent(value)
+    broadcast: Shared[T] = session.sparkContext.broadcast(value)
+    return broadcast
+
+
+def send_package(session: Any) -> None:
+    """Send this package to the executors of a session, once; those in the process of a classic session have it."""
+    of_session = session if is_connect(session) else session.sparkContext
+    if of_session in _packages or not Path(tidegate.__file__).is_file():
+        return
+    if not is_connect(session) and re.match(r"local($|\[)", of_session.master or ""):
+        return
+    directory = tempfile.TemporaryDirectory(prefix="tidegate-package-")
+    archive = package_archive(Path(directory.name))
+    if is_connect(session):
+        session.addArtifacts(str(archive), pyfile=True)
+    else:
+        paths = [*sys.path]
+        of_session.addPyFile(str(archive))
+        sys.path[:] = paths  # it was put there, for this process, which has the package
+    _packages[of_session] = directory  # executors that come later fetch it, too
+
+
+def package_archive(directory: Path) -> Path:
+    """Write an archive of this package to a directory, and return its path."""
+    package, archive = Path(tidegate.__file__).parent, directory / "tidegate-package.zip"
+    with ZipFile(archive, "w", ZIP_DEFLATED) as file:
+        for path in sorted(package.rglob("*.py")):
+            file.write(path, path.relative_to(package.parent))
+    return archive
+
+
+@contextmanager
+def progress_in(session: Any, what: str, on_progress: OnProgress) -> Iterator[None]:
+    """Report how many tasks of all stages that run inside the block are done, from a thread."""
+    if not is_connect(session):
+        with progress_of(session.sparkContext, what, on_progress):
+            yield
+        return
+    if on_progress is silent:
+        yield
+        return
+    counted, lock = dict[int, tuple[int, int]](), threading.Lock()
+
+    def show(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        with lock:
+            counted.update(
+                {each.stage_id: (each.num_completed_tasks, each.num_tasks) for each in stages or ()}
+            )
+            finished, total = (sum(numbers) for numbers in zip((0, 0), *counted.values(), strict=True))
+        on_progress(Progress(what, finished, total or None))
+
+    on_progress(Progress(what, 0, None))
+    session.registerProgressHandler(show)
+    try:
+        yield
+    finally:
+        session.removeProgressHandler(show)
