@@ -30,4 +30,4 @@ compile() {
 
 printf '%s\n' pip setuptools wheel >"$WORK/build.in"
 compile build.txt "$@" "$WORK/build.in"
-compile python.txt "$@" --extra pipeline --extra clients --group dev pyproject.toml
+compile python.txt "$@" --extra pipeline --extra connect --extra clients --group dev pyproject.toml

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tidegate import pipeline
@@ -55,12 +56,8 @@ def run(directory, scratch):
     assert spark.sql("select sum(requests) as all from used").first()["all"] > 0
     assert {key: spark.conf.get(key) for key in settings} == settings
     spark.stop()
-    try:
+    with pytest.raises(TidegateError, match="the Spark session is stopped"):
         pipeline.usage(directory, spark=spark)
-    except TidegateError as error:
-        assert "the Spark session is stopped" in str(error)
-    else:
-        raise AssertionError("a stopped session was used")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 import tidegate
-from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.spark import sessions
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -107,12 +105,3 @@ def test_the_jobs_run_on_spark_connect(server, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("the same\n")
     assert "on Spark Connect: SPARK_REMOTE" in done.stderr
-
-
-def test_what_is_too_large_for_a_message_is_refused(monkeypatch):
-    """Before the server refuses it with a text about messages."""
-    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    assert sessions.shared(connect, {"a": 1}).value == {"a": 1}
-    monkeypatch.setattr(sessions, "MOST_SENT_BYTES", 10)
-    with pytest.raises(UsageFilesError, match="that Spark Connect sends"):
-        sessions.shared(connect, "x" * 100)

@@ -109,7 +109,8 @@ def where_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master",
         metavar="M",
-        help="run on this Spark master, such as local[2] (default: local[*], for large records only)",
+        help="run on this Spark master, such as local[2], or on a Spark Connect server, sc://HOST:PORT (default: "
+        "local[*], for large records only)",
     )
     from_option(
         parser, "read rows from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z"

@@ -1,4 +1,4 @@
-"""Jobs over usage records: usage, replays of other quotas, limits, recommended quotas, obedience (decision 0132).
+"""Jobs over usage records: usage, replays of other quotas, limits, recommended quotas, obedience (docs/python-api.md).
 
     from tidegate import pipeline
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         replay,
         usage,
     )
-    from tidegate.pipeline.outcomes import Limits, Obedience, Recommended, Replay, Usage
+    from tidegate.pipeline.outcomes import SCHEMAS, Limits, Obedience, Recommended, Replay, Usage
     from tidegate.pipeline.progress import Progress
     from tidegate.pipeline.record import Record, open_record
     from tidegate.pipeline.replay.limits import Tolerance
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUPS",
+    "SCHEMAS",
     "Limits",
     "NotRecordedError",
     "Obedience",
@@ -52,7 +53,7 @@ __all__ = [
 
 _SOURCES = {
     "api": ("GROUPS", "NotRecordedError", "limits", "obedience", "recommend", "usage"),
-    "outcomes": ("Limits", "Obedience", "Recommended", "Replay", "Usage"),
+    "outcomes": ("SCHEMAS", "Limits", "Obedience", "Recommended", "Replay", "Usage"),
     "progress": ("Progress",),
     "record": ("Record", "open_record"),
     "replay.limits": ("Tolerance",),

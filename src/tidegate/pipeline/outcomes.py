@@ -1,12 +1,13 @@
 """Results of the functions of `tidegate.pipeline`: tables, named as the written ones, and what is not in them.
 
-A table is a `pyarrow.Table`, or a `pyspark.sql.DataFrame` of the session that was given. Columns are those of
-`tidegate.pipeline.schemas`. All results have `rows`, the number of rows that were read, and `missing`, the rows that
-the record lacks.
+A table is a `pyarrow.Table`, or a `pyspark.sql.DataFrame` of the session that was given. `SCHEMAS` has their columns,
+which `tidegate.pipeline.schemas` describes. All results have `rows`, the number of rows that were read, and `missing`,
+the rows that the record lacks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.config.quotas_file import QuotasFile
@@ -16,12 +17,52 @@ from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.usage_report import TopicCounts
+from tidegate.pipeline.results.written import written_schema
+from tidegate.pipeline.schemas import (
+    BACKLOGS,
+    DECISIONS,
+    LIMITS_BY_ENTITY,
+    LIMITS_BY_NODE,
+    OBEDIENCE_BY_CLIENT,
+    OBEDIENCE_BY_SOFTWARE,
+    REPLAY_BY_CLIENT,
+    REPLAY_BY_ENTITY,
+    usage_by_minute_schema,
+    usage_schema,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-__all__ = ["Limits", "Obedience", "Recommended", "Replay", "Result", "Table", "TablesWhenAsked", "Usage"]
+__all__ = [
+    "SCHEMAS",
+    "Limits",
+    "Obedience",
+    "Recommended",
+    "Replay",
+    "Result",
+    "Table",
+    "TablesWhenAsked",
+    "Usage",
+]
+
+SCHEMAS: Mapping[str, "pa.Schema"] = MappingProxyType(
+    {
+        "usage_by_client": written_schema(usage_schema()),
+        "usage_by_minute": written_schema(usage_by_minute_schema()),
+        "replay_by_entity": written_schema(REPLAY_BY_ENTITY),
+        "replay_by_client": written_schema(REPLAY_BY_CLIENT),
+        "decisions": written_schema(DECISIONS),
+        "limits_by_entity": written_schema(LIMITS_BY_ENTITY),
+        "limits_by_node": written_schema(LIMITS_BY_NODE),
+        "obedience_by_software": written_schema(OBEDIENCE_BY_SOFTWARE),
+        "obedience_by_client": written_schema(OBEDIENCE_BY_CLIENT),
+        "forecast": written_schema(REPLAY_BY_ENTITY),
+        "backlogs": written_schema(BACKLOGS),
+    }
+)
+"""The columns of each table by its name; usage by other columns has these in place of `user` and `client_id`."""
 
 Table: TypeAlias = "pa.Table | DataFrame"
 

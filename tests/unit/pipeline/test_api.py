@@ -17,9 +17,7 @@ from tidegate import pipeline
 from tidegate.config.locations import location
 from tidegate.config.quotas_file import parse_quotas_file
 from tidegate.errors import TidegateError
-from tidegate.pipeline import schemas
 from tidegate.pipeline.results.output import saved_table
-from tidegate.pipeline.results.written import written_schema
 
 _QUOTAS = """\
 version: 1
@@ -103,13 +101,12 @@ def test_tables_are_those_that_are_written(record, quotas, tmp_path):
         for table, rows in found.tables.items():
             of_file = saved_table(location(str(tmp_path / name)), table)
             assert isinstance(rows, pa.Table)
-            assert rows.schema == of_file.schema
+            assert rows.schema == of_file.schema == pipeline.SCHEMAS[table]
             assert _sorted(rows) == _sorted(of_file) != []
         for table, rows in short.tables.items():
             assert _sorted(rows) == _sorted(found[table])
     assert [*used.tables] == ["usage_by_client", "usage_by_minute"]
     assert [*replayed.tables] == ["replay_by_entity", "replay_by_client", "decisions"]
-    assert used.in_all.schema == written_schema(schemas.usage_schema())
     assert used.groups == len(used.in_all)
 
 
@@ -166,7 +163,7 @@ def test_quotas_from_a_proposal_are_replayed(record):
     text = found.text()
     assert parse_quotas_file(text).entries == found.quotas.entries
     assert "kafka-configs" in found.text("kafka-configs")
-    assert found["forecast"].schema == written_schema(schemas.REPLAY_BY_ENTITY)
+    assert found["forecast"].schema == pipeline.SCHEMAS["forecast"]
     assert found["limits_by_entity"].num_rows
     replayed = pipeline.replay(record, quotas={"proposed": found.quotas})
     assert {*replayed.by_entity["plan"].to_pylist()} == {"proposed"}

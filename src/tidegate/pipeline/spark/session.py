@@ -7,6 +7,7 @@ as it is, and running. To executors on other machines this package is sent along
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -51,6 +53,8 @@ _SQL_SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.caseSensitive": "true",
 }
+_CONNECT_PORT = 15002  # Spark's default
+_CONNECT_SECONDS = 10.0
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 _DAEMON = "tidegate.pipeline.replay.daemon"
 _KEEPING = "saving Spark's classes for faster starts (once, a few seconds, 170 MB)"
@@ -87,6 +91,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
     Raises `MissingJavaError`, or `JobError` if Spark does not start.
     """
     if (address := connect_address(master)) is not None:
+        _check_server(address)
         with _errors_of_the_start(None):
             remote = SparkSession.builder.remote(address).getOrCreate()
             send_package(remote)
@@ -143,6 +148,20 @@ def connect_address(master: str | None) -> str | None:
     if master is not None:
         return master if master.startswith("sc://") else None
     return None if is_submitted() else os.environ.get("SPARK_REMOTE")
+
+
+def _check_server(address: str) -> None:
+    """Raise `JobError` where no server listens: its client would try again for minutes, without a word."""
+    try:
+        parts = urlsplit(address)
+        with socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), _CONNECT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(
+            f"cannot reach the Spark Connect server {address.partition(';')[0]!r}: {reason}",
+            hint="check the host and port; sbin/start-connect-server.sh of Spark starts a server",
+        ) from error
 
 
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:

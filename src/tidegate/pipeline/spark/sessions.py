@@ -1,4 +1,4 @@
-"""What jobs ask of a session, classic or of Spark Connect: its cores, values for all tasks, this package, progress.
+"""The differences between classic sessions and Spark Connect: cores, values for all tasks, this package, progress.
 
 A session of Spark Connect has no SparkContext: a value for all tasks goes with their function, the package is an
 artifact of the session, and the server reports how many tasks are done.
