@@ -221,6 +221,7 @@ class WatchedBroker(Broker):
         took_s = time.monotonic() - began_s
         neighbour_ms = self._ask_neighbour()
         report = self._ask("report")
+        assert report["busy_ms"] > 0, "the loop is not watched"
         peak_bytes = _memory(self)["HWM"] - rss_bytes
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while (

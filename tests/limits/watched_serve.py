@@ -3,9 +3,9 @@
     python watched_serve.py serve --port 0 ...
 
 Nothing of the broker is changed but how often it looks after what it keeps (`PERIODS`), and that codecs are compiled
-before it starts. The loop is asyncio's own,
-over a selector that notes when it is asked and when it answers. What lies between the two is a *hold*: so long nobody
-else is served. A hold counts the loop's thread running or blocked (a sync, SQLite, another thread with the
+before it starts. The event loop notes when it goes to wait for what is ready, and its poller when it asks the kernel
+for ready sockets and gets them. The time between an answer and the next question is a *hold*: meanwhile no other
+client is served. A hold counts the loop's thread running or blocked (a sync, SQLite, another thread with the
 interpreter's lock), not waiting for a processor that others use: the kernel tells that apart (`schedstat`), so a busy
 machine does not lengthen it. Nor does the thread that looks at the loop's stack count: while it waits for a processor
 it has the lock, and the loop waits with it.
@@ -16,12 +16,10 @@ processor time, and where it began and ended.
 A line on standard input is a question, a line of JSON on standard output its answer: `reset`, `report`.
 """
 
-import asyncio
 import ctypes
 import gc
 import json
 import os
-import selectors
 import sys
 import threading
 import time
@@ -32,6 +30,7 @@ from typing import Any
 from tidegate.broker.handlers import fetch
 from tidegate.cli.main import main
 from tidegate.server import node
+from tidegate.server.connection.poller import EpollPoller
 from tidegate.server.requests import later_work, slices
 from tidegate.server.requests.slices import UNFINISHED
 from tidegate.storage import housekeeping
@@ -187,31 +186,22 @@ def _named(code: CodeType, instruction: int) -> str:
     return f"{os.path.basename(code.co_filename)}:{next(lines, code.co_firstlineno)}:{code.co_name}"
 
 
-class WatchedSelector(selectors.DefaultSelector):
-    """The loop's selector: between its answer and the next question lies a hold."""
+def watch_poller(watch: HoldWatch) -> None:
+    """Note when the loop goes to wait, and when the poller asks for ready sockets and gets them."""
+    wait, ready_sockets = EpollPoller.wait, EpollPoller._ready_sockets
 
-    def __init__(self, watch: HoldWatch) -> None:
-        super().__init__()
-        self._watch = watch
+    def watched_wait(poller: EpollPoller, timeout_s: float | None) -> None:
+        watch.end()
+        watch.begin()  # sockets that the last turns have left are served before the kernel is asked
+        wait(poller, timeout_s)
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for ready sockets."""
-        self._watch.end()
-        ready = super().select(timeout)
-        self._watch.begin()
+    def watched(poller: EpollPoller, timeout_s: float | None) -> list[tuple[int, int]]:
+        watch.end()
+        ready = ready_sockets(poller, timeout_s)
+        watch.begin()
         return ready
 
-
-class WatchedLoops(asyncio.DefaultEventLoopPolicy):
-    """Makes asyncio's own event loops, over a watched selector."""
-
-    def __init__(self, watch: HoldWatch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """Return a loop that is watched."""
-        return asyncio.SelectorEventLoop(WatchedSelector(self._watch))
+    EpollPoller.wait, EpollPoller._ready_sockets = watched_wait, watched
 
 
 def _stack(frame: FrameType | None) -> str:
@@ -292,7 +282,7 @@ if __name__ == "__main__":
         setattr(module, name, PERIOD_S)
     _compile_all()
     hold_watch = HoldWatch()
-    asyncio.set_event_loop_policy(WatchedLoops(hold_watch))
+    watch_poller(hold_watch)
     step_watch = StepWatch()
     for module in (later_work, slices):
         assert hasattr(module, "advance"), f"{module.__name__} has no advance: where does it run slices?"
