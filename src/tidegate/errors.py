@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-__all__ = ["ConfigError", "TidegateError", "install_hint"]
+__all__ = ["ArgumentError", "ConfigError", "TidegateError", "install_hint"]
 
 
 class TidegateError(Exception):
@@ -21,6 +21,13 @@ class TidegateError(Exception):
 
 class ConfigError(TidegateError, ValueError):
     """Raise when a setting, an option or a file of the user's holds a value that cannot be used."""
+
+
+class ArgumentError(ConfigError):
+    """Raise when a function of the Python API is called with a value that it cannot use."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="see docs/python-api.md for the arguments of each function")
 
 
 def install_hint(extra: str) -> str:

@@ -58,7 +58,7 @@ examples:
   tidegate explain --user alice --client-id billing \\
       --bootstrap-server kafka1:9092 --prometheus http://prometheus:9090
   tidegate explain --user alice --metrics http://gateway1:9405 \\
-      --bootstrap-server kafka1:9092           quotas of a gateway, and of its Kafka
+      --bootstrap-server kafka1:9092     quotas of a gateway, and of its Kafka
 
 Without --bootstrap-server the broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404

@@ -16,7 +16,7 @@ examples:
       --override advertised.listeners=PLAINTEXT://gateway1:19092 \\
       --override tidegate.allow.anonymous=true
   tidegate gateway --upstream kafka1:9092 --config gateway.properties
-                         after a change of the file: kill -HUP and the gateway's process id
+                         after a change of the file: kill -HUP PROCESS-ID
   tidegate gateway --upstream kafka1:9092 --quotas quotas.yaml
   tidegate gateway --upstream kafka1:9092 --brokers 1-16
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.config.locations import Location
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
-from tidegate.errors import ConfigError
+from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.back_end import KeptTables
 from tidegate.pipeline.jobs.frames import obedience_frames, replay_frames, usage_frames
@@ -92,7 +92,7 @@ def usage(
     """
     columns = _groups(by)
     if top is not None and (not isinstance(top, int) or not 1 <= top <= _MOST):
-        raise ConfigError(f"top must be a whole number from 1 on, got {top!r}")
+        raise ArgumentError(f"top must be a whole number from 1 on, got {top!r}")
     name, directory = usage_table_name(columns), _out(out, overwrite)
     is_lazy = out is None and top is None
     with opened(
@@ -187,7 +187,7 @@ def replay(
     alone. With a session and without `out`, files are surveyed at once and rows replayed when the data frames are used.
     """
     if loop not in ("open", "closed"):
-        raise ConfigError(f"loop must be open or closed, got {loop!r}")
+        raise ArgumentError(f"loop must be open or closed, got {loop!r}")
     plans = _plans(quotas, is_closed=loop == "closed")
     _check_replay(plans, loop, in_force=in_force, decisions=decisions, continue_from=continue_from)
     plans += [in_force_plan()] if in_force else []
@@ -247,7 +247,7 @@ def limits(
     levels = _levels(by, quotas)
     directory = _out(out, overwrite)
     if tolerance is not None and not isinstance(tolerance, Tolerance):
-        raise ConfigError(f"tolerance must be a Tolerance, got {tolerance!r}")
+        raise ArgumentError(f"tolerance must be a Tolerance, got {tolerance!r}")
     with opened(
         paths, is_lazy=False, spark=spark, start=start, end=end, last=last, progress=progress
     ) as record:
@@ -289,7 +289,7 @@ def recommend(
     """
     _check_level(by)
     if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 1 <= headroom <= 1000:
-        raise ConfigError(f"headroom must be a number from 1 to 1000, got {headroom!r}")
+        raise ArgumentError(f"headroom must be a number from 1 to 1000, got {headroom!r}")
     wanted = Wanted(
         headroom=headroom,
         budgets=dict(budgets or {}),
@@ -319,7 +319,7 @@ def recommend(
 def _groups(by: str | Sequence[str]) -> tuple[str, ...]:
     columns = (by,) if isinstance(by, str) else tuple(by)
     if not columns or len({*columns}) < len(columns) or any(name not in GROUPS for name in columns):
-        raise ConfigError(f"by must be one or more of {', '.join(GROUPS)}, got {by!r}")
+        raise ArgumentError(f"by must be one or more of {', '.join(GROUPS)}, got {by!r}")
     return columns
 
 
@@ -374,7 +374,7 @@ def _levels(by: str, quotas: Path_ | QuotasFile | None) -> Plan:
 
 def _check_level(by: str | None) -> None:
     if by is not None and by not in ENTITIES_BY:
-        raise ConfigError(f"by must be {', '.join(ENTITIES_BY)}, got {by!r}")
+        raise ArgumentError(f"by must be {', '.join(ENTITIES_BY)}, got {by!r}")
 
 
 def _quotas(file: Path_ | QuotasFile) -> QuotasFile:
@@ -384,7 +384,7 @@ def _quotas(file: Path_ | QuotasFile) -> QuotasFile:
 def _file(path: Path_) -> Path:
     found = location_of(path, "quotas")
     if not isinstance(found, Path):
-        raise ConfigError(f"quotas must be a path on this machine, got {path!r}")
+        raise ArgumentError(f"quotas must be a path on this machine, got {path!r}")
     return found
 
 

@@ -215,7 +215,7 @@ class Recommended(Result):
 
     def text(self, form: str = "quotas.yaml") -> str:
         """Return the quotas as text. form: `quotas.yaml`, or `kafka-configs` for a script with Kafka's own tool."""
-        from tidegate.errors import ConfigError
+        from tidegate.errors import ArgumentError
         from tidegate.pipeline.proposals.notes import kafka_configs_text, quotas_text
         from tidegate.pipeline.report.notes import missing_notes
         from tidegate.pipeline.report.text import sentences
@@ -223,5 +223,5 @@ class Recommended(Result):
         notes = [*self.notes(), *sentences(missing_notes(self.missing, with_cold_starts=True))]
         texts: dict[str, Any] = {"quotas.yaml": quotas_text, "kafka-configs": kafka_configs_text}
         if form not in texts:
-            raise ConfigError(f"form must be quotas.yaml or kafka-configs, got {form!r}")
+            raise ArgumentError(f"form must be quotas.yaml or kafka-configs, got {form!r}")
         return str(texts[form](self.quotas, notes))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.config.locations import Location, Uri, location
-from tidegate.errors import ConfigError
+from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.errors import OutsideRangeError
 from tidegate.pipeline.jobs.jobs import Jobs
 from tidegate.pipeline.jobs.where import jobs_here, jobs_in_session
@@ -110,7 +110,7 @@ def location_of(path: Path_, what: str = "paths") -> Location:
     if isinstance(path, Uri):
         return path
     if not isinstance(path, str | os.PathLike) or not str(path):
-        raise ConfigError(f"{what} must be a path or URI, got {path!r}")
+        raise ArgumentError(f"{what} must be a path or URI, got {path!r}")
     return location(os.fspath(path)) if isinstance(path, str) else Path(path)
 
 
@@ -127,11 +127,11 @@ def _time_ms(time: Time, what: str = "start") -> int:
         try:
             found = datetime.fromisoformat(time)
         except ValueError:
-            raise ConfigError(
+            raise ArgumentError(
                 f"{what} must be a date and time such as 2026-11-22T14:00, got {time!r}"
             ) from None
         return _ms_of(found if found.tzinfo else found.replace(tzinfo=UTC), what)
-    raise ConfigError(f"{what} must be a datetime or a text such as 2026-11-22T14:00, got {time!r}")
+    raise ArgumentError(f"{what} must be a datetime or a text such as 2026-11-22T14:00, got {time!r}")
 
 
 def range_ms(
@@ -156,7 +156,7 @@ def _ms_of(time: datetime, what: str) -> int:
     except (ArithmeticError, ValueError, TypeError):
         found = -1
     if found < 0:
-        raise ConfigError(f"{what} must be a time since 1970, got {str(time)!r}")
+        raise ArgumentError(f"{what} must be a time since 1970, got {str(time)!r}")
     return found
 
 
@@ -165,7 +165,7 @@ def _last_ms(last: timedelta | str) -> int:
     if isinstance(last, str) and (match := _LAST.fullmatch(last)):
         found = timedelta(**{_UNITS[match[2]]: int(match[1])})
     if not isinstance(found, timedelta) or found < timedelta(milliseconds=1):
-        raise ConfigError(
+        raise ArgumentError(
             f"last must be a timedelta above 0, or a text such as 90s, 15m, 6h or 2d, got {last!r}"
         )
     return found // timedelta(milliseconds=1)
@@ -207,7 +207,7 @@ def _places(paths: Path_ | Sequence[Path_]) -> list[Location]:
     if isinstance(paths, str | os.PathLike | Uri):
         return [location_of(paths)]
     if not isinstance(paths, Sequence) or isinstance(paths, bytes) or not paths:
-        raise ConfigError(f"paths must be a path or URI, or several of them, got {paths!r}")
+        raise ArgumentError(f"paths must be a path or URI, or several of them, got {paths!r}")
     return list(map(location_of, paths))
 
 
@@ -246,7 +246,7 @@ def _record(
 ) -> Record:
     on_progress = silent if progress is None else progress
     if not callable(on_progress):
-        raise ConfigError(f"progress must be a function, got {progress!r}")
+        raise ArgumentError(f"progress must be a function, got {progress!r}")
     if spark is None:
         return Record(jobs=jobs_here(files, on_progress), places=places)
     return Record(jobs=jobs_in_session(spark, files, on_progress), places=places, session=spark)

@@ -7,7 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
-from tidegate.errors import ConfigError
+from tidegate.errors import ArgumentError, ConfigError
 from tidegate.kafka_log.importing import ImportSummary, import_logs
 from tidegate.kafka_log.log_files import Source
 from tidegate.kafka_log.time_range import TimeRange
@@ -45,11 +45,11 @@ def import_request_log(
     """
     on_progress = silent if progress is None else progress
     if not callable(on_progress):
-        raise ConfigError(f"progress must be a function, got {progress!r}")
+        raise ArgumentError(f"progress must be a function, got {progress!r}")
     if processes is not None and (
         isinstance(processes, bool) or not isinstance(processes, int) or processes < 1
     ):
-        raise ConfigError(f"processes must be a whole number from 1 on, got {processes!r}")
+        raise ArgumentError(f"processes must be a whole number from 1 on, got {processes!r}")
     from_ms, to_ms, last_ms = range_ms(start, end, last)
 
     def show(path: Path, done: int, total: int) -> None:
@@ -75,18 +75,18 @@ def _sources(
     found = []
     for number, logs in by_node.items():
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST:
-            raise ConfigError(f"a node id must be a whole number from 0 to {_MOST}, got {number!r}")
+            raise ArgumentError(f"a node id must be a whole number from 0 to {_MOST}, got {number!r}")
         several: Sequence[Any] = logs if isinstance(logs, list | tuple) else [logs]
         found += [Source(number, _here(path, "paths")) for path in several]
     if not found:
-        raise ConfigError("paths must name a log, got none")
+        raise ArgumentError("paths must name a log, got none")
     return found
 
 
 def _here(path: Path_, what: str) -> Path:
     found = location_of(path, what)
     if not isinstance(found, Path):
-        raise ConfigError(f"{what} must be a path on this machine, got {path!r}")
+        raise ArgumentError(f"{what} must be a path on this machine, got {path!r}")
     return found
 
 

@@ -21,7 +21,7 @@ _UNKNOWN = (
 )
 
 
-_HAVE_THEIRS = {"VanishedFileError"}
+_HAVE_THEIRS = {"ArgumentError", "VanishedFileError"}
 
 
 def test_every_error_has_a_hint():

@@ -467,8 +467,7 @@ SETTINGS: Mapping[str, Setting] = {
         _string(
             METRICS_LISTENER,
             "",
-            "Address of the metrics over HTTP, as HOST:PORT or https://HOST:PORT. Default: none. Beyond loopback only "
-            "with tidegate.metrics.token.file or, with https, listener.name.metrics.ssl.client.auth=required.",
+            "Address of the metrics over HTTP, as HOST:PORT or https://HOST:PORT; docs/monitoring.md. Default: none.",
         ),
         _string(
             METRICS_TOKEN_FILE,

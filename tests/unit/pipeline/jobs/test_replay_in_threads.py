@@ -45,7 +45,7 @@ def _replayed(directory, out, threads):
         jobs = Jobs(files=files, back_end=Here(threads=threads))
         found = jobs.replay(_plans(), out=out)
         limits = jobs.limits(levels_of("client-id"), Tolerance(), out=None)
-    tables = {path.relative_to(out): pq.read_table(path) for path in sorted(out.glob("*.parquet"))}
+    tables = {path.relative_to(out): pq.read_table(path) for path in sorted(out.glob("[!_]*/**/*.parquet"))}
     return tables, list(found.entities), limits.entities, limits.nodes
 
 

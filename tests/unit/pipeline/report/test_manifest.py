@@ -41,7 +41,7 @@ def test_results_say_what_they_were_made_of(usage, tmp_path, command, capsys):
     )
     assert main([command, str(usage), "--out", str(out), "--from", "2023-11-14", *more]) == 0
     found = json.loads((out / MARKER).read_text())
-    assert (found["format"], found["command"], found["complete"]) == (1, command, True)
+    assert (found["format"], found["command"], found["complete"]) == (2, command, True)
     assert found["version"] == __version__
     assert found["run"].startswith("run-20")
     record = found["record"]
