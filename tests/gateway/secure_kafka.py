@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -116,6 +117,10 @@ class SecureKafka:
         name = f"{name}-{time.time_ns()}"
         admin = AdminClient({"bootstrap.servers": self.broker.address})
         admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        # The broker follows its controller a little later: until then it does not know the partition.
+        producer = Producer({"bootstrap.servers": self.broker.address})
+        producer.produce(name, b"first")
+        assert producer.flush(30) == 0
         return name
 
     def stop(self) -> None:
