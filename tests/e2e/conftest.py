@@ -4,16 +4,19 @@ import itertools
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.e2e.broker import Broker
 
 ROOT = Path(__file__).parent.parent.parent
 FETCH_JARS_TIMEOUT_S = 240.0
+LEADERS_TIMEOUT_S = 20.0
 
 _numbers = itertools.count(1)
 
@@ -59,6 +62,21 @@ def unique() -> str:
     return f"e2e-{next(_numbers)}"
 
 
+def await_partitions(admin: AdminClient, partitions: list[TopicPartition]) -> None:
+    """Wait until the leaders know new partitions: brokers of Kafka follow their controller a little later."""
+    wanted = dict.fromkeys(partitions, OffsetSpec.latest())
+    deadline = time.monotonic() + LEADERS_TIMEOUT_S
+    while True:
+        try:
+            for answer in admin.list_offsets(wanted).values():
+                answer.result(timeout=10)
+        except KafkaException:
+            assert time.monotonic() < deadline, "the new partitions have no leader"
+            time.sleep(0.01)
+        else:
+            return
+
+
 @pytest.fixture
 def create_topic() -> Callable[..., str]:
     """Return a function that creates a topic at a broker and returns its name."""
@@ -67,6 +85,7 @@ def create_topic() -> Callable[..., str]:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(timeout=10)
+        await_partitions(admin, [TopicPartition(topic, number) for number in range(partitions)])
         return topic
 
     return create

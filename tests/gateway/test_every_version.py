@@ -27,8 +27,19 @@ from tidegate.wire.header import decode_response_header
 TIMEOUT_S = 30.0
 TRIES = 5
 CLOSED = b""
-DELETE_SHARE_GROUP_OFFSETS = 92
-_OWN = {"base_offset", "producer_id", "member_id", "members", "log_append_time_ms", "timestamp", "offset"}
+DESCRIBE_LOG_DIRS, DELETE_SHARE_GROUP_OFFSETS = 35, 92
+FREE_BYTES = slice(-11, -3)
+"""Where responses of DescribeLogDirs from version 5 on have the free space of the disk, which others use, too."""
+_OWN = {
+    "base_offset",
+    "producer_id",
+    "member_id",
+    "members",
+    "log_append_time_ms",
+    "timestamp",
+    "offset",
+    "usable_bytes",
+}
 """Fields that differ between two requests to the same broker: each changes something, or is told a new id."""
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 _DELETING = {
@@ -86,6 +97,8 @@ def _filled(fields: tuple[Field, ...], message: dict[str, Any]) -> dict[str, Any
 def comparable(api_key: int, version: int, response: bytes, ports: dict[int, int]) -> Any:
     """Return a response without what differs between two requests, each known port replaced by the broker's id."""
     api = API_BY_KEY.get(api_key)
+    if api_key == DESCRIBE_LOG_DIRS and version >= 5:
+        return response[: FREE_BYTES.start] + response[FREE_BYTES.stop :]
     if not response or api is None or not api.speaks(version):
         return response
     _, at = decode_response_header(memoryview(response), api_key, version)

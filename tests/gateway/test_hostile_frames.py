@@ -35,6 +35,7 @@ READ = (
 )  # fmt: skip
 """The APIs of which the gateway reads requests or responses, and one that it only forwards."""
 FRAMES = 800
+MAX_STRING_BYTES = 32_767
 ANSWERED, CLOSED, SILENT = "answered", "closed", "silent"
 MOST_GROWTH_MB = 10
 ANSWER_WITHIN_S = 3.0
@@ -48,6 +49,16 @@ def material() -> list[bytes]:
         for version in range(api.min_version, api.max_version + 1):
             frames += [frame for _, frame in list(odd_frames(api_key, version))[::10]]
     return frames
+
+
+def is_deadly(frame: bytes) -> bool:
+    """Return whether a frame may stop Kafka 4.3.1 itself: it has a name that is too long once Kafka sends it on.
+
+    Kafka decodes each byte that is not UTF-8 to U+FFFD, which takes three bytes. The thread that forwards requests to
+    the controller fails to write a name of more than 32,767 bytes, and stops the process.
+    """
+    rewritten = len(frame.decode("utf-8", "replace").encode())
+    return rewritten > max(len(frame), MAX_STRING_BYTES)
 
 
 def outcome(port: int, frame: bytes) -> str:
@@ -77,6 +88,8 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
     with RawClient(gateway.port, "neighbour") as neighbour:
         for number in range(FRAMES):
             frame = harmless(bytes(mutated(rng, rng.choice(frames))))
+            if is_deadly(frame):
+                continue
             found = outcome(gateway.port, frame), outcome(kafka.port, frame)
             outcomes[found] += 1
             assert found[0] in (found[1], CLOSED), (found, frame)
