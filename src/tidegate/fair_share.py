@@ -25,7 +25,7 @@ thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networki
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -217,6 +217,10 @@ class ReclaimableBound(_Bound, Generic[Entry]):
 
     def __contains__(self, entry: Entry) -> bool:
         return entry in self._owner_of
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Return the entries in the order in which they were added. Not to be kept: they change."""
+        return iter(self._owner_of)
 
     def owner(self, entry: Entry) -> str:
         """Return the principal that an entry is counted for."""

@@ -21,12 +21,21 @@ TIMEOUT_S = 20.0
 
 
 class LoginClient:
-    """One connection; `ask` sends one request and returns the decoded response. Raises `ConnectionError` at its end."""
+    """One connection; `ask` sends one request and returns the decoded response. Raises `ConnectionError` at its end.
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None, client_id: str = "client") -> None:
+    server: the server name that the client sends in its TLS handshake.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        client_id: str = "client",
+        server: str | None = "localhost",
+    ) -> None:
         self.client_id = client_id
         sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-        self.socket = sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost")
+        self.socket = sock if tls is None else tls.wrap_socket(sock, server_hostname=server)
 
     def __enter__(self) -> "LoginClient":
         return self
@@ -76,14 +85,14 @@ class LoginClient:
         }
         return self.ask(METADATA, 9, message)
 
-    def produce(self, topic: str, size: int = 3000) -> dict[str, Any]:
+    def produce(self, topic: str, size: int = 3000, partition: int = 0) -> dict[str, Any]:
         """Produce one record; return the response, which has the throttle time."""
-        partition = {"index": 0, "records": build_batch([(None, bytes(size))])}
+        records = {"index": partition, "records": build_batch([(None, bytes(size))])}
         message = {
             "transactional_id": None,
             "acks": 1,
             "timeout_ms": 10_000,
-            "topic_data": [{"name": topic, "partition_data": [partition]}],
+            "topic_data": [{"name": topic, "partition_data": [records]}],
         }
         answer = self.ask(PRODUCE, 9, message)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0, answer

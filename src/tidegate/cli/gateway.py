@@ -19,11 +19,17 @@ examples:
                          after a change of the file: kill -HUP PROCESS-ID
   tidegate gateway --upstream kafka1:9092 --quotas quotas.yaml
   tidegate gateway --upstream kafka1:9092 --brokers 1-16
+  tidegate gateway --upstream kafka1:9092 --config gateway.properties \\
+      --override listeners=SSL://0.0.0.0:9093 \\
+      --override advertised.listeners=SSL://broker-{id}.k.example.com:9093
+                         one port for all brokers; bootstrap servers of clients:
+                         k.example.com:9093
 
 Clients connect to the gateway in the place of the brokers: broker N is at the
-port of --listen plus N. The gateway forwards requests as they are, charges them
-to its own quotas as a Kafka broker does, and throttles clients in the same way.
-Quotas that are stored in Kafka itself stay in force there.
+port of --listen plus N. With TLS, all can have one port and a name each: put
+{id} in the advertised host. The gateway forwards requests as they are, charges
+them to its own quotas as a Kafka broker does, and throttles clients in the same
+way. Quotas that are stored in Kafka itself stay in force there.
 
 Set the gateway's quotas with any Kafka admin client that connects to the
 gateway, or with `tidegate quotas apply`. They are kept in the topic
@@ -71,6 +77,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--listen",
         metavar="HOST:PORT",
         help="address of the gateway; broker N is at PORT + N (default: 127.0.0.1:19092)",
+    )
+    parser.add_argument(
+        "--bootstrap-name",
+        metavar="HOST[,...]",
+        help="server names that lead to any broker, where brokers are told apart by name (default: the advertised "
+        "host without the label that has {id})",
     )
     parser.add_argument(
         "--brokers",

@@ -24,13 +24,14 @@ from tidegate.clock import SystemClock
 from tidegate.gateway.gateway import Gateway, run_work
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
-from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids
+from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids, server_names
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.stores import QuotaStore
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import open_recorder
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.short_collections import ShortCollections
+from tidegate.tls.settings import listed
 
 __all__ = ["run_gateway"]
 
@@ -64,6 +65,7 @@ async def _run(
     stop = stop_event(args, repeated)
     clock = SystemClock()
     port_file = fresh_port_file(args)
+    names = server_names(config, listed(args.bootstrap_name or ""))
     logs_in = gateway_logs_in(config, None if args.login is None else args.login == "gateway")
     for notice in login_notices(config, upstream, logs_in=logs_in):
         tell(args, notice, logging.WARNING)
@@ -86,6 +88,7 @@ async def _run(
                 upstream,
                 quotas,
                 only=only,
+                names=names,
                 logs_in=logs_in,
                 clock=clock,
                 open_recorder=lambda node: open_recorder(node, clock, args.log_format),

@@ -1,18 +1,30 @@
-"""The addresses of the gateway: the broker with id N is at the port of a listener plus N.
+"""The addresses of the gateway: a port for each broker, or one port and a host name for each.
 
->>> addresses = Addresses({"PLAINTEXT": ("gateway1", 19092)})
->>> addresses.of(3, "PLAINTEXT")
-('gateway1', 19095)
+A listener tells brokers apart by their ports: the broker with id N is at the listener's port plus N. If the host that
+clients are told contains `{id}`, the listener has one port, and tells brokers apart by the server name in the TLS
+handshake (SNI).
+
+>>> addresses = Addresses({"PLAINTEXT": ("gateway1", 19092), "SSL": ("broker-{id}.kafka.example.com", 9093)})
+>>> addresses.of(3, "PLAINTEXT"), addresses.of(3, "SSL")
+(('gateway1', 19095), ('broker-3.kafka.example.com', 9093))
+>>> names = ServerNames("broker-{id}.kafka.example.com")
+>>> names.find("broker-3.kafka.example.com"), names.find("kafka.example.com") == ANY_BROKER, names.find("example.com")
+(3, True, None)
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from tidegate.errors import ConfigError
 from tidegate.wire import Message, ProtocolError
 
-__all__ = ["MAX_PORT", "Addresses"]
+__all__ = ["ANY_BROKER", "BROKER_ID", "MAX_PORT", "Addresses", "ServerNames"]
 
 MAX_PORT = 65_535
+ANY_BROKER = -1
+"""What a bootstrap name leads to. No broker has this id."""
+BROKER_ID = "{id}"
+_IDS = r"(0|[1-9][0-9]{0,9})"
 
 
 class Addresses:
@@ -27,6 +39,8 @@ class Addresses:
     def of(self, broker_id: int, listener: str) -> tuple[str, int]:
         """Return host and port. Raises `ConfigError` where the port would be none."""
         host, port = self._listeners[listener]
+        if BROKER_ID in host:
+            return host.replace(BROKER_ID, str(broker_id)), port
         if not 0 <= broker_id <= MAX_PORT - port:
             raise ConfigError(
                 f"broker {broker_id} has no port: {port} and its id make {port + broker_id}, "
@@ -44,3 +58,31 @@ class Addresses:
                 broker["host"], broker["port"] = self.of(broker[id_name], listener)
             except ConfigError as error:
                 raise ProtocolError(str(error), path=id_name) from error
+
+
+class ServerNames:
+    """The server names of one listener, and the broker that each leads to.
+
+    pattern: the host of a broker, with `{id}` in the place of its id. bootstrap: the names that lead to any broker; by
+    default, one: what follows the label with the id.
+    """
+
+    def __init__(self, pattern: str, bootstrap: Iterable[str] = ()) -> None:
+        self.pattern = pattern
+        _, _, behind = pattern.partition(BROKER_ID)
+        domain = behind.partition(".")[2]
+        self.bootstrap = tuple(map(_plain, bootstrap)) or ((_plain(domain),) if domain else ())
+        self._broker = re.compile(_IDS.join(map(re.escape, _plain(pattern).split(BROKER_ID))))
+
+    def find(self, name: str) -> int | None:
+        """Return the id of the broker that a server name stands for, or `ANY_BROKER`; None: the name is unknown."""
+        name = _plain(name)
+        if name in self.bootstrap:
+            return ANY_BROKER
+        found = self._broker.fullmatch(name)
+        return None if found is None else int(found[1])
+
+
+def _plain(name: str) -> str:
+    """Return a host name in lower case, without a dot at its end."""
+    return name.lower().removesuffix(".")

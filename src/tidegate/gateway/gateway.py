@@ -1,14 +1,14 @@
 """The gateway: a node of the server for each broker of the cluster, and what all of them share.
 
-The broker with id N has the port of each listener plus N. Each node has its own quotas, usage record and metrics, as a
-broker has. Quota definitions are shared by all, and by all gateway processes of the cluster (`quota_topic`), or come
-from a file. Brokers that join get a node while clients are connected; those that leave keep it, and refuse connections
-until they return.
+The broker with id N has the port of each listener plus N, or a part of one port (`shared_port`). Each node has its own
+quotas, usage record and metrics, as a broker has. Quota definitions are shared by all, and by all gateway processes of
+the cluster (`quota_topic`), or come from a file. Brokers that join get a node while clients are connected; those that
+leave keep it, and refuse connections until they return.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from tidegate.api_keys import (
 from tidegate.client.settings import ClientSettings
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
-from tidegate.gateway.addresses import Addresses
+from tidegate.gateway.addresses import Addresses, ServerNames
 from tidegate.gateway.brokers import REFRESH_S, Broker, Brokers
 from tidegate.gateway.logins import handle_passing_authenticate, handle_passing_handshake
 from tidegate.gateway.mutations import handle_create_partitions, handle_create_topics, handle_delete_topics
@@ -32,7 +32,8 @@ from tidegate.gateway.reachability import Reachability
 from tidegate.gateway.relay import relay_handlers
 from tidegate.gateway.responses import Rewriter
 from tidegate.gateway.rights import with_quota_rights
-from tidegate.gateway.settings import broker_config, listener_addresses
+from tidegate.gateway.settings import MAX_BROKERS, broker_config, listener_addresses, max_brokers
+from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -46,13 +47,12 @@ from tidegate.server.requests.handler import Handler, Wait
 from tidegate.server.requests.recorder import Recorder
 from tidegate.server.settings.config import ServerConfig
 
-__all__ = ["MAX_BROKERS", "Gateway"]
+__all__ = ["Gateway"]
 
 _log = logging.getLogger("tidegate.gateway")
 
-MAX_BROKERS = 16
-"""Brokers that one process serves: each has a process for its usage record."""
 SCRATCH_BYTES = 256 * 1024
+_PARQUET = "tidegate.usage.parquet.enable"
 
 
 class NodeRelay:
@@ -61,7 +61,7 @@ class NodeRelay:
     def __init__(
         self,
         broker: Broker,
-        network: SocketNetwork,
+        network: BrokerNetwork,
         *,
         security: UpstreamSecurity,
         clock: Clock,
@@ -94,8 +94,9 @@ class Gateway:
     """The gateway process. `start` it; `run` follows the cluster until it is cancelled.
 
     config: the settings of the broker with id 0, from which those of the others are made. only: the ids of the brokers
-    to serve; None: all of them. logs_in: the gateway logs in at the brokers with its own credentials, for every client;
-    else logins of clients pass through. open_recorder: returns the usage record of a node.
+    to serve; None: all of them. names: the server names of the listeners with one port for all brokers. logs_in: the
+    gateway logs in at the brokers with its own credentials, for every client; else logins of clients pass through.
+    open_recorder: returns the usage record of a node.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Gateway:
         quotas: QuotaAdministration,
         *,
         only: frozenset[int] | None,
+        names: Mapping[str, ServerNames],
         logs_in: bool,
         clock: Clock,
         open_recorder: Callable[[ServerConfig], Recorder | None],
@@ -116,12 +118,15 @@ class Gateway:
         self.config = config
         self._quotas = quotas
         self._only = only
+        self._names = names
+        self._ports: dict[str, SharedPort] = {}
         self._upstream, self._logs_in = upstream, logs_in
         self._credentials: Credentials | None = None
         self._clock = clock
         self._open_recorder = open_recorder
         self._rewriter = Rewriter(Addresses(listener_addresses(config)))
         self._failed: set[int] = set()
+        self._most = max_brokers(config)
 
     async def start(self) -> None:
         """Ask the cluster for its brokers and serve them. Raises `TidegateError` where that is not possible."""
@@ -134,11 +139,13 @@ class Gateway:
                 f"none of the brokers to serve is in the cluster, which has {sorted(self.brokers.by_id)}",
                 hint="correct --brokers",
             )
-        if len(served) > MAX_BROKERS:
+        if len(served) > self._most:
             raise ConfigError(
-                f"the cluster has {len(served)} brokers, one process serves at most {MAX_BROKERS}",
-                hint="start several processes, each with its own --brokers, for example --brokers 1-16",
+                f"the cluster has {len(served)} brokers, one process serves at most {self._most}",
+                hint="start several processes, each with its own --brokers, for example --brokers 1-16"
+                + (f"; up to {MAX_BROKERS} with {_PARQUET}=false" if self._most < MAX_BROKERS else ""),
             )
+        self._bind_shared_ports()
         for broker_id in served:
             self._serve(broker_id)
 
@@ -152,8 +159,8 @@ class Gateway:
                 if broker_id in self.nodes or broker_id in self._failed:
                     continue
                 try:
-                    if len(self.nodes) >= MAX_BROKERS:
-                        raise ConfigError(f"one process serves at most {MAX_BROKERS} brokers")
+                    if len(self.nodes) >= self._most:
+                        raise ConfigError(f"one process serves at most {self._most} brokers")
                     self._serve(broker_id)
                 except ConfigError as error:
                     self._failed.add(broker_id)
@@ -189,16 +196,26 @@ class Gateway:
         for node in self.nodes.values():
             node.close()
         self.nodes.clear()
+        for port in self._ports.values():
+            port.close()
         await self.brokers.close()
 
     def _wanted(self) -> list[int]:
         return [broker for broker in sorted(self.brokers.by_id) if self._only is None or broker in self._only]
 
+    def _bind_shared_ports(self) -> None:
+        """Bind the ports of the listeners that tell brokers apart by name. Raises `ConfigError`."""
+        loop = asyncio.get_running_loop()
+        for listener in self.config.listeners:
+            names = self._names.get(listener.name)
+            if names is not None:
+                self._ports[listener.name] = SharedPort(listener.address, names, self.config, loop=loop)
+
     def _serve(self, broker_id: int) -> None:
         """Serve a broker. Raises `ConfigError` where its ports cannot be bound."""
         loop = asyncio.get_running_loop()
         config = broker_config(self.config, broker_id)
-        network = SocketNetwork(loop, self._clock.monotonic_ns)
+        network = BrokerNetwork(SocketNetwork(loop, self._clock.monotonic_ns), broker_id, self._ports)
         recorder = self._open_recorder(config)
         node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
         security = UpstreamSecurity(

@@ -1,4 +1,4 @@
-"""A broker that cannot be reached: its port at the gateway refuses connections, as the broker's own port would.
+"""A broker that cannot be reached: the gateway refuses connections to it, as the broker's own port would.
 
 Clients then do what they do when a broker is down: they ask others, and come back after their own back-off. The gateway
 tries the broker twice a second, and accepts connections again as soon as one can be made.
@@ -54,9 +54,7 @@ class Reachability:
 
     def _refuse(self) -> None:
         self._refuses = True
-        _log.warning(
-            "broker %s cannot be reached; its port at the gateway refuses connections", self._broker.name
-        )
+        _log.warning("broker %s cannot be reached; the gateway refuses connections to it", self._broker.name)
         self._node.refuse_connections()
 
     async def _check(self) -> None:

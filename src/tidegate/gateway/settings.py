@@ -1,6 +1,7 @@
 """The settings of the nodes of a gateway, made from those that were given.
 
-The broker with id N has the port of each listener, of its advertised address and of the metrics listener plus N.
+The broker with id N has the port of each listener, of its advertised address and of the metrics listener plus N. If an
+advertised host contains `{id}`, all brokers have the same port, and the id is a part of the host.
 
 >>> given = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:19092"})
 >>> broker_config(given, 3).listeners[0].address.port
@@ -8,11 +9,12 @@ The broker with id N has the port of each listener, of its advertised address an
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
-from tidegate.gateway.addresses import MAX_PORT
+from tidegate.gateway.addresses import BROKER_ID, MAX_PORT, ServerNames
+from tidegate.server.listening.listener_config import ListenerConfig
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, PLAIN
 from tidegate.server.node import reachable_host
 from tidegate.server.settings.config import ServerConfig
@@ -20,24 +22,89 @@ from tidegate.server.settings.metrics_settings import METRICS_LISTENER
 from tidegate.tls.settings import REQUIRED, client_auth
 
 __all__ = [
+    "MAX_BROKERS",
     "broker_config",
     "gateway_logs_in",
     "listener_addresses",
     "login_notices",
+    "max_brokers",
     "parse_broker_ids",
+    "server_names",
 ]
 
 
+MAX_BROKERS = 256
+"""Brokers that one process serves: each costs memory, and all share one thread."""
+MAX_CONVERTED = 16
+"""Brokers that one process serves if it converts its usage record to Parquet: each has a process for that."""
 MAX_LISTED = 10_000
+MIN_RECEIVE_BUFFER_BYTES = 64 * 1024
+"""What a socket has to hold of a ClientHello before it is read."""
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 def broker_config(given: ServerConfig, broker_id: int) -> ServerConfig:
     """Return the settings of the node for a broker. Raises `ConfigError` where a port would be none."""
     texts = {**given.given, "node.id": str(broker_id)}
+    by_name = {listener.name for listener in given.listeners if _pattern(listener)}
     for name in ("listeners", "advertised.listeners", METRICS_LISTENER):
         if given[name]:
-            texts[name] = _shifted(given[name], broker_id)
+            texts[name] = _of_broker(given[name], broker_id, by_name)
     return ServerConfig.load(texts)
+
+
+def max_brokers(given: ServerConfig) -> int:
+    """Return how many brokers one process serves at most."""
+    converts = given["tidegate.usage.enable"] and given["tidegate.usage.parquet.enable"]
+    return MAX_CONVERTED if converts else MAX_BROKERS
+
+
+def server_names(given: ServerConfig, bootstrap: Collection[str]) -> dict[str, ServerNames]:
+    """Return by listener the server names of those that tell brokers apart by name.
+
+    bootstrap: the names that lead to any broker; none: what the listeners have by default. Raises `ConfigError`.
+    """
+    for name in bootstrap:
+        if not _HOST.fullmatch(name):
+            raise ConfigError(f"--bootstrap-name has {name!r}, expected a host name")
+    found = {}
+    for listener in given.listeners:
+        pattern = _pattern(listener)
+        if pattern:
+            _check_pattern(listener, pattern)
+            found[listener.name] = ServerNames(pattern, bootstrap)
+    if bootstrap and not found:
+        raise ConfigError(
+            "--bootstrap-name is set, and no listener tells brokers apart by name",
+            hint=f"set advertised.listeners, for example to SSL://broker-{BROKER_ID}.kafka.example.com:9093",
+        )
+    buffer_bytes = given["socket.receive.buffer.bytes"]
+    if found and 0 <= buffer_bytes < MIN_RECEIVE_BUFFER_BYTES:
+        raise ConfigError(
+            f"socket.receive.buffer.bytes is {buffer_bytes}, expected -1, or at least {MIN_RECEIVE_BUFFER_BYTES} "
+            "for listeners that tell brokers apart by name"
+        )
+    return found
+
+
+def _pattern(listener: ListenerConfig) -> str:
+    """Return the advertised host of a listener that tells brokers apart by name, else nothing."""
+    host = "" if listener.advertised is None else listener.advertised.host
+    return host if BROKER_ID in host else ""
+
+
+def _check_pattern(listener: ListenerConfig, pattern: str) -> None:
+    if not listener.is_encrypted:
+        raise ConfigError(
+            f"advertised.listeners has {BROKER_ID} for listener {listener.name} ({listener.protocol}), expected a "
+            "listener with SSL or SASL_SSL: brokers are told apart by the server name in the TLS handshake",
+            hint="without TLS, each broker has its own port: remove the part with {id}",
+        )
+    if pattern.count(BROKER_ID) != 1 or not _HOST.fullmatch(pattern.replace(BROKER_ID, "0")):
+        raise ConfigError(
+            f"advertised.listeners has the host {pattern!r} for listener {listener.name}, expected a host name with "
+            f"{BROKER_ID} once, such as broker-{BROKER_ID}.kafka.example.com"
+        )
 
 
 def listener_addresses(given: ServerConfig) -> Mapping[str, tuple[str, int]]:
@@ -48,7 +115,7 @@ def listener_addresses(given: ServerConfig) -> Mapping[str, tuple[str, int]]:
     addresses = {}
     for listener in given.listeners:
         told = listener.advertised or listener.address
-        if not told.port or not listener.address.port:
+        if not told.port or not (listener.address.port or _pattern(listener)):
             raise ConfigError(
                 f"listener {listener.name} has port 0, expected a port from which those of the brokers are counted",
                 hint="choose one such as 19092: the broker with id 1 is then at 19093",
@@ -111,16 +178,21 @@ def login_notices(given: ServerConfig, upstream: ClientSettings, *, logs_in: boo
     ]
 
 
-def _shifted(listeners: str, by: int) -> str:
-    """Return listeners with ports that are so much higher."""
+def _of_broker(listeners: str, broker_id: int, by_name: Collection[str]) -> str:
+    """Return listeners as they are for one broker: with a higher port, or with its id in the host."""
 
     def shift(port: re.Match[str]) -> str:
-        shifted = int(port[1]) + by
+        shifted = int(port[1]) + broker_id
         if shifted > MAX_PORT:
             raise ConfigError(
-                f"broker {by} has no port: {port[1]} and its id make {shifted}, expected at most {MAX_PORT}",
+                f"broker {broker_id} has no port: {port[1]} and its id make {shifted}, expected at most {MAX_PORT}",
                 hint="choose a lower port for --listen",
             )
         return f":{shifted}"
 
-    return ",".join(re.sub(r":(\d+)\s*$", shift, part) for part in listeners.split(","))
+    def own(part: str) -> str:
+        if part.partition("://")[0].strip().upper() in by_name:
+            return part.replace(BROKER_ID, str(broker_id))
+        return re.sub(r":(\d+)\s*$", shift, part)
+
+    return ",".join(map(own, listeners.split(",")))

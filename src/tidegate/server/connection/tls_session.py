@@ -23,6 +23,8 @@ from typing import Any, cast
 from tidegate.server.connection.channel import HTTP_HINT, HTTP_METHODS
 
 __all__ = [
+    "CLIENT_HELLO",
+    "HANDSHAKE",
     "HANDSHAKE_MESSAGE_BYTES",
     "MAX_KEPT_BYTES",
     "NO_TLS_HINT",
@@ -30,6 +32,7 @@ __all__ = [
     "TlsBuffers",
     "TlsError",
     "TlsSession",
+    "other_protocol",
 ]
 
 RECORDS_AT_A_TIME = 32
@@ -44,8 +47,9 @@ NO_TLS_HINT = (
 _HEADER_BYTES = 5
 _FIRST_BYTES = 9  # a record's header, and that of the message in it
 _RECORD_TYPES = range(20, 25)
-_HANDSHAKE, _CLIENT_HELLO = 22, 1
-_HANDSHAKE_BYTE = bytes((_HANDSHAKE,))
+HANDSHAKE, CLIENT_HELLO = 22, 1
+"""The type of a record, and of the message in it. Follows: RFC 8446 (4, 5.1)."""
+_HANDSHAKE_BYTE = bytes((HANDSHAKE,))
 _read_length = struct.Struct(">H").unpack_from
 _MEANINGS = {
     "NO_SHARED_CIPHER": "client offers none of the enabled cipher suites; see ssl.cipher.suites",
@@ -247,7 +251,7 @@ class TlsSession:
         end, most = self._owed, len(kept)
         records = 0
         while records < RECORDS_AT_A_TIME and end < most_bytes and most - end >= _HEADER_BYTES:
-            if kept[end] == _HANDSHAKE and self.established:
+            if kept[end] == HANDSHAKE and self.established:
                 self._failure = f"{self._other_end} asked for renegotiation, which is not allowed"
             end += _HEADER_BYTES + _read_length(kept, end + 3)[0]
             records += 1
@@ -271,7 +275,7 @@ class TlsSession:
     def _check_beginning(self) -> None:
         """Refuse a ClientHello that is announced too long, before memory is taken for it."""
         first = self._first
-        if len(first) == _FIRST_BYTES and first[0] == _HANDSHAKE and first[5] == _CLIENT_HELLO:
+        if len(first) == _FIRST_BYTES and first[0] == HANDSHAKE and first[5] == CLIENT_HELLO:
             size = int.from_bytes(first[6:])
             # OpenSSL takes the memory as soon as the size is announced (decision 0086).
             if size > HANDSHAKE_MESSAGE_BYTES:
@@ -285,14 +289,14 @@ class TlsSession:
         name = error.reason or "unknown"
         if self._is_client:
             return name.replace("_", " ").lower()
-        return _other_protocol(self._first) or _MEANINGS.get(name) or name.replace("_", " ").lower()
+        return other_protocol(self._first) or _MEANINGS.get(name) or name.replace("_", " ").lower()
 
     @property
     def _other_end(self) -> str:
         return "server" if self._is_client else "client"
 
 
-def _other_protocol(first: bytes) -> str:
+def other_protocol(first: bytes) -> str:
     """Return what the first bytes of a connection mean, where they are those of another protocol."""
     if not first or first[0] in _RECORD_TYPES:
         return ""

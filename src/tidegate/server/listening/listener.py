@@ -13,8 +13,6 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import host_address
-from tidegate.server.connection.poller import SocketPoller
-from tidegate.server.connection.transport import SocketTransport, Transport
 from tidegate.server.listening.accept_queues import bind_queues, listen_on
 from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 from tidegate.server.settings.config import ServerConfig
@@ -33,7 +31,7 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketListener:
-    """One address that is listened on. `on_accept(transport, host)` gets each new connection.
+    """One address that is listened on. `on_accept(sock, host)` gets each new connection, which does not block.
 
     Where all descriptors for connections are used, `make_room(host)` may close another connection; otherwise the new
     one is closed. A spare descriptor is given up for that where no other is left at all.
@@ -48,14 +46,12 @@ class SocketListener:
         config: ServerConfig,
         *,
         loop: asyncio.AbstractEventLoop,
-        poller: SocketPoller,
-        on_accept: Callable[[Transport, str], None],
+        on_accept: Callable[[socket.SocketType, str], None],
         make_room: Callable[[str], bool] = lambda host: False,
     ) -> None:
         self.name = address.name
         self._make_room = make_room
         self._loop = loop
-        self._poller = poller
         self._on_accept = on_accept
         sock = _bind(address)
         self._kind = int(sock.family), int(sock.type), sock.proto
@@ -146,7 +142,7 @@ class SocketListener:
     def _serve(self, sock: socket.SocketType, host: str) -> None:
         try:
             sock.setblocking(False)
-            self._on_accept(SocketTransport(sock, self._poller), host)
+            self._on_accept(sock, host)
         except Exception:
             _log.exception(
                 "closed a new connection (listener %s): internal error", self.name, extra={"repeats": "serve"}

@@ -5,11 +5,12 @@ node without a socket.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.server.connection.poller import Poller, make_poller
-from tidegate.server.connection.transport import Transport
+from tidegate.server.connection.transport import SocketTransport, Transport
 from tidegate.server.listening.listener import SocketListener
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.settings.config import ServerConfig
@@ -76,6 +77,8 @@ class SocketNetwork:
         make_room: Callable[[str], bool],
     ) -> Listener:
         """Return a listener that is bound to `address`. Raises `ConfigError` where it cannot be."""
-        return SocketListener(
-            address, config, loop=self._loop, poller=self.poller, on_accept=on_accept, make_room=make_room
-        )
+
+        def accept(sock: socket.SocketType, host: str) -> None:
+            on_accept(SocketTransport(sock, self.poller), host)
+
+        return SocketListener(address, config, loop=self._loop, on_accept=accept, make_room=make_room)

@@ -1,0 +1,82 @@
+"""A gateway with one TLS port for all brokers, and the names, certificates and clients that go with it."""
+
+import ssl
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.ladder.brokers import free_port
+from tests.e2e.tls_broker import Certificates
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.login_client import LoginClient
+from tests.unit.tls.certificates import identity
+
+__all__ = ["DOMAIN", "NamedGateway", "name_of", "run_with_hosts"]
+
+DOMAIN = "kafka.example.com"
+PATTERN = f"broker-{{id}}.{DOMAIN}"
+
+
+class NamedGateway(GatewayProcess):
+    """A gateway whose only listener tells brokers apart by name; its certificate is of all names below `DOMAIN`."""
+
+    def __init__(self, directory: Path, upstream: str, *options: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.certificates = Certificates.make(directory, "carol")
+        own = identity("gateway", self.certificates.authority, hosts=(DOMAIN, f"*.{DOMAIN}"))
+        self.certificates.write("gateway", own)
+        super().__init__(directory, upstream, options, listener="SSL")
+
+    def start(self) -> "NamedGateway":
+        """Start the process. Its port has to be chosen first: clients are told the same."""
+        self.base_port = self.base_port or free_port()
+        settings = {
+            "advertised.listeners": f"SSL://{PATTERN}:{self.base_port}",
+            **self.certificates.settings("gateway"),
+        }
+        given = self.options
+        self.options += tuple(part for item in settings.items() for part in ("--override", "=".join(item)))
+        super().start()
+        self.options = given
+        return self
+
+    def context(self, own: str | None = None) -> ssl.SSLContext:
+        """Return the context of a client that compares names; own: with the certificate of this name."""
+        context = ssl.create_default_context(cafile=str(self.certificates.authority_file))
+        if own is not None:
+            context.load_cert_chain(self.certificates.file(own))
+        return context
+
+    def connect(
+        self, server: str = DOMAIN, *, client_id: str = "client", own: str | None = None
+    ) -> LoginClient:
+        """Return a client that is connected to a server name."""
+        return LoginClient(self.port, self.context(own), client_id, server)
+
+
+def name_of(broker_id: int) -> str:
+    """Return the server name of a broker."""
+    return PATTERN.format(id=broker_id)
+
+
+def run_with_hosts(
+    directory: Path, brokers: Sequence[int], command: Sequence[str], *, given: str = ""
+) -> str:
+    """Run a command for which the names of the cluster and of these brokers are addresses of this machine.
+
+    Return what it printed. The command has a file of hosts of its own, in a mount namespace.
+    """
+    hosts = directory / "hosts"
+    names = " ".join([DOMAIN, *map(name_of, brokers)])
+    hosts.write_text(f"127.0.0.1 localhost {names}\n")
+    script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(hosts), *command],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

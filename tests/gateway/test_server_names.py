@@ -1,0 +1,465 @@
+"""One port for all brokers, which are told apart by the server name in the TLS handshake (SNI)."""
+
+import select
+import socket
+import ssl
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from bench.ladder.brokers import free_port
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.e2e.broker import Broker
+from tests.gateway.login_client import LoginClient
+from tests.gateway.lying_broker import LyingBroker
+from tests.gateway.named_brokers import DOMAIN, NamedGateway, name_of, run_with_hosts
+
+from tidegate.api_keys import LIST_OFFSETS
+from tidegate.errors import ConfigError
+from tidegate.gateway.addresses import ServerNames
+from tidegate.gateway.settings import server_names
+from tidegate.server.settings.config import ServerConfig
+
+BROKERS = (1, 2, 3)
+TOPIC = "named"
+CLOSED = (ConnectionError, ssl.SSLEOFError)
+QUOTAS = """\
+version: 1
+quotas:
+  - user: {name: "CN=carol"}
+    producer_byte_rate: 1000
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[Broker]:
+    """Return a cluster of three brokers, in one process, and a topic with a partition at each."""
+    broker = Broker(tmp_path_factory.mktemp("cluster"), nodes=len(BROKERS)).start()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(TOPIC, len(BROKERS), 1)])[TOPIC].result(30)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(scope="module")
+def quotas(tmp_path_factory) -> str:
+    """Return a file with a quota of the user of carol's certificate: the cluster cannot keep a topic of quotas."""
+    path = tmp_path_factory.mktemp("quotas") / "quotas.yaml"
+    path.write_text(QUOTAS)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def gateway(cluster, quotas, tmp_path_factory) -> Iterator[NamedGateway]:
+    """Return a gateway before the cluster; a client may show a certificate."""
+    options = ("--override", "ssl.client.auth=requested", "--quotas", quotas)
+    process = NamedGateway(tmp_path_factory.mktemp("gateway"), cluster.address, *options)
+    yield process.start()
+    process.close()
+
+
+@pytest.fixture
+def new_gateway(cluster, quotas, tmp_path) -> Iterator:
+    """Return a function that starts a gateway of the test's own, given options."""
+    started: list[NamedGateway] = []
+
+    def start(*options: str) -> NamedGateway:
+        options += ("--quotas", quotas)
+        started.append(NamedGateway(tmp_path / f"gateway-{len(started)}", cluster.address, *options))
+        return started[-1].start()
+
+    yield start
+    for process in started:
+        process.close()
+
+
+def leaders(client: LoginClient) -> dict[int, int]:
+    """Return the broker that leads each partition of the topic."""
+    topics = client.metadata()["topics"]
+    (partitions,) = (topic["partitions"] for topic in topics if topic["name"] == TOPIC)
+    return {each["partition_index"]: each["leader_id"] for each in partitions}
+
+
+def broker_of(client: LoginClient) -> int:
+    """Return the broker behind a connection: the one that leads a partition for which it answers."""
+    by_partition = leaders(client)
+    partitions = [{"partition_index": each, "timestamp": -1} for each in by_partition]
+    message = {"replica_id": -1, "topics": [{"name": TOPIC, "partitions": partitions}]}
+    (topic,) = client.ask(LIST_OFFSETS, 1, message)["topics"]
+    (served,) = (each["partition_index"] for each in topic["partitions"] if not each["error_code"])
+    return by_partition[served]
+
+
+def hello_of(context: ssl.SSLContext, server: str) -> bytes:
+    """Return the ClientHello of a client, a record."""
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=server)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+# --- who is behind a name ---------------------------------------------------------------------------------------------
+
+
+def test_each_name_leads_to_its_broker(gateway):
+    """A name in capitals and with a dot at its end, too; clients are told names, and one port."""
+    for broker_id in BROKERS:
+        for name in (name_of(broker_id), name_of(broker_id).upper()):
+            with gateway.connect(name) as client:
+                assert broker_of(client) == broker_id
+                told = {
+                    (each["node_id"], each["host"], each["port"]) for each in client.metadata()["brokers"]
+                }
+    assert told == {(each, name_of(each), gateway.port) for each in BROKERS}
+    assert f"at {name_of(2)}:{gateway.port};" in gateway.log
+
+
+def test_bootstrap_name_leads_to_each_broker_in_turn(gateway):
+    """Twice as many connections as brokers reach each of them twice."""
+    found: Counter[int] = Counter()
+    for _ in range(2 * len(BROKERS)):
+        with gateway.connect() as client:
+            found[broker_of(client)] += 1
+    assert found == dict.fromkeys(BROKERS, 2)
+
+
+def test_each_broker_has_its_own_quotas(gateway, unique):
+    """What a client has used at one broker is not charged at another; its certificate names the user."""
+    with gateway.connect() as client:
+        partitions = {leader: partition for partition, leader in leaders(client).items()}
+    sizes = {1: 40_000, 2: 5_000}
+    throttled = {}
+    for broker_id, size in sizes.items():
+        with gateway.connect(name_of(broker_id), own="carol", client_id=unique) as client:
+            answer = client.produce(TOPIC, size, partition=partitions[broker_id])
+            throttled[broker_id] = answer["throttle_time_ms"]
+    # 40 kB take 40 s, less the window of up to 11 s; 5 kB fit into a window.
+    assert throttled[1] > 20_000, throttled
+    assert throttled[2] == 0, throttled
+    with gateway.connect(name_of(1), client_id=unique) as client:
+        assert client.produce(TOPIC, 40_000, partition=partitions[1])["throttle_time_ms"] == 0  # ANONYMOUS
+
+
+def test_each_broker_has_its_own_limit_of_connections(new_gateway):
+    """A third connection of an address to a broker is closed, and another broker accepts it."""
+    gateway = new_gateway("--override", "max.connections.per.ip=2")
+    held = [gateway.connect(name_of(1)) for _ in range(2)]
+    with pytest.raises(CLOSED):
+        gateway.connect(name_of(1)).metadata()
+    with gateway.connect(name_of(2)) as client:
+        assert broker_of(client) == 2
+    held.pop().socket.close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            with gateway.connect(name_of(1)) as client:
+                assert broker_of(client) == 1
+            break
+        except CLOSED:
+            assert time.monotonic() < deadline
+    held.pop().socket.close()
+
+
+def test_rate_of_new_connections_holds_one_broker_only(new_gateway):
+    """Connections over the rate of a broker wait, at 2 a second; those to another broker do not."""
+    gateway = new_gateway("--override", "max.connection.creation.rate=2")
+    hello = hello_of(gateway.context(), name_of(1))
+    with ExitStack() as stack:
+        clients = []
+        for _ in range(200):
+            clients.append(stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port))))
+            clients[-1].sendall(hello)
+        select.select(clients, [], [], 10)  # some are served
+        with gateway.connect(name_of(2)) as client:
+            assert broker_of(client) == 2
+        answered, _, _ = select.select(clients, [], [], 0)
+        assert 0 < len(answered) < 100
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "alert"),
+    [
+        ("broker-1.example.com", "UNRECOGNIZED_NAME"),
+        (f"broker-x.{DOMAIN}", "UNRECOGNIZED_NAME"),
+        (f"broker-01.{DOMAIN}", "UNRECOGNIZED_NAME"),
+        (f"a.broker-1.{DOMAIN}", "UNRECOGNIZED_NAME"),
+        (f"broker-1.{DOMAIN}.evil.com", "UNRECOGNIZED_NAME"),
+        (f"broker-{'9' * 40}.{DOMAIN}", "UNRECOGNIZED_NAME"),
+        ("127.0.0.1", "MISSING_EXTENSION"),  # no name is sent for an address
+        (None, "MISSING_EXTENSION"),
+    ],
+)
+def test_unknown_names_get_an_alert(gateway, server, alert):
+    """Also those that only resemble a broker's, and a client that names none."""
+    context = gateway.context()
+    context.check_hostname = False
+    with pytest.raises(ssl.SSLError, match=alert):
+        LoginClient(gateway.port, context, server=server)
+
+
+def test_a_broker_that_is_not_served_closes_the_connection(new_gateway):
+    """Without an alert: a client tries again, because a broker that joins is served some seconds later."""
+    gateway = new_gateway("--brokers", "1-2")
+    for server in (name_of(3), name_of(77)):
+        with pytest.raises(CLOSED):
+            gateway.connect(server)
+    assert "is of broker 3, which is not served here" in gateway.log
+    with gateway.connect(name_of(2)) as client:
+        assert broker_of(client) == 2
+
+
+# --- hostile clients --------------------------------------------------------------------------------------------------
+
+
+def answer_to(gateway: NamedGateway, *parts: bytes) -> bytes:
+    """Return the first bytes that a client gets who sends these parts, one at a time; nothing if it is closed."""
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            for part in parts:
+                sock.sendall(part)
+                time.sleep(0.0005)
+            return sock.recv(7)
+        except ConnectionError:
+            return b""
+
+
+def in_records(hello: bytes, size: int) -> list[bytes]:
+    """Return a ClientHello, a record, in records of `size` bytes each."""
+    parts = [hello[at : at + size] for at in range(5, len(hello), size)]
+    return [b"\x16\x03\x01" + struct.pack(">H", len(part)) + part for part in parts]
+
+
+def test_a_divided_hello_is_served(gateway):
+    """Sent byte by byte, or in records of a few bytes each, it gets a ServerHello (record type 22, message type 2)."""
+    hello = hello_of(gateway.context(), name_of(2))
+    for parts in (
+        [bytes((byte,)) for byte in hello],
+        in_records(hello, 40),
+        [b"".join(in_records(hello, 40))],
+    ):
+        answer = answer_to(gateway, *parts)
+        assert (answer[0], answer[5]) == (22, 2), answer
+
+
+@pytest.mark.parametrize(
+    ("beginning", "alert", "line"),
+    [
+        (b"\x16\x03\x01\x40\x00\x01\x00\x90\x00", 50, "ClientHello is 36864 bytes, expected at most 32768"),
+        (b"\x16\x03\x01\x00\x00", 50, "a record of a ClientHello is 0 bytes"),
+        (b"\x16\x03\x01\x00\x28\x01\x00\x00\x24" + b"\xff" * 36, 50, "malformed ClientHello"),
+        (b"GET / HTTP/1.1\r\n\r\n", None, "looks like an HTTP request"),
+        (b"\x00\x00\x00\x10\x00\x12\x00\x03", None, "looks like a Kafka client without TLS"),
+        (b"\xde\xad\xbe\xef\x00", None, "client sent data that is not TLS"),
+    ],
+)
+def test_malformed_hello_is_refused_in_one_line(new_gateway, beginning, alert, line):
+    """A client that speaks TLS gets an alert, any other one no bytes; however often it comes, the log has one line."""
+    gateway = new_gateway()
+    wanted = b"" if alert is None else b"\x15\x03\x03\x00\x02\x02" + bytes((alert,))
+    for _ in range(30):
+        assert answer_to(gateway, beginning) == wanted
+    assert gateway.log.count(line) == 1, gateway.log
+    assert gateway.log.count("rejected connection from 127.0.0.1 (listener SSL)") == 1
+    assert "Traceback" not in gateway.log
+
+
+def test_clients_that_send_no_hello_keep_no_other_out(gateway):
+    """Of 1,500 silent connections 1,000 stay, and take no memory to speak of; another client is served meanwhile."""
+    before_mb, before_fds = gateway.resident_mb(), gateway.descriptors()
+    beginnings = (b"", b"\x16", hello_of(gateway.context(), name_of(1))[:-1])
+    silent = []
+    for number in range(1500):
+        silent.append(socket.create_connection(("127.0.0.1", gateway.port), timeout=10))
+        if beginnings[number % 3]:
+            silent[-1].sendall(beginnings[number % 3])
+    begun = time.monotonic()
+    with gateway.connect(name_of(1)) as client:
+        assert broker_of(client) == 1
+    assert time.monotonic() - begun < 2.0
+    deadline = time.monotonic() + 10
+    while gateway.descriptors() > before_fds + 1000 + 20:
+        assert time.monotonic() < deadline, gateway.descriptors()
+        time.sleep(0.02)
+    assert gateway.resident_mb() - before_mb < 5
+    for sock in silent:
+        sock.close()
+    while gateway.descriptors() > before_fds + 20:
+        assert time.monotonic() < deadline, gateway.descriptors()
+        time.sleep(0.02)
+    assert "Traceback" not in gateway.log
+
+
+# --- brokers that are down, and many of them --------------------------------------------------------------------------
+
+
+class LyingCluster(LyingBroker):
+    """A server that passes for a cluster of brokers at several ports, by id."""
+
+    def __init__(self, ports: dict[int, int]) -> None:
+        super().__init__()
+        self.ports = {1: self.port, **ports}
+
+    def _api_3(self) -> dict:
+        brokers = [
+            {"node_id": each, "host": "127.0.0.1", "port": port, "rack": None}
+            for each, port in self.ports.items()
+        ]
+        return {**super()._api_3(), "brokers": brokers}
+
+
+def before(cluster: LyingCluster, directory: Path, quotas: str, *options: str) -> NamedGateway:
+    """Return a gateway before a cluster."""
+    return NamedGateway(directory, cluster.address, "--quotas", quotas, *options).start()
+
+
+def test_a_broker_that_is_down_refuses_connections(quotas, tmp_path):
+    """They are closed in the handshake, without an alert; the bootstrap name leads to the other broker."""
+    port = free_port()
+    cluster = LyingCluster({2: port})
+    gateway = before(cluster, tmp_path, quotas)
+    try:
+        with pytest.raises(CLOSED), gateway.connect(name_of(2)) as client:
+            client.metadata()
+        deadline = time.monotonic() + 10
+        while "broker 2 (127.0.0.1:" not in gateway.log or "refuses connections to it" not in gateway.log:
+            assert time.monotonic() < deadline, gateway.log
+            time.sleep(0.02)
+        for _ in range(4):
+            with pytest.raises(CLOSED):
+                gateway.connect(name_of(2))
+            with gateway.connect() as client:
+                assert len(client.metadata()["brokers"]) == 2
+        with socket.create_server(("127.0.0.1", port)):
+            while "can be reached again" not in gateway.log:
+                assert time.monotonic() < deadline, gateway.log
+                time.sleep(0.02)
+            gateway.connect(name_of(2)).socket.close()
+    finally:
+        gateway.close()
+        cluster.close()
+
+
+def test_one_process_serves_more_brokers_without_a_writer_for_each(quotas, tmp_path):
+    """Sixteen with a process for the usage record of each broker, and many more without them."""
+    cluster = LyingCluster({})
+    cluster.ports = dict.fromkeys(range(1, 101), cluster.port)
+    gateway = NamedGateway(tmp_path, cluster.address, "--quotas", quotas)
+    with pytest.raises(AssertionError, match="the cluster has 100 brokers, one process serves at most 16"):
+        gateway.start()
+    assert "tidegate.usage.parquet.enable=false" in gateway.log
+    gateway.options += ("--override", "tidegate.usage.parquet.enable=false")
+    gateway.start()
+    try:
+        for broker_id in (1, 50, 100):
+            with gateway.connect(name_of(broker_id)) as client:
+                told = {(each["host"], each["port"]) for each in client.metadata()["brokers"]}
+                assert told == {(name_of(each), gateway.port) for each in range(1, 101)}
+        print(f"100 brokers: {gateway.resident_mb():.0f} MB, {gateway.descriptors()} descriptors")
+    finally:
+        gateway.close()
+        cluster.close()
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "more", "bootstrap", "error"),
+    [
+        ("PLAINTEXT://broker-{id}.example.com:9093", {}, [], "has {id} for listener PLAINTEXT (PLAINTEXT)"),
+        ("SSL://broker-{id}-{id}.example.com:9093", {}, [], "expected a host name with {id} once"),
+        ("SSL://broker_{id}*.example.com:9093", {}, [], "expected a host name with {id} once"),
+        ("SSL://localhost:9093", {}, ["kafka"], "no listener tells brokers apart by name"),
+        ("SSL://{id}.example.com:9093", {}, ["a b"], "--bootstrap-name has 'a b'"),
+        (
+            "SSL://{id}.example.com:9093",
+            {"socket.receive.buffer.bytes": "4096"},
+            [],
+            "socket.receive.buffer.bytes is 4096",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused(told, more, bootstrap, error):
+    """One sentence says what is wrong."""
+    name = told.partition(":")[0]
+    given = {"listeners": f"{name}://127.0.0.1:9093", "advertised.listeners": told, **more}
+    with pytest.raises(ConfigError) as found:
+        server_names(ServerConfig.load(given), bootstrap)
+    assert error in str(found.value)
+
+
+def test_bootstrap_names():
+    """By default the domain of the brokers, if they have one; or those that are given."""
+    found = {
+        pattern: ServerNames(pattern).bootstrap
+        for pattern in ("broker-{id}.kafka.Example.com", "{id}.local", "kafka.{id}.local", "broker-{id}")
+    }
+    assert list(found.values()) == [("kafka.example.com",), ("local",), ("local",), ()]
+    names = ServerNames("broker-{id}", ["kafka", "Broker-0"])
+    assert [names.find(name) for name in ("KAFKA", "broker-0", "broker-1", "other")] == [-1, -1, 1, None]
+
+
+# --- real clients before a real Kafka ---------------------------------------------------------------------------------
+
+ROUND_TRIP = """
+import sys, time
+from confluent_kafka import Consumer, Producer
+servers, topic, authority = sys.argv[1:]
+settings = {"bootstrap.servers": servers, "security.protocol": "ssl", "ssl.ca.location": authority}
+producer = Producer(settings)
+for number in range(100):
+    producer.produce(topic, str(number))
+assert producer.flush(30) == 0
+consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+consumer.subscribe([topic])
+found, deadline = [], time.monotonic() + 30
+while len(found) < 100 and time.monotonic() < deadline:
+    found += [int(message.value()) for message in consumer.consume(100, 0.5) if not message.error()]
+print(sorted(found) == list(range(100)))
+print({broker.host for broker in consumer.list_topics(timeout=10).brokers.values()})
+consumer.close()
+"""
+JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+@pytest.fixture(scope="module")
+def before_kafka(kafka, tmp_path_factory) -> Iterator[NamedGateway]:
+    """Return a gateway before the shared Kafka, whose broker has the id 1."""
+    process = NamedGateway(tmp_path_factory.mktemp("before"), kafka.address)
+    yield process.start()
+    process.close()
+
+
+def test_confluent_kafka_uses_names(before_kafka, kafka, create_topic, unique, tmp_path):
+    """A producer and a group, which compare the names with the certificate, as they do by default."""
+    topic = create_topic(kafka, unique, 3)
+    servers, authority = f"{DOMAIN}:{before_kafka.port}", str(before_kafka.certificates.authority_file)
+    command = (sys.executable, "-c", ROUND_TRIP, servers, topic, authority)
+    assert run_with_hosts(tmp_path, [1], command) == f"True\n{{'{name_of(1)}'}}\n"
+
+
+def test_java_clients_use_names(before_kafka, kafka, create_topic, kafka_classpath, unique, tmp_path):
+    """Kafka's console producer and consumer."""
+    topic = create_topic(kafka, unique, 1)
+    config = tmp_path / "client.properties"
+    authority = before_kafka.certificates.authority_file
+    config.write_text(
+        f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={authority}\n"
+    )
+    tool = (*JVM, "-cp", kafka_classpath)
+    common = ("--bootstrap-server", f"{DOMAIN}:{before_kafka.port}", "--topic", topic)
+    producer = (*tool, "org.apache.kafka.tools.ConsoleProducer", *common, "--command-config", str(config))
+    run_with_hosts(tmp_path, [1], producer, given="one\ntwo\n")
+    consumer = (*tool, "org.apache.kafka.tools.consumer.ConsoleConsumer", *common)
+    consumer += ("--command-config", str(config), "--from-beginning", "--max-messages", "2")
+    assert run_with_hosts(tmp_path, [1], consumer) == "one\ntwo\n"
