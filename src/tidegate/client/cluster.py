@@ -27,19 +27,20 @@ from tidegate.client.errors import (
 from tidegate.client.settings import Address, ClientSettings
 from tidegate.wire import Message
 
-__all__ = ["MAX_BROKERS", "MAX_IN_FLIGHT", "NO_ID", "Cluster", "Node", "TopicPartitions"]
+__all__ = ["MAX_BROKERS", "MAX_IN_FLIGHT", "NO_ID", "NO_TOPICS", "Cluster", "Node", "TopicPartitions"]
 
 MAX_BROKERS = 10_000
 """Most brokers of a cluster. A longer list is an error."""
 MAX_IN_FLIGHT = 5
 """Requests in flight to one broker. Follows: Kafka `max.in.flight.requests.per.connection`."""
 NO_ID = "00000000-0000-0000-0000-000000000000"
-_NO_TOPICS: Message = {
+NO_TOPICS: Message = {
     "topics": [],
     "allow_auto_topic_creation": False,
     "include_cluster_authorized_operations": False,
     "include_topic_authorized_operations": False,
 }
+"""A Metadata request for the brokers alone."""
 _MOST_DOUBLINGS = 30
 _MOST_REFUSALS = 5
 """New connections that brokers close until a call gives up, as long as no broker has answered."""
@@ -210,7 +211,7 @@ class Cluster:
 
     async def refresh(self, topics: Sequence[str] = ()) -> list[TopicPartitions]:
         """Ask for the brokers, and for the partitions of `topics`. Raises `ClientError`."""
-        message = {**_NO_TOPICS, "topics": [{"name": name, "topic_id": NO_ID} for name in topics]}
+        message = {**NO_TOPICS, "topics": [{"name": name, "topic_id": NO_ID} for name in topics]}
         answer = (await self._ask_some(METADATA, message)).message
         if len(answer["brokers"]) > MAX_BROKERS:
             raise ClientError(
@@ -224,7 +225,7 @@ class Cluster:
 
     async def topic_names(self) -> list[str]:
         """Return the names of all topics. Raises `ClientError`."""
-        answer = (await self._ask_some(METADATA, {**_NO_TOPICS, "topics": None})).message
+        answer = (await self._ask_some(METADATA, {**NO_TOPICS, "topics": None})).message
         return [each["name"] for each in answer["topics"]]
 
     async def ask_any(self, api_key: int, message: Message) -> Reply:

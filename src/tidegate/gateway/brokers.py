@@ -6,9 +6,11 @@ Names of hosts are looked up here, ahead of the connections that need them: a co
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from tidegate.api_keys import METADATA
 from tidegate.client import Admin
+from tidegate.client.cluster import NO_TOPICS
 from tidegate.client.errors import ClientError
 from tidegate.client.settings import Address, ClientSettings
 from tidegate.gateway.upstream import SocketAddress
@@ -83,6 +85,12 @@ class Brokers:
             self._is_warned = False
             _log.warning("the cluster answers again; brokers: %s", sorted(self.by_id))
         return True
+
+    async def topic_names(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the names of topics by their ids, as far as the cluster says them. Raises `ClientError`."""
+        wanted = [{"topic_id": each, "name": None} for each in ids]
+        answer = (await self._admin.cluster.ask_any(METADATA, {**NO_TOPICS, "topics": wanted})).message
+        return {each["topic_id"]: each["name"] for each in answer["topics"] if each["name"]}
 
     async def close(self) -> None:
         """Close the connections of the gateway's own."""

@@ -34,6 +34,7 @@ from tidegate.gateway.responses import Rewriter
 from tidegate.gateway.rights import with_quota_rights
 from tidegate.gateway.settings import MAX_BROKERS, broker_config, listener_addresses, max_brokers
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
+from tidegate.gateway.topic_names import TopicNames
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -125,6 +126,7 @@ class Gateway:
         self._clock = clock
         self._open_recorder = open_recorder
         self._rewriter = Rewriter(Addresses(listener_addresses(config)))
+        self._names = TopicNames(self.brokers.topic_names)
         self._failed: set[int] = set()
         self._most = max_brokers(config)
 
@@ -150,7 +152,10 @@ class Gateway:
             self._serve(broker_id)
 
     async def run(self) -> None:
-        """Follow the cluster: brokers that join, move and leave. Never ends."""
+        """Follow the cluster: brokers that join, move and leave, and names of topics. Never ends."""
+        await asyncio.gather(self._follow_brokers(), self._names.follow())
+
+    async def _follow_brokers(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
             if not await self.brokers.keep_fresh():
@@ -224,7 +229,7 @@ class Gateway:
         relay = NodeRelay(
             self.brokers.by_id[broker_id], network, security=security, clock=self._clock, loop=loop
         )
-        handlers = relay_handlers(self._rewriter, self._own_handlers(node))
+        handlers = relay_handlers(self._rewriter, self._names, self._own_handlers(node))
         node.serve(handlers, self._quotas, relay=relay)
         self.nodes[broker_id] = node
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))

@@ -9,9 +9,9 @@ import struct
 from tidegate.gateway.addresses import Addresses
 from tidegate.wire import ProtocolError
 from tidegate.wire.errors import MalformedError
-from tidegate.wire.primitives import uvarint, varint
+from tidegate.wire.primitives import MAX_TAGS, uvarint, varint
 
-__all__ = ["with_addresses"]
+__all__ = ["after_tags", "with_addresses"]
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _THROTTLE_SINCE = 3
@@ -50,7 +50,7 @@ def _with_addresses(
         rack_at = _after_string(frame, at + _INT32.size, is_compact=is_compact) + _INT32.size
         next_at = _after_string(frame, rack_at, is_compact=is_compact) if version >= _RACK_SINCE else rack_at
         if is_compact:
-            next_at = _after_tags(frame, next_at)
+            next_at = after_tags(frame, next_at)
         host = str(broker["host"]).encode()
         size = uvarint(len(host) + 1) if is_compact else _INT16.pack(len(host))
         parts += (
@@ -78,9 +78,11 @@ def _after_string(frame: bytearray, at: int, *, is_compact: bool) -> int:
     return at + _INT16.size + max(int(size), 0)
 
 
-def _after_tags(frame: bytearray, at: int) -> int:
-    """Return the offset behind tagged fields."""
+def after_tags(frame: memoryview | bytearray, at: int) -> int:
+    """Return the offset behind tagged fields. Raises `MalformedError` where they are more than `MAX_TAGS`."""
     count, at = varint(frame, at)
+    if count > MAX_TAGS:
+        raise MalformedError(f"a structure has at most {MAX_TAGS} tagged fields, this one {count}")
     for _ in range(count):
         _, at = varint(frame, at)
         size, at = varint(frame, at)

@@ -30,6 +30,8 @@ from tidegate.gateway.responses import (
     plain_answer,
     produce_answer,
 )
+from tidegate.gateway.topic_names import TopicNames
+from tidegate.gateway.topics import produced_sizes
 from tidegate.gateway.upstream import Response, Upstream
 from tidegate.server.handlers.api_versions import good_software
 from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
@@ -51,6 +53,7 @@ _NARROWED = {
 }
 """The last version whose responses have no address that cannot be rewritten, by API."""
 _ACKS = struct.Struct(">h")
+_NO_ACKS = _ACKS.pack(0)
 _SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
 _SESSION = struct.Struct(">bii")  # isolation level, session id, session epoch
 _REPLICA_SINCE = 15  # from this version on, a Fetch request does not begin with the id of a replica
@@ -75,11 +78,11 @@ class RelayHandlers(dict[int, Handler]):
         return super().get(key) or self._other
 
 
-def relay_handlers(rewriter: Rewriter, own: dict[int, Handler]) -> RelayHandlers:
+def relay_handlers(rewriter: Rewriter, names: TopicNames, own: dict[int, Handler]) -> RelayHandlers:
     """Return the handlers of one node. own: handlers of the APIs that the gateway answers itself or reads."""
     table: dict[int, Handler] = {
-        PRODUCE: partial(handle_produce, rewriter),
-        FETCH: handle_fetch,
+        PRODUCE: partial(handle_produce, rewriter, names),
+        FETCH: partial(handle_fetch, names),
         API_VERSIONS: handle_api_versions,
         **{api_key: partial(handle_with_addresses, rewriter) for api_key in REWRITTEN},
         **own,
@@ -118,18 +121,24 @@ def _with_addresses(rewriter: Rewriter, listener: str, header: RequestHeader, re
 # --- Produce ----------------------------------------------------------------------------------------------------------
 
 
-def handle_produce(rewriter: Rewriter, request: Request) -> Forwarded:
+def handle_produce(rewriter: Rewriter, names: TopicNames, request: Request) -> Forwarded:
     """Forward a Produce. With acks=0 there is no response."""
-    if not _acks(request):
+    at = _acks_at(request)
+    frame, version = request.frame, request.header.api_version
+    if frame[at : at + _ACKS.size] == _NO_ACKS:
         return upstream_of(request).send_only(request)
     listener = request.connection.listener
+    sizes = produced_sizes(frame, version, at + _ACKS.size)
     return upstream_of(request).forward(
-        request, lambda header, response: produce_answer(header, response, rewriter, listener)
+        request,
+        lambda header, response: produce_answer(
+            header, response, rewriter, listener, names=names, sizes=sizes
+        ),
     )
 
 
-def _acks(request: Request) -> int:
-    """Return the acks of a Produce request. Raises `ProtocolError` where it is too short."""
+def _acks_at(request: Request) -> int:
+    """Return the offset of the acks of a Produce request. Raises `ProtocolError` where it is too short."""
     header, frame = request.header, request.frame
     at, version = header.body_at, header.api_version
     try:
@@ -137,15 +146,16 @@ def _acks(request: Request) -> int:
             at = _after_compact_string(frame, at)
         elif version >= 3:
             (size,) = _ACKS.unpack_from(frame, at)
-            at += 2 + max(size, 0)
-        acks: int = _ACKS.unpack_from(frame, at)[0]
+            at += _ACKS.size + max(size, 0)
     except (struct.error, IndexError):
+        at = len(frame)
+    if at + _ACKS.size > len(frame):
         raise ProtocolError(
             f"malformed Produce request: acks expected at byte {at}, the frame has {len(frame)}",
             path="acks",
             byte_offset=at,
-        ) from None
-    return acks
+        )
+    return at
 
 
 def _after_compact_string(frame: memoryview, at: int) -> int:
@@ -165,7 +175,7 @@ def _after_compact_string(frame: memoryview, at: int) -> int:
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-def handle_fetch(request: Request) -> Forwarded:
+def handle_fetch(names: TopicNames, request: Request) -> Forwarded:
     """Forward a Fetch, with the size that the client's quota allows. Raises `ProtocolError`.
 
     A client that claims to be a follower is charged like any other: followers do not use the gateway.
@@ -202,7 +212,7 @@ def handle_fetch(request: Request) -> Forwarded:
         return session_id
 
     return upstream.forward(
-        request, lambda header, response: fetch_answer(header, response, on_withheld), is_streamed=True
+        request, lambda header, response: fetch_answer(header, response, on_withheld, names), is_streamed=True
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
 from tidegate.gateway.addresses import Addresses
 from tidegate.gateway.metadata import with_addresses
+from tidegate.gateway.topic_names import IDS_SINCE, TopicNames
+from tidegate.gateway.topics import UNKNOWN_TOPICS, Sizes, fetched_topics, stored_topics
 from tidegate.gateway.upstream import Response
 from tidegate.server.requests.handler import Answer, Charge, FetchAnswer
 from tidegate.wire import (
@@ -39,6 +41,8 @@ LAST_FETCH_WITHOUT_ADDRESSES = 15
 SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
 MAX_KEPT = 64
 MAX_KEPT_BYTES = 64 * 1024
+MAX_READ_BYTES = 16 * 1024
+"""Longest response that is decoded for nothing but its topics: some ms of work."""
 _PREFIX_BYTES = 8  # length, correlation id
 _IN_BODY = object()
 _FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
@@ -47,9 +51,12 @@ _RESULT = struct.Struct(
     ">ihqqqBBBB"
 )  # a partition of a Produce response without an error, and the end of its topic
 _RESULT_END = 1, 0, 0, 0
-_THROTTLE_AND_TAGS_BYTES = 5
+_FIRST_TOPIC = struct.Struct(">ih")  # number of topics, and length of the first one's name
+_FIRST_PARTITION = struct.Struct(">iih")  # number of partitions; index and error code of the first one
+_THROTTLE_BYTES, _THROTTLE_AND_TAGS_BYTES = 4, 5
+_UNKNOWN = UNKNOWN_TOPICS[1]
 _SESSION = struct.Struct(">hi")  # error code, session id: behind the throttle time of a Fetch response
-_SESSION_SINCE = 7
+_THROTTLE_SINCE, _SESSION_SINCE = 1, 7
 
 
 class _Places(dict[tuple[int, int], int]):
@@ -134,17 +141,21 @@ def plain_answer(header: RequestHeader, response: Response) -> Answer:
     return Answer(encoded(header, response))
 
 
-def fetch_answer(header: RequestHeader, response: Response, on_withheld: Callable[[int], int]) -> FetchAnswer:
+def fetch_answer(
+    header: RequestHeader, response: Response, on_withheld: Callable[[int], int], names: TopicNames
+) -> FetchAnswer:
     """Return the answer to a Fetch.
 
     on_withheld: called with the session id of a response that is not forwarded; returns the one to tell the client.
     """
     made = encoded(header, response)
     frame, version = response.frame, header.api_version
-    at = _body_at(FETCH, version) + 4  # behind the throttle time
+    at = _body_at(FETCH, version) + 4 * (version >= _THROTTLE_SINCE)
     error_code = session_id = 0
     if version >= _SESSION_SINCE and at + _SESSION.size <= len(frame):
         error_code, session_id = _SESSION.unpack_from(frame, at)
+        at += _SESSION.size
+    topic, other_topics = fetched_topics(frame, version, at, names)
 
     def empty() -> Encoded:
         told = on_withheld(session_id)
@@ -153,7 +164,7 @@ def fetch_answer(header: RequestHeader, response: Response, on_withheld: Callabl
         message = {"throttle_time_ms": 0, "error_code": error_code, "session_id": told, "responses": []}
         return encode_response(FETCH, version, header.correlation_id, message)
 
-    return FetchAnswer(made, empty)
+    return FetchAnswer(made, empty, topic=topic, other_topics=other_topics)
 
 
 def _empty_old_fetch(header: RequestHeader) -> Encoded:
@@ -163,38 +174,83 @@ def _empty_old_fetch(header: RequestHeader) -> Encoded:
     return Encoded([frame], 4 + len(body), len(body), NO_FIELD if header.api_version == 0 else _PREFIX_BYTES)
 
 
-def produce_answer(header: RequestHeader, response: Response, rewriter: "Rewriter", listener: str) -> Answer:
-    """Return the answer to a Produce, with addresses of the gateway where it has any (KIP-951)."""
+def produce_answer(
+    header: RequestHeader,
+    response: Response,
+    rewriter: "Rewriter",
+    listener: str,
+    *,
+    names: TopicNames,
+    sizes: Sizes | None = None,
+) -> Answer:
+    """Return the answer to a Produce, with addresses of the gateway where it has any (KIP-951).
+
+    sizes: `topics.produced_sizes` of the request.
+    """
     version, frame = header.api_version, response.frame
     if not API_BY_KEY[PRODUCE].speaks(version):
-        return Answer(encoded(header, response), Charge.PRODUCE)
+        return Answer(encoded(header, response), Charge.PRODUCE, other_topics=_UNKNOWN)
     body_at = _body_at(PRODUCE, version)
     body_size = response.size + LENGTH_BYTES - body_at
-    if not API_BY_KEY[PRODUCE].is_flexible(version):
-        return Answer(Encoded([frame], response.size, body_size, len(frame) - 4), Charge.PRODUCE)
-    if _is_one_success(frame, version, body_at):
-        at = len(frame) - _THROTTLE_AND_TAGS_BYTES
-        return Answer(Encoded([frame], response.size, body_size, at), Charge.PRODUCE)
-    if version >= _FIRST_ENDPOINTS:
-        message = _read(header, frame)
-        if message["node_endpoints"]:
-            rewriter.addresses.rewrite(message["node_endpoints"], "node_id", listener)
-            return Answer(encode_response(PRODUCE, version, header.correlation_id, message), Charge.PRODUCE)
-    late = _Late([frame], response.size, body_size, NO_FIELD)
-    late.header = header
-    return Answer(late, Charge.PRODUCE)
+    is_flexible = API_BY_KEY[PRODUCE].is_flexible(version)
+    key = _stored_topic(frame, version, body_at) if is_flexible else _stored_topic_before(frame, body_at)
+    if key is not None:
+        at = len(frame) - (_THROTTLE_AND_TAGS_BYTES if is_flexible else _THROTTLE_BYTES)
+        topic = names.name(key, version)
+        others = 0 if topic is not None else _UNKNOWN
+        made = Encoded([frame], response.size, body_size, at)
+        return Answer(made, Charge.PRODUCE, topic=topic, other_topics=others)
+    has_endpoints = version >= _FIRST_ENDPOINTS
+    message = _read(header, frame) if has_endpoints else _read_short(header, frame)
+    if not is_flexible:
+        made = Encoded([frame], response.size, body_size, len(frame) - _THROTTLE_BYTES)
+    elif has_endpoints and message["node_endpoints"]:
+        rewriter.addresses.rewrite(message["node_endpoints"], "node_id", listener)
+        made = encode_response(PRODUCE, version, header.correlation_id, message)
+    else:
+        made = _Late([frame], response.size, body_size, NO_FIELD)
+        made.header = header
+    topic, others = stored_topics(message, version, sizes, names) if message else UNKNOWN_TOPICS
+    return Answer(made, Charge.PRODUCE, topic=topic, other_topics=others)
 
 
-def _is_one_success(frame: bytearray, version: int, at: int) -> bool:
-    """Return whether a flexible Produce response is that of one partition without an error, and nothing else."""
+def _read_short(header: RequestHeader, frame: bytearray) -> Message:
+    """Decode a response of which nothing has to change, for the usage record; {}: it is long, or malformed."""
+    if len(frame) > MAX_READ_BYTES:
+        return {}
+    try:
+        return _read(header, frame)
+    except ProtocolError:
+        return {}
+
+
+def _stored_topic(frame: bytearray, version: int, at: int) -> bytes | None:
+    """Return the topic's name or id if a flexible Produce response is that of one partition without an error.
+
+    None: it is another response, or has anything else in it.
+    """
     end = len(frame)
     if end < at + 2 or frame[at] != _ONE:
-        return False
-    at += 17 if version >= 13 else 1 + frame[at + 1]  # the topic's id, or its name
+        return None
+    if version >= IDS_SINCE:
+        begin, at = at + 1, at + 17
+    else:
+        begin, at = at + 2, at + 1 + frame[at + 1]
     if at + 1 + _RESULT.size + _THROTTLE_AND_TAGS_BYTES != end or frame[at] != _ONE or frame[end - 1]:
-        return False
+        return None
     _, error_code, _, _, _, *end_of_topic = _RESULT.unpack_from(frame, at + 1)
-    return error_code == 0 and tuple(end_of_topic) == _RESULT_END
+    return bytes(frame[begin:at]) if error_code == 0 and tuple(end_of_topic) == _RESULT_END else None
+
+
+def _stored_topic_before(frame: bytearray, at: int) -> bytes | None:
+    """Return the same of a response before version 9, as far as its partition."""
+    try:
+        topics, size = _FIRST_TOPIC.unpack_from(frame, at)
+        begin = at + _FIRST_TOPIC.size
+        partitions, _, error_code = _FIRST_PARTITION.unpack_from(frame, begin + size)
+    except struct.error:
+        return None
+    return bytes(frame[begin : begin + size]) if topics == partitions == 1 and not error_code else None
 
 
 class Rewriter:

@@ -246,7 +246,7 @@ class Answer:
     if_turn_fails: set if work was put off to the end of the turn. Called if that work failed: returns the answer to
         send instead of this one, or None if this one is still right.
     topic: name of the topic with the most bytes of records in a Produce or Fetch, for the usage record; None: no topic
-        has any. other_topics: number of other topics that have some.
+        has any. other_topics: number of other topics that have some; -1 without a topic: unknown.
     settle: called with the response before it is sent, once the front has decided to send it; not called if a
         throttled client gets the empty form.
     error: set by `Deferred.complete_by`: the error that building the answer raised; the front closes the connection.

@@ -289,7 +289,7 @@ class Recorder(Appender):
                         continue
                 topic, other_topics = number, answer.other_topics + 1
             elif header.api_key <= _LAST_WITH_TOPICS:
-                other_topics = 1
+                other_topics = answer.other_topics + 1
             response = request.response
             response_bytes = 0 if response is None else response.size
             row_flags = request.row_flags
