@@ -12,7 +12,15 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 from tests.wire.odd_messages import plain_message
 
-from tidegate.api_keys import API_VERSIONS, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, PRODUCE
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+)
 from tidegate.wire import encode_request, encode_response, read_response
 from tidegate.wire.header import decode_response_header
 
@@ -291,3 +299,13 @@ def test_metadata_of_many_partitions_holds_up_no_other_client(broker, lied_to):
                 ]
                 assert sum(len(each["partitions"]) for each in found["topics"]) == 10_000
         assert min(longest_s) < 0.02, (version, longest_s)
+
+
+def test_malformed_alterations_are_refused_though_the_broker_is_silent(broker, lied_to):
+    """A request for quotas is read before the broker is asked for the client's rights."""
+    broker.lies["silent"] = lambda sock, header: None
+    with connected(lied_to) as client:
+        client.settimeout(5.0)
+        cut = request(ALTER_CLIENT_QUOTAS, 1, "silent")[4:-1]
+        client.sendall(struct.pack(">i", len(cut)) + cut)
+        assert received(client) == b""

@@ -43,7 +43,11 @@ class QuotaRights:
 
 
 def with_quota_rights(handler: Handler, request: Request) -> Work:
-    """Serve a request by `handler`, with the right that the client has at the cluster."""
+    """Serve a request by `handler`, with the right that the client has at the cluster.
+
+    A malformed one is refused before the broker is asked. Raises `ProtocolError`.
+    """
+    yield from request.release_body((yield from request.body_in_slices()))
     connection: Any = request.connection
     api_key = request.header.api_key
     operation, question = _QUESTIONS[api_key]

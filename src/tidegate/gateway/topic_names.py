@@ -77,7 +77,7 @@ class TopicNames:
                 self._ids[key] = names.get(text)
 
     def forget_unknown(self) -> None:
-        """Let ids without a name be asked for again."""
+        """Remove ids without a name: they are asked for again."""
         self._ids = {key: name for key, name in self._ids.items() if name is not None}
 
     def _read_name(self, key: bytes) -> str | None:
