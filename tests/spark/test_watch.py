@@ -74,6 +74,6 @@ def run(spark, record, wanted, checkpoint):
             checkpoint=held,
             every_s=0.1,
             is_once=True,
-            show=lambda totals, done: None,
+            show=lambda totals, done: False,
             lateness_s=0,
         )

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from tidegate.cli.arguments import number, print_error
 from tidegate.cli.job_options import json_option, location_type, opened, running_record, where_options
-from tidegate.cli.metrics_options import add_prometheus_options, check_source, measured_from
+from tidegate.cli.metrics_options import add_prometheus_options, check_source, source_of
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.config.quotas_file import QuotasFile
     from tidegate.pipeline.proposals.recommend import Wanted
 
 __all__ = ["add_parser", "run"]
@@ -191,25 +190,15 @@ def _run_from_record(args: argparse.Namespace, wanted: "Wanted") -> None:
 
 def _run_from_metrics(args: argparse.Namespace, wanted: "Wanted") -> None:
     """Propose quotas from metrics, and print them."""
-    from tidegate.pipeline.prometheus.proposal import (
-        metrics_document,
-        metrics_notes,
-        recommend_from_metrics,
-    )
+    from tidegate.pipeline.metrics import RecommendedFromMetrics, measured_of
+    from tidegate.pipeline.prometheus.proposal import recommend_from_metrics
 
-    found = recommend_from_metrics(measured_from(args), args.by, wanted)
+    measured = measured_of(source_of(args), args.from_ms, args.to_ms, args.last_ms)
+    found = RecommendedFromMetrics(found=recommend_from_metrics(measured, args.by, wanted), wanted=wanted)
     if args.json:
-        print(json.dumps(metrics_document(found, wanted), allow_nan=False))
+        print(json.dumps(found.document(), allow_nan=False))
     else:
-        _print(args, found.quotas, metrics_notes(found, wanted))
-
-
-def _print(args: argparse.Namespace, quotas: "QuotasFile", notes: Sequence[str]) -> None:
-    """Print quotas in the format that the options name."""
-    from tidegate.pipeline.proposals.notes import kafka_configs_text, quotas_text
-
-    text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
-    _print_text(text(quotas, notes))
+        _print_text(found.text(args.form))
 
 
 def _print_text(text: str) -> None:

@@ -1,11 +1,8 @@
 """`tidegate report`: the usage record and what other quotas would have done to it, as one HTML file."""
 
 import argparse
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tidegate import __version__
 from tidegate.cli.job_options import (
     directory_argument,
     loop_option,
@@ -15,9 +12,6 @@ from tidegate.cli.job_options import (
     running_record,
     where_options,
 )
-
-if TYPE_CHECKING:
-    from tidegate.pipeline.page.findings import Findings
 
 __all__ = ["add_parser", "run"]
 
@@ -83,34 +77,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
-    from tidegate.pipeline.page.findings import find_out
-    from tidegate.pipeline.page.html import check_page, write_page
-    from tidegate.pipeline.read.ingest import is_imported
+    from tidegate.pipeline import report
+    from tidegate.pipeline.page.html import check_page
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
 
     check_page(args.out, overwrite=args.overwrite)
-    plans = load_plans(args.quotas, is_closed=args.loop == "closed")
-    wanted = {
-        "is_imported": is_imported(args.directory),
-        "with_limits": args.limits,
-        "with_recommendation": args.with_recommendation,
-    }
-    replayed = [in_force_plan(), *plans]
-    with opened(args) as files, running_record(args, files, sums=True, plans=replayed) as record:
-        found = find_out(record.jobs, plans, rows=record.rows, **wanted)
-    write_page(args.out, _page(found), overwrite=args.overwrite)
+    plans = [in_force_plan(), *load_plans(args.quotas, is_closed=args.loop == "closed")]
+    with opened(args) as files, running_record(args, files, sums=True, plans=plans) as record:
+        report(
+            record,
+            quotas=args.quotas,
+            loop=args.loop,
+            with_limits=args.limits,
+            with_recommendation=args.with_recommendation,
+            out=args.out,
+            overwrite=args.overwrite,
+        )
     print(f"report: {args.out}")
     return 0
-
-
-def _page(found: "Findings") -> str:
-    from tidegate.pipeline.page.html import report_html
-    from tidegate.pipeline.page.sections import report_facts, report_sections
-
-    now = datetime.now(UTC)
-    return report_html(
-        title="Kafka quotas: usage report",
-        facts=report_facts(found),
-        sections=report_sections(found),
-        made_by=f"tidegate {__version__}, {now:%Y-%m-%d %H:%M} UTC",
-    )

@@ -3,11 +3,8 @@
 import argparse
 import contextlib
 import sys
-import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.arguments import number, whole_number
@@ -26,9 +23,10 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from tidegate.pipeline.replay.plan import Plan
-    from tidegate.pipeline.watch.checkpoint import Checkpoint
+    from tidegate.pipeline.spark.session import RunningSpark
     from tidegate.pipeline.watch.node import Advance
     from tidegate.pipeline.watch.totals import Totals
+    from tidegate.pipeline.watching import Watched
 
 __all__ = ["add_parser", "run"]
 
@@ -155,113 +153,48 @@ def run(args: argparse.Namespace) -> int:
     """Watch, and print what comes of it."""
     from rich.live import Live
 
-    from tidegate.pipeline.replay.plan import in_force_plan, load_plans
+    from tidegate.pipeline.replay.plan import load_plans
     from tidegate.pipeline.report.console import results_console
-    from tidegate.pipeline.watch.checkpoint import Checkpoint
+    from tidegate.pipeline.watching import watch_plans, watched_plans
 
     if args.lateness is None:
         args.lateness = 0.0 if args.once and args.checkpoint is None else _LATENESS_S
     check_range(args.from_ms, None, args.last_ms)
-    if args.last_ms is not None:
-        args.from_ms = _last_from_ms(args.directory, args.last_ms)
-    plans = load_plans(args.quotas)
-    if args.in_force or not plans:
-        plans.append(in_force_plan())
+    plans = watched_plans(load_plans(args.quotas), in_force=args.in_force)
     with contextlib.ExitStack() as stack:
-        checkpoint, where = None, args.checkpoint
-        if where is None and args.master is not None:
-            where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-watch-")))
-        if where is not None:
-            checkpoint = stack.enter_context(Checkpoint(where))
         console, live = results_console(), None
         if console.is_terminal and not args.json and not args.once:
             live = stack.enter_context(Live(console=console, auto_refresh=False, vertical_overflow="crop"))
         shows = _Shows(args, plans, console, live)
-        if args.master is not None:
-            assert checkpoint is not None, "it was made above"
-            return _run_on_spark(args, plans, checkpoint, shows)
-        return _run_here(args, plans, checkpoint, shows)
+        spark = None if args.master is None else stack.enter_context(_started_spark(args.master, plans))
+        watched = watch_plans(
+            args.directory,
+            plans,
+            on_update=shows.update,
+            window_ms=args.window * 60_000,
+            from_ms=args.from_ms,
+            last_ms=args.last_ms,
+            is_once=args.once,
+            every_s=args.every,
+            lateness_s=args.lateness,
+            checkpoint=args.checkpoint,
+            spark=spark,
+        )
+        shows.end(watched.totals)
+    return 0
 
 
-def _last_from_ms(directory: Path, last_ms: int) -> int | None:
-    """Return the beginning of the last part of a record; None: it has no rows yet, and all that come count.
-
-    Raises `UsageFilesError`.
-    """
-    from tidegate.pipeline.errors import VanishedFileError
-    from tidegate.pipeline.read.ingest import newest_ms
-    from tidegate.usage.files import ParquetFile, list_files
-
-    def newest() -> int:
-        return newest_ms([path for path in list_files(directory) if ParquetFile.parse(path) is not None])
-
-    if not directory.is_dir():
-        return None  # the watch raises the error
-    try:
-        found_ms = newest()
-    except VanishedFileError:  # compacted meanwhile
-        found_ms = newest()
-    return max(0, found_ms + 1 - last_ms) if found_ms else None
-
-
-def _run_here(
-    args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint | None", shows: "_Shows"
-) -> int:
-    from tidegate.pipeline.warm_up import kernel_at_hand
-    from tidegate.pipeline.watch.here import WatchHere
-
-    watch = WatchHere(
-        args.directory,
-        plans,
-        window_ms=args.window * 60_000,
-        from_ms=args.from_ms,
-        checkpoint=checkpoint,
-        lateness_s=args.lateness,
-    )
-    kernel_at_hand(plans, with_usage=True)
-    has_waited = False
-    while True:
-        done = watch.step()
-        if done:
-            shows.update(watch.totals, done)
-        elif args.once:
-            if not watch.totals.events:
-                where = "only files named node-N-... in the requested hours are read"
-                print(f"no rows in {str(args.directory)!r}: {where}", file=sys.stderr)
-            shows.end(watch.totals)
-            return 0
-        else:
-            if not has_waited and not watch.totals.events:
-                print(f"no rows in {str(args.directory)!r} yet: waiting", file=sys.stderr)
-            has_waited = True
-            time.sleep(args.every)
-
-
-def _run_on_spark(
-    args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint", shows: "_Shows"
-) -> int:
+@contextlib.contextmanager
+def _started_spark(master: str, plans: "Sequence[Plan]") -> "Iterator[RunningSpark]":
+    """Start Spark, and compile kernels meanwhile."""
     from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
-    from tidegate.pipeline.watch.on_spark import watch_on_spark
 
     with (
         kernel_in_the_making(plans, with_usage=True),
-        running_spark(app_name="tidegate watch", master=args.master, rows=0) as spark,
+        running_spark(app_name="tidegate watch", master=master, rows=0) as spark,
     ):
-        totals = watch_on_spark(
-            spark,
-            args.directory,
-            plans,
-            window_ms=args.window * 60_000,
-            from_ms=args.from_ms,
-            checkpoint=checkpoint,
-            every_s=args.every,
-            is_once=args.once,
-            show=shows.update,
-            lateness_s=args.lateness,
-        )
-    shows.end(totals)
-    return 0
+        yield spark
 
 
 class _Shows:
@@ -277,19 +210,25 @@ class _Shows:
         self._console, self._live = console, live
         self._said: list[str] = []
 
-    def update(self, totals: "Totals", done: "Sequence[Advance]") -> None:
-        """Show what is so after an update."""
+    def update(self, watched: "Watched") -> None:
+        """Show the state after an update."""
+        totals = watched.totals
         if self._args.once:
             return
-        if self._args.json:
+        if not (watched.rows or watched.advances):
+            print(f"no rows in {str(self._args.directory)!r} yet: waiting", file=sys.stderr)
+        elif self._args.json:
             self._print_document(totals)
         elif self._live is not None:
             self._live.update(self._screen(totals), refresh=True)
         else:
-            self._print_lines(totals, done)
+            self._print_lines(totals, watched.advances)
 
     def end(self, totals: "Totals") -> None:
-        """Show what is so at the end of `--once`."""
+        """Show the state at the end of `--once`."""
+        if not totals.events:
+            where = "only files named node-N-... in the requested hours are read"
+            print(f"no rows in {str(self._args.directory)!r}: {where}", file=sys.stderr)
         if self._args.json:
             self._print_document(totals)
         else:

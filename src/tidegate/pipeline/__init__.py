@@ -1,4 +1,4 @@
-"""Jobs over usage records: usage, replays of other quotas, limits, recommended quotas, obedience (docs/python-api.md).
+"""Jobs over usage records: usage, replays of other quotas, limits, proposals, reports, watches (docs/python-api.md).
 
     from tidegate import pipeline
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
         obedience,
         recommend,
         replay,
+        report,
         usage,
     )
+    from tidegate.pipeline.metrics import RecommendedFromMetrics, recommend_from_prometheus
     from tidegate.pipeline.outcomes import SCHEMAS, Limits, Obedience, Recommended, Replay, Usage
     from tidegate.pipeline.progress import Progress
-    from tidegate.pipeline.record import Record, open_record
+    from tidegate.pipeline.record import Opening, Record, open_record
     from tidegate.pipeline.replay.limits import Tolerance
     from tidegate.pipeline.request_log import import_request_log
+    from tidegate.pipeline.watching import Watched, watch
 
 __all__ = [
     "GROUPS",
@@ -36,28 +39,36 @@ __all__ = [
     "Limits",
     "NotRecordedError",
     "Obedience",
+    "Opening",
     "Progress",
     "Recommended",
+    "RecommendedFromMetrics",
     "Record",
     "Replay",
     "Tolerance",
     "Usage",
+    "Watched",
     "import_request_log",
     "limits",
     "obedience",
     "open_record",
     "recommend",
+    "recommend_from_prometheus",
     "replay",
+    "report",
     "usage",
+    "watch",
 ]
 
 _SOURCES = {
-    "api": ("GROUPS", "NotRecordedError", "limits", "obedience", "recommend", "usage"),
+    "api": ("GROUPS", "NotRecordedError", "limits", "obedience", "recommend", "replay", "report", "usage"),
+    "metrics": ("RecommendedFromMetrics", "recommend_from_prometheus"),
     "outcomes": ("SCHEMAS", "Limits", "Obedience", "Recommended", "Replay", "Usage"),
     "progress": ("Progress",),
-    "record": ("Record", "open_record"),
+    "record": ("Opening", "Record", "open_record"),
     "replay.limits": ("Tolerance",),
     "request_log": ("import_request_log",),
+    "watching": ("Watched", "watch"),
 }
 _SOURCE_OF = {name: source for source, names in _SOURCES.items() for name in names}
 
@@ -87,19 +98,15 @@ def _loaded(source: str, name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """This package, whose `replay` is the function.
+    """This package, whose `replay`, `report` and `watch` are functions.
 
-    The import system sets the subpackage of the same name as an attribute here, whenever that is first imported.
+    The import system sets the subpackages of the same names as attributes here, whenever they are first imported.
     """
 
-    @property
-    def replay(self) -> Any:
-        """Return the function `replay`."""
-        return _loaded("api", "replay")
-
-    @replay.setter
-    def replay(self, subpackage: ModuleType) -> None:
-        """Ignore the subpackage: it is imported by its full name."""
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Ignore a subpackage with the name of a function: it is imported by its full name."""
+        if name not in _SOURCE_OF or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -1,41 +1,37 @@
 """The functions of `tidegate.pipeline`: each reads usage records and returns tables (`outcomes`).
 
-All take these parameters:
-
-* paths: a usage directory (a path or URI), several of them, or a record of `open_record`;
-* spark: a session, classic or of Spark Connect; then tables are its data frames, and its settings stay as they are.
-  Without it, the job runs in this process and tables are Arrow tables;
-* start, end: rows from the first on and before the second, as a `datetime` with a time zone or a text such as
-  2026-11-22T14:00, in UTC. last: instead of both, the last part of the record, as a `timedelta` or a text such as 15m;
-* progress: a function that is called with a `Progress`.
-
-All raise `TidegateError`.
+All take paths, a usage directory (a path or URI), several of them, or a record of `open_record`; and the keyword
+parameters of `Opening`. All raise `TidegateError`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Unpack
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate import __version__
 from tidegate.config.locations import Location
-from tidegate.config.quotas_file import QuotasFile, load_quotas_file
-from tidegate.errors import ArgumentError, ConfigError
+from tidegate.config.quotas_file import QuotasFile
+from tidegate.errors import ArgumentError
+from tidegate.pipeline.arguments import Path_, local_path, location_of
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.back_end import KeptTables
 from tidegate.pipeline.jobs.frames import obedience_frames, replay_frames, usage_frames
 from tidegate.pipeline.jobs.jobs import saved_states, usage_by_minute_table_name, usage_table_name
 from tidegate.pipeline.outcomes import Limits, Obedience, Recommended, Replay, Table, TablesWhenAsked, Usage
-from tidegate.pipeline.progress import OnProgress
+from tidegate.pipeline.page.findings import find_out
+from tidegate.pipeline.page.html import check_page, report_html, write_page
+from tidegate.pipeline.page.sections import report_facts, report_sections
+from tidegate.pipeline.plan_arguments import Quotas, check_loop, check_replay, levels_given, plans_of
 from tidegate.pipeline.proposals.recommend import Wanted
-from tidegate.pipeline.record import Path_, Paths, Record, Time, location_of, opened
-from tidegate.pipeline.replay.levels import ENTITIES_BY
-from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_quotas
-from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans, plan_of
+from tidegate.pipeline.record import Opening, Paths, Record, opened
+from tidegate.pipeline.replay.levels import check_level
+from tidegate.pipeline.replay.limits import Tolerance
+from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import check_output
 from tidegate.pipeline.results.written import as_written
 from tidegate.pipeline.rollup.sums import decoded
@@ -49,16 +45,10 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["GROUPS", "NotRecordedError", "Quotas", "limits", "obedience", "recommend", "replay", "usage"]
+__all__ = ["GROUPS", "NotRecordedError", "limits", "obedience", "recommend", "replay", "report", "usage"]
 
 GROUPS = (*CLIENT, "listener", "client_software", "api", "topic")
 """Columns that usage can be grouped by."""
-
-Quotas: TypeAlias = Path_ | QuotasFile | Sequence[Path_] | Mapping[str, Path_ | QuotasFile]
-"""Plans: a `quotas.yaml`, several of them (a plan has the name of its file), or files or quotas by name."""
 
 _MOST = 2**31 - 1
 
@@ -70,17 +60,13 @@ class NotRecordedError(UsageFilesError):
 def usage(
     paths: Paths,
     *,
-    spark: "SparkSession | None" = None,
-    start: Time | None = None,
-    end: Time | None = None,
-    last: timedelta | str | None = None,
     by: str | Sequence[str] = CLIENT,
     by_minute: bool = False,
     with_peaks: bool = True,
     top: int | None = None,
     out: Path_ | None = None,
     overwrite: bool = False,
-    progress: OnProgress | None = None,
+    **opening: Unpack[Opening],
 ) -> Usage:
     """Return the usage of each client: requests, bytes, thread time, throttle time, peaks and percentiles.
 
@@ -95,9 +81,7 @@ def usage(
         raise ArgumentError(f"top must be a whole number from 1 on, got {top!r}")
     name, directory = usage_table_name(columns), _out(out, overwrite)
     is_lazy = out is None and top is None
-    with opened(
-        paths, is_lazy=is_lazy, spark=spark, start=start, end=end, last=last, progress=progress
-    ) as record:
+    with opened(paths, is_lazy=is_lazy, **opening) as record:
         jobs = record.jobs
         if record.session is not None and is_lazy:
             frames, missing = usage_frames(jobs, columns, by_minute=by_minute, with_peaks=with_peaks)
@@ -127,13 +111,9 @@ def usage(
 def obedience(
     paths: Paths,
     *,
-    spark: "SparkSession | None" = None,
-    start: Time | None = None,
-    end: Time | None = None,
-    last: timedelta | str | None = None,
     out: Path_ | None = None,
     overwrite: bool = False,
-    progress: OnProgress | None = None,
+    **opening: Unpack[Opening],
 ) -> Obedience:
     """Return how often clients sent requests before their throttle time was over, by library and by client.
 
@@ -141,9 +121,7 @@ def obedience(
     record that was imported from a request log, which does not contain it.
     """
     directory = _out(out, overwrite)
-    with opened(
-        paths, is_lazy=out is None, spark=spark, start=start, end=end, last=last, progress=progress
-    ) as record:
+    with opened(paths, is_lazy=out is None, **opening) as record:
         if record.is_imported:
             raise NotRecordedError(
                 "the record was imported from a request log of Apache Kafka, which does not contain when a throttled "
@@ -167,16 +145,12 @@ def replay(
     quotas: Quotas | None = None,
     in_force: bool = False,
     loop: str = "closed",
-    spark: "SparkSession | None" = None,
-    start: Time | None = None,
-    end: Time | None = None,
-    last: timedelta | str | None = None,
     by_client: bool = False,
     decisions: bool = False,
     continue_from: Path_ | None = None,
     out: Path_ | None = None,
     overwrite: bool = False,
-    progress: OnProgress | None = None,
+    **opening: Unpack[Opening],
 ) -> Replay:
     """Return the effect of other quotas on recorded requests, and of the quotas that were in force.
 
@@ -186,22 +160,13 @@ def replay(
     of the hours before has written with `out`. out: write all tables to this directory, and return the one by entity
     alone. With a session and without `out`, files are surveyed at once and rows replayed when the data frames are used.
     """
-    if loop not in ("open", "closed"):
-        raise ArgumentError(f"loop must be open or closed, got {loop!r}")
-    plans = _plans(quotas, is_closed=loop == "closed")
-    _check_replay(plans, loop, in_force=in_force, decisions=decisions, continue_from=continue_from)
+    check_loop(loop)
+    plans = plans_of(quotas, is_closed=loop == "closed")
+    check_replay(plans, loop, in_force=in_force, decisions=decisions, continue_from=continue_from)
     plans += [in_force_plan()] if in_force else []
     directory = _out(out, overwrite)
-    with opened(
-        paths,
-        with_before=continue_from is None,
-        is_lazy=out is None,
-        spark=spark,
-        start=start,
-        end=end,
-        last=last,
-        progress=progress,
-    ) as record:
+    with_before = continue_from is None
+    with opened(paths, with_before=with_before, is_lazy=out is None, **opening) as record:
         before = None if continue_from is None else location_of(continue_from, "continue_from")
         carried = None if before is None else saved_states(before, plans)
         names = ["replay_by_client"] * by_client + ["decisions"] * decisions
@@ -231,26 +196,20 @@ def limits(
     by: str = "both",
     quotas: Path_ | QuotasFile | None = None,
     tolerance: Tolerance | None = None,
-    spark: "SparkSession | None" = None,
-    start: Time | None = None,
-    end: Time | None = None,
-    last: timedelta | str | None = None,
     out: Path_ | None = None,
     overwrite: bool = False,
-    progress: OnProgress | None = None,
+    **opening: Unpack[Opening],
 ) -> Limits:
     """Return the smallest limits that would have throttled nothing, and the smallest that delay what is tolerated.
 
     by: the level of the entities, `both`, `user` or `client-id`; quotas: instead of it, the entities and windows of
     these quotas. tolerance: by default 1 % of the bytes, by at most 1 s. The search runs at once, on Spark too.
     """
-    levels = _levels(by, quotas)
+    levels = levels_given(by, quotas)
     directory = _out(out, overwrite)
     if tolerance is not None and not isinstance(tolerance, Tolerance):
         raise ArgumentError(f"tolerance must be a Tolerance, got {tolerance!r}")
-    with opened(
-        paths, is_lazy=False, spark=spark, start=start, end=end, last=last, progress=progress
-    ) as record:
+    with opened(paths, is_lazy=False, **opening) as record:
         found = record.jobs.limits(levels, tolerance or Tolerance(), out=directory, overwrite=overwrite)
         tables = {
             "limits_by_entity": _table(found.entities, LIMITS_BY_ENTITY),
@@ -274,11 +233,7 @@ def recommend(
     protect: Sequence[tuple[str, str]] = (),
     force: bool = False,
     with_default: bool = True,
-    spark: "SparkSession | None" = None,
-    start: Time | None = None,
-    end: Time | None = None,
-    last: timedelta | str | None = None,
-    progress: OnProgress | None = None,
+    **opening: Unpack[Opening],
 ) -> Recommended:
     """Return quotas to set, with a reason for each and a forecast of the recorded traffic under them.
 
@@ -287,9 +242,7 @@ def recommend(
     not be throttled. force: propose quotas even from too little data. with_default: also propose a default.
     The search runs at once, on Spark too.
     """
-    _check_level(by)
-    if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 1 <= headroom <= 1000:
-        raise ArgumentError(f"headroom must be a number from 1 to 1000, got {headroom!r}")
+    check_level(by)
     wanted = Wanted(
         headroom=headroom,
         budgets=dict(budgets or {}),
@@ -297,9 +250,7 @@ def recommend(
         force=force,
         with_default=with_default,
     )
-    with opened(
-        paths, is_lazy=False, spark=spark, start=start, end=end, last=last, progress=progress
-    ) as record:
+    with opened(paths, is_lazy=False, **opening) as record:
         found = record.jobs.recommend(by, wanted)
         tables = {
             "limits_by_entity": _table(found.entities, LIMITS_BY_ENTITY),
@@ -316,6 +267,48 @@ def recommend(
         )
 
 
+def report(
+    paths: Paths,
+    *,
+    quotas: Quotas | None = None,
+    loop: str = "closed",
+    with_limits: bool = False,
+    with_recommendation: bool = True,
+    out: Path_ | None = None,
+    overwrite: bool = False,
+    **opening: Unpack[Opening],
+) -> str:
+    """Return an HTML page about the record: usage, throttles, the effect of quotas, and quotas to set.
+
+    quotas, loop: as in `replay`. with_limits: also find the smallest limits that throttle no request.
+    with_recommendation: propose quotas, which takes a third of the time. out: also write the page to this file, which
+    only its owner may read, because it contains user names and client ids.
+    """
+    check_loop(loop)
+    plans = plans_of(quotas, is_closed=loop == "closed")
+    page = None if out is None else local_path(out, "out")
+    if page is not None:
+        check_page(page, overwrite=overwrite)
+    with opened(paths, is_lazy=False, **opening) as record:
+        found = find_out(
+            record.jobs,
+            plans,
+            rows=record.rows,
+            is_imported=record.is_imported,
+            with_limits=with_limits,
+            with_recommendation=with_recommendation,
+        )
+    html = report_html(
+        title="Kafka quotas: usage report",
+        facts=report_facts(found),
+        sections=report_sections(found),
+        made_by=f"tidegate {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    )
+    if page is not None:
+        write_page(page, html, overwrite=overwrite)
+    return html
+
+
 def _groups(by: str | Sequence[str]) -> tuple[str, ...]:
     columns = (by,) if isinstance(by, str) else tuple(by)
     if not columns or len({*columns}) < len(columns) or any(name not in GROUPS for name in columns):
@@ -330,62 +323,6 @@ def _out(out: Path_ | None, overwrite: bool) -> Location | None:
     directory = location_of(out, "out")
     check_output(directory, overwrite=overwrite)
     return directory
-
-
-def _check_replay(
-    plans: Sequence[Plan], loop: str, *, in_force: bool, decisions: bool, continue_from: Path_ | None
-) -> None:
-    if not plans and not in_force:
-        raise ConfigError("no quotas to replay", hint="give quotas, or in_force=True")
-    if decisions and plans and loop == "closed":
-        raise ConfigError(
-            "decisions need loop='open': in closed loop, requests do not keep their recorded times",
-            hint="give loop='open', or decisions=False",
-        )
-    if continue_from is not None and (loop == "closed" or not plans):
-        raise ConfigError(
-            "continue_from needs quotas and loop='open'",
-            hint="the record contains the state of the quotas in force, and forecasts leave none",
-        )
-
-
-def _plans(quotas: Quotas | None, *, is_closed: bool) -> list[Plan]:
-    if quotas is None:
-        return []
-    if isinstance(quotas, QuotasFile):
-        quotas = {"quotas": quotas}
-    if isinstance(quotas, Mapping):
-        if IN_FORCE in quotas:
-            raise ConfigError(f"no plan can have the name {IN_FORCE!r}", hint="give it another name")
-        return [plan_of(str(name), _quotas(file), is_closed=is_closed) for name, file in quotas.items()]
-    given: Iterable[Any] = quotas if isinstance(quotas, list | tuple) else [quotas]
-    return load_plans([_file(path) for path in given], is_closed=is_closed)
-
-
-def _levels(by: str, quotas: Path_ | QuotasFile | None) -> Plan:
-    if quotas is None:
-        _check_level(by)
-        return levels_of(by)
-    if isinstance(quotas, QuotasFile):
-        return levels_of_quotas(quotas, "quotas")
-    path = _file(quotas)
-    return levels_of_quotas(load_quotas_file(path), str(path))
-
-
-def _check_level(by: str | None) -> None:
-    if by is not None and by not in ENTITIES_BY:
-        raise ArgumentError(f"by must be {', '.join(ENTITIES_BY)}, got {by!r}")
-
-
-def _quotas(file: Path_ | QuotasFile) -> QuotasFile:
-    return file if isinstance(file, QuotasFile) else load_quotas_file(_file(file))
-
-
-def _file(path: Path_) -> Path:
-    found = location_of(path, "quotas")
-    if not isinstance(found, Path):
-        raise ArgumentError(f"quotas must be a path on this machine, got {path!r}")
-    return found
 
 
 def _table(rows: Iterable[Mapping[str, Any]], table: StructType) -> pa.Table:

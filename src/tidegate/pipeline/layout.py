@@ -17,7 +17,7 @@ CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
 PIPELINES, SENDS_ON, READS_AHEAD, LOOKS_IN_STEPS = 128, 256, 512, 1024
 OBSERVED = 2048
-"""Of a request: nothing was done of what was decided. Of permits: they were not refused, though the API would."""
+"""Flag of a request whose decision was not enforced, and of permits that were not refused, though the API would."""
 BEFORE_RANGE = 4096
 """Flag of a row before the replayed range: the row is decided, because of the state that it leaves, but not counted."""
 
@@ -89,7 +89,7 @@ FORECAST_COLUMNS = (
 HELD, WANTED, BURST_S, MODE_DEBT_S, IS_OBSERVED, CHECKS_FIRST = range(6)
 MODE_COLUMNS = 6
 
-# Columns of the decisions, one row each; no rows where nobody asks.
+# Columns of the decisions, one row each; no rows where decisions are not wanted.
 BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, BYTE_REASON, REQUEST_REASON = range(6)
 DECISIONS = 6
 
@@ -122,7 +122,7 @@ ROW_TYPES: tuple[np.dtype[Any], ...] = (
 
 
 class State(NamedTuple):
-    """All that the kernel knows of one plan on one node."""
+    """The state of one plan on one node in the kernel."""
 
     settings: Int64s
     account_of: Int32s  # [quota type, client]

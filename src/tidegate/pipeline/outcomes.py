@@ -8,7 +8,7 @@ the rows that the record lacks.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.pipeline.jobs.jobs import ReplaySummary, UsageSummary
@@ -27,6 +27,7 @@ from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
     REPLAY_BY_ENTITY,
+    WATCHED_USAGE,
     usage_by_minute_schema,
     usage_schema,
 )
@@ -60,6 +61,7 @@ SCHEMAS: Mapping[str, "pa.Schema"] = MappingProxyType(
         "obedience_by_client": written_schema(OBEDIENCE_BY_CLIENT),
         "forecast": written_schema(REPLAY_BY_ENTITY),
         "backlogs": written_schema(BACKLOGS),
+        "watched_usage": written_schema(WATCHED_USAGE),
     }
 )
 """The columns of each table by its name; usage by other columns has these in place of `user` and `client_id`."""
@@ -215,13 +217,9 @@ class Recommended(Result):
 
     def text(self, form: str = "quotas.yaml") -> str:
         """Return the quotas as text. form: `quotas.yaml`, or `kafka-configs` for a script with Kafka's own tool."""
-        from tidegate.errors import ArgumentError
-        from tidegate.pipeline.proposals.notes import kafka_configs_text, quotas_text
+        from tidegate.pipeline.proposals.notes import text_of
         from tidegate.pipeline.report.notes import missing_notes
         from tidegate.pipeline.report.text import sentences
 
         notes = [*self.notes(), *sentences(missing_notes(self.missing, with_cold_starts=True))]
-        texts: dict[str, Any] = {"quotas.yaml": quotas_text, "kafka-configs": kafka_configs_text}
-        if form not in texts:
-            raise ArgumentError(f"form must be quotas.yaml or kafka-configs, got {form!r}")
-        return str(texts[form](self.quotas, notes))
+        return text_of(self.quotas, notes, form)

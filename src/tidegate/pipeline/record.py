@@ -1,17 +1,18 @@
 """Usage records that are open for the jobs of `tidegate.pipeline`: their rows, and the place where jobs run."""
 
 import os
-import re
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
-from tidegate.config.locations import Location, Uri, location
+from tidegate.config.locations import Location, Uri
+from tidegate.config.values import did_you_mean
 from tidegate.errors import ArgumentError, ConfigError
+from tidegate.pipeline.arguments import Path_, Time, location_of, range_ms
 from tidegate.pipeline.errors import OutsideRangeError
 from tidegate.pipeline.jobs.jobs import Jobs
 from tidegate.pipeline.jobs.where import jobs_here, jobs_in_session
@@ -21,15 +22,24 @@ from tidegate.pipeline.read.ingest import UsageFiles, find_all_files, is_importe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Path_", "Paths", "Record", "Time", "location_of", "open_record", "opened", "range_ms"]
+__all__ = ["Opening", "Paths", "Record", "open_record", "opened"]
 
-Path_: TypeAlias = str | os.PathLike[str] | Uri
-Time: TypeAlias = datetime | str
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
-_LAST = re.compile(r"([1-9][0-9]{0,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_ZONE_HINT = "give it a time zone, such as datetime(2026, 11, 22, 14, tzinfo=UTC)"
+class Opening(TypedDict, total=False):
+    """Keyword parameters that all functions over a record take, unless the record is open already.
+
+    spark: a session, classic or of Spark Connect; then tables are its data frames, and its settings stay as they are.
+    Without it, the job runs in this process and tables are Arrow tables. start, end: rows from the first on and before
+    the second, as a `datetime` with a time zone or a text such as 2026-11-22T14:00, in UTC. last: instead of both, the
+    last part of the record, as a `timedelta` or a text such as 15m. progress: a function that is called with a
+    `Progress`.
+    """
+
+    spark: "SparkSession | None"
+    start: Time | None
+    end: Time | None
+    last: timedelta | str | None
+    progress: OnProgress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,35 +69,26 @@ Paths: TypeAlias = Path_ | Sequence[Path_] | Record
 
 
 @contextmanager
-def open_record(
-    paths: Path_ | Sequence[Path_],
-    *,
-    spark: "SparkSession | None" = None,
-    start: Time | None = None,
-    end: Time | None = None,
-    last: timedelta | str | None = None,
-    progress: OnProgress | None = None,
-) -> Iterator[Record]:
+def open_record(paths: Path_ | Sequence[Path_], **opening: Unpack[Opening]) -> Iterator[Record]:
     """Open usage records for several jobs over the same rows, to be given to them in place of paths.
 
-    Parameters as in `tidegate.pipeline.usage`. Data frames can be used within the `with` block. Raises `TidegateError`.
+    opening: see `Opening`. Data frames can be used within the `with` block. Raises `TidegateError`.
     """
-    places = _places(paths)
-    if spark is not None:
-        _check_session(spark)
-    with _files(places, start=start, end=end, last=last, with_before=True) as files:
-        yield _record(files, places, spark, progress)
+    with ExitStack() as stack:
+        yield _opened(paths, stack, with_before=True, **opening)
 
 
 @contextmanager
-def opened(paths: Paths, *, with_before: bool = True, is_lazy: bool, **options: Any) -> Iterator[Record]:
-    """Open what a job was given. options: of `open_record`; a record that is open takes none.
+def opened(
+    paths: Paths, *, with_before: bool = True, is_lazy: bool, **opening: Unpack[Opening]
+) -> Iterator[Record]:
+    """Open what a job was given; a record that is open takes no `opening`.
 
     with_before: a replay also reads the rows of the first hour before `start`. is_lazy: with a session, files are kept
     until this process ends, because the data frames of the job are used after this block.
     """
     if isinstance(paths, Record):
-        named = [name for name, value in options.items() if value is not None]
+        named = [name for name, value in _checked(opening).items() if value is not None]
         if named:
             raise ConfigError(
                 f"{named[0]} cannot be set for a record that is open", hint="set it in open_record"
@@ -95,93 +96,45 @@ def opened(paths: Paths, *, with_before: bool = True, is_lazy: bool, **options: 
         jobs = paths.jobs if with_before else _without_before(paths.jobs)
         yield replace(paths, jobs=jobs)
         return
-    places, spark, progress = _places(paths), options.pop("spark"), options.pop("progress")
+    with ExitStack() as stack:
+        record = _opened(paths, stack, with_before=with_before, **opening)
+        if record.session is not None and is_lazy:
+            weakref.finalize(record.session, stack.pop_all().close)
+        yield record
+
+
+def _opened(
+    paths: Path_ | Sequence[Path_], stack: ExitStack, *, with_before: bool, **opening: Unpack[Opening]
+) -> Record:
+    """Return the record at paths, whose files the stack closes."""
+    given = _checked(opening)
+    places, spark = _places(paths), given.get("spark")
     if spark is not None:
         _check_session(spark)
-    with ExitStack() as stack:
-        files = stack.enter_context(_files(places, with_before=with_before, **options))
-        if spark is not None and is_lazy:
-            weakref.finalize(spark, stack.pop_all().close)
-        yield _record(files, places, spark, progress)
+    ends = given.get("start"), given.get("end"), given.get("last")
+    files = stack.enter_context(_files(places, range_ms(*ends), with_before=with_before))
+    return _record(files, places, spark, given.get("progress"))
 
 
-def location_of(path: Path_, what: str = "paths") -> Location:
-    """Return a path or URI that a caller gave. Raises `ConfigError`; `what` names the argument."""
-    if isinstance(path, Uri):
-        return path
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise ArgumentError(f"{what} must be a path or URI, got {path!r}")
-    return location(os.fspath(path)) if isinstance(path, str) else Path(path)
-
-
-def _time_ms(time: Time, what: str = "start") -> int:
-    """Return a time in ms since 1970; a text without an offset is UTC.
-
-    Raises `ConfigError`; `what` names the argument.
-    """
-    if isinstance(time, datetime):
-        if time.tzinfo is None:
-            raise ConfigError(f"{what} must have a time zone, got {time!r}", hint=_ZONE_HINT)
-        return _ms_of(time, what)
-    if isinstance(time, str):
-        try:
-            found = datetime.fromisoformat(time)
-        except ValueError:
-            raise ArgumentError(
-                f"{what} must be a date and time such as 2026-11-22T14:00, got {time!r}"
-            ) from None
-        return _ms_of(found if found.tzinfo else found.replace(tzinfo=UTC), what)
-    raise ArgumentError(f"{what} must be a datetime or a text such as 2026-11-22T14:00, got {time!r}")
-
-
-def range_ms(
-    start: Time | None, end: Time | None, last: timedelta | str | None
-) -> tuple[int | None, int | None, int | None]:
-    """Return a range of time in ms: where it begins and ends, or how long the last part is. Raises `ConfigError`."""
-    from_ms = None if start is None else _time_ms(start)
-    to_ms = None if end is None else _time_ms(end, "end")
-    if last is not None and (from_ms, to_ms) != (None, None):
-        raise ConfigError("last excludes start and end", hint="give either last, or start and end")
-    if from_ms is not None and to_ms is not None and to_ms <= from_ms:
-        raise ConfigError(
-            f"end must be later than start, got {start} and {end}",
-            hint="rows at the time of end are not read",
+def _checked(opening: Opening) -> Opening:
+    """Return the parameters. Raises `TypeError` for one that does not exist, as Python does."""
+    unknown = next((name for name in opening if name not in Opening.__annotations__), None)
+    if unknown is not None:
+        raise TypeError(
+            f"unexpected keyword argument {unknown!r} (hint: {did_you_mean(unknown, Opening.__annotations__)})"
         )
-    return from_ms, to_ms, None if last is None else _last_ms(last)
-
-
-def _ms_of(time: datetime, what: str) -> int:
-    try:
-        found = (time - _EPOCH) // timedelta(milliseconds=1)
-    except (ArithmeticError, ValueError, TypeError):
-        found = -1
-    if found < 0:
-        raise ArgumentError(f"{what} must be a time since 1970, got {str(time)!r}")
-    return found
-
-
-def _last_ms(last: timedelta | str) -> int:
-    found = last
-    if isinstance(last, str) and (match := _LAST.fullmatch(last)):
-        found = timedelta(**{_UNITS[match[2]]: int(match[1])})
-    if not isinstance(found, timedelta) or found < timedelta(milliseconds=1):
-        raise ArgumentError(
-            f"last must be a timedelta above 0, or a text such as 90s, 15m, 6h or 2d, got {last!r}"
-        )
-    return found // timedelta(milliseconds=1)
+    return opening
 
 
 @contextmanager
 def _files(
-    directories: Sequence[Location],
-    *,
-    start: Time | None,
-    end: Time | None,
-    last: timedelta | str | None,
-    with_before: bool,
+    directories: Sequence[Location], of_range: tuple[int | None, int | None, int | None], *, with_before: bool
 ) -> Iterator[UsageFiles]:
-    """Open the files of all records together. A record without rows in the range counts only where all are so."""
-    from_ms, to_ms, last_ms = range_ms(start, end, last)
+    """Open the files of all records together. A record without rows in the range counts only where all are so.
+
+    of_range: see `range_ms`.
+    """
+    from_ms, to_ms, last_ms = of_range
     if last_ms is not None and len(directories) > 1:
         to_ms = max(map(_newest_ms, directories)) + 1
         from_ms, last_ms = max(0, to_ms - last_ms), None

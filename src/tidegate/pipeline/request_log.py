@@ -11,8 +11,8 @@ from tidegate.errors import ArgumentError, ConfigError
 from tidegate.kafka_log.importing import ImportSummary, import_logs
 from tidegate.kafka_log.log_files import Source
 from tidegate.kafka_log.time_range import TimeRange
+from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms
 from tidegate.pipeline.progress import OnProgress, Progress, silent
-from tidegate.pipeline.record import Path_, Time, location_of, range_ms
 
 __all__ = ["import_request_log"]
 
@@ -57,7 +57,7 @@ def import_request_log(
 
     return import_logs(
         _sources(paths, node_id),
-        _here(out, "out"),
+        local_path(out, "out"),
         zone=_zone(time_zone),
         in_force=None if in_force is None else _in_force(in_force),
         processes=processes,
@@ -77,22 +77,15 @@ def _sources(
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST:
             raise ArgumentError(f"a node id must be a whole number from 0 to {_MOST}, got {number!r}")
         several: Sequence[Any] = logs if isinstance(logs, list | tuple) else [logs]
-        found += [Source(number, _here(path, "paths")) for path in several]
+        found += [Source(number, local_path(path, "paths")) for path in several]
     if not found:
         raise ArgumentError("paths must name a log, got none")
     return found
 
 
-def _here(path: Path_, what: str) -> Path:
-    found = location_of(path, what)
-    if not isinstance(found, Path):
-        raise ArgumentError(f"{what} must be a path on this machine, got {path!r}")
-    return found
-
-
 def _in_force(quotas: Path_ | QuotasFile) -> QuotasFile:
     name = "in_force" if isinstance(quotas, QuotasFile) else repr(str(quotas))
-    file = quotas if isinstance(quotas, QuotasFile) else load_quotas_file(_here(quotas, "in_force"))
+    file = quotas if isinstance(quotas, QuotasFile) else load_quotas_file(local_path(quotas, "in_force"))
     if (part := file.beyond_kafka()) is not None:
         raise ConfigError(
             f"{name} contains {part}, which Apache Kafka does not have", hint="use a file without it"

@@ -45,6 +45,7 @@ __all__ = [
     "USAGE_MEASURES",
     "USAGE_PEAKS",
     "USAGE_SUMS",
+    "WATCHED_USAGE",
     "WORK",
     "usage_by_minute_schema",
     "usage_parts_schema",
@@ -103,7 +104,7 @@ _PEAKS: list[_Column] = [
     ("peak_request_percent", DoubleType()),
 ]
 USAGE_MEASURES = ("handler_ns", "throttle_ms", "request_bytes")
-"""What of requests has percentiles; `throttle_ms` is the largest of all that were asked for, 0 of most."""
+"""Measures of requests that have percentiles; `throttle_ms` is the longest that applied, 0 for most requests."""
 _PERCENTILES: list[_Column] = [
     (f"{measure}_p{percent}", _LONG) for measure in USAGE_MEASURES for percent in (50, 95, 99)
 ]
@@ -148,6 +149,9 @@ def usage_parts_schema(by: Sequence[str] = CLIENT) -> StructType:
 
 
 _TIMES: list[_Column] = [("first_ts_ms", _LONG), ("last_ts_ms", _LONG)]
+WATCHED_USAGE = _table([*((name, _STRING) for name in CLIENT), *_SUMS, *_TIMES])
+"""The usage of a client in a watch."""
+
 USAGE_SUMS = tuple(name for name, _ in _SUMS)
 """Columns that usage sums up."""
 TOPIC_SUMS = tuple(name for name, _ in _OF_SEVERAL)
@@ -171,12 +175,12 @@ _EARLY: list[_Column] = [
 ]
 
 OBEDIENCE_BY_CLIENT = _table([*_SOFTWARE, ("user", _STRING), ("client_id", _STRING), *_EARLY])
-"""How often a client was throttled, and how often it came back before that was over."""
+"""Throttled requests of a client, and requests that it sent before its throttle time was over."""
 
 OBEDIENCE_BY_SOFTWARE = _table(
     [*_SOFTWARE, ("clients", _LONG), ("throttled_clients", _LONG), ("early_clients", _LONG), *_EARLY]
 )
-"""The same for all clients that use a library, and how many of them were throttled and came early."""
+"""The same for all clients of a library, and the numbers of those that were throttled and that sent early."""
 
 _TALLY: list[_Column] = [
     ("requests", _LONG),
@@ -217,10 +221,10 @@ _ENTITY: list[_Column] = [
 ]
 
 REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_TALLY])
-"""What a plan would have done to one client. An entity part is null where its level is not used.
-`entity_tags`: those that a quota callback chose, as JSON, unless they are `user` and `client-id`. `bound`: what limited
-whenever it was used, and `bound_of` what kind of entity has that quota (`user`, `default user`, `user and client-id`,
-...); both null where nothing limits, or where `bound_changed`: it was not always the same.
+"""The effect of a plan on one client. An entity part is null where its level is not used.
+`entity_tags`: those that a quota callback chose, as JSON, unless they are `user` and `client-id`. `bound`: the limit in
+force whenever it was used, and `bound_of` the kind of entity that has the quota (`user`, `default user`, `user and
+client-id`, ...); both null where nothing limits, or where `bound_changed`: it was not always the same.
 `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,
 `approximate_requests` may have been decided otherwise, the other `approximate_` columns say why
 (docs/usage-record.md); `different_decisions` are of exact ones only, compared with what was recorded."""
@@ -235,8 +239,8 @@ REPLAY_STATE = _table(
         ("state", _STRING),
     ]
 )
-"""What a replay leaves for one of the hours after, see `replay.carried`. Of a sensor `user` and `client_id` are the
-tags that it counts under; null of one of a group, whose name its state has."""
+"""State for a replay of the hours after, see `replay.carried`. `user` and `client_id` of a sensor are its tags; they
+are null for the sensor of a group, whose name is in its state."""
 
 REPLAY_LEAVING_STATE = _table([*_columns(REPLAY_BY_CLIENT), ("kind", _STRING), ("state", _STRING)])
 """Rows of `REPLAY_BY_CLIENT`, where `state` is null, and of `REPLAY_STATE`."""
@@ -263,7 +267,7 @@ _USED: list[_Column] = [
 LIMITS_BY_NODE = _table(
     [*_LIMITED, ("node_id", _INT), *_USED, ("peak", DoubleType()), ("largest_amount", DoubleType())]
 )
-"""What an entity used of one node. `peak`: the largest rate per second that its sensor measured at a decision, in
+"""The usage of an entity on one node. `peak`: the largest rate per second that its sensor measured at a decision, in
 bytes or percent; 0 for mutations. `largest_amount`: of one request, in bytes or ns."""
 
 LIMITS_BY_ENTITY = _table([*_LIMITED, *_USED, ("never_throttled", DoubleType()), ("tolerable", DoubleType())])
@@ -275,8 +279,8 @@ _READER: list[_Column] = [("node_id", _INT), ("entity_user", _STRING), ("entity_
 BACKLOG_STEPS = _table(
     [*_READER, ("step_ms", _LONG), ("connection_id", _LONG), ("lag_bytes", _LONG), ("fetched_bytes", _LONG)]
 )
-"""How far behind a connection read in a step of time, at the most, and what it fetched. An entity part is null where
-its level is not used."""
+"""The largest lag of a connection in a step of time, and the bytes that it fetched. An entity part is null where its
+level is not used."""
 
 BACKLOGS = _table(
     [
@@ -285,7 +289,7 @@ BACKLOGS = _table(
         *((name, _LONG) for name in ("first_lag_bytes", "last_lag_bytes", "largest_lag_bytes")),
     ]
 )
-"""How far behind an entity read: in the first step, the last, and at the most; null where no Fetch shows it."""
+"""The lag of an entity in the first and the last step, and the largest; null where no Fetch shows it."""
 
 DECISIONS = _table(
     [
@@ -308,12 +312,12 @@ quota where no bytes are charged. `approximate`: why that is not exact, and `req
 `request_throttle_ms` is not (`layout.REASON_NAMES`); null where it is."""
 
 WORK = _table([("place", _INT), ("work", BinaryType())])
-"""Pickled: what is to be done, in its place, and what came of it."""
+"""Pickled items of work in their order, and their pickled results."""
 
 ENTITY_SECONDS = _table(
     [("second_ms", _LONG), ("node_id", _INT), ("entity", _LONG), ("amount", _LONG), ("throttle_ms", _LONG)]
 )
-"""What an entity, by its number, used in a second of the clock on one node; `amount` as in `REPLAY_BY_CLIENT`."""
+"""The usage of an entity, by its number, in a second on one node; `amount` as in `REPLAY_BY_CLIENT`."""
 
 ENTITY_BUCKETS = _table(
     [

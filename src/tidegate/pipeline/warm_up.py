@@ -69,7 +69,7 @@ _BACKGROUND: list[
 
 
 class _Kernel(NamedTuple):
-    """The modules that go into a kernel, what is compiled last of it, what compiles it, and what is said meanwhile."""
+    """A kernel: its modules, the function that is compiled last, the one that compiles all, and a name for messages."""
 
     modules: Sequence[ModuleType]
     last: Callable[..., Any]
@@ -122,9 +122,9 @@ def kernel_at_hand(
 
 
 def compile_later(names: Iterable[str]) -> None:
-    """Start a process that compiles kernels while nobody waits; it goes on when this one has ended.
+    """Start a process that compiles kernels in the background, and continues when this process has ended.
 
-    Without a cache that can be written, nothing would come of it.
+    Without a cache that can be written, no process is started.
     """
     base = cache_base(os.environ)
     with suppress(OSError):
@@ -194,7 +194,7 @@ _KERNELS: Mapping[str, _Kernel] = {
 }
 
 KERNEL_NAMES: Mapping[str, str] = {name: kernel.what for name, kernel in _KERNELS.items()}
-"""What each kernel is of."""
+"""The jobs that use each kernel, for messages."""
 
 
 def _not_compiled(

@@ -8,6 +8,9 @@ import sys
 import types
 
 import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS
+from tests.replaying.node import RecordingNode
 
 from tidegate import __version__
 from tidegate.cli import main as cli
@@ -116,6 +119,32 @@ def test_help_and_version_need_nothing_heavy():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+_TWO_COMMANDS = """\
+import sys
+from tidegate.cli.main import main
+record, quotas = sys.argv[1:]
+for arguments in (["usage", record], ["replay", record, "--quotas", quotas]):
+    sys.argv[1:] = arguments
+    assert main() == 0
+assert "pandas" not in sys.modules
+import pyarrow
+assert len(pyarrow.table({"a": [1]}).to_pandas()) == 1
+"""
+
+
+def test_pandas_is_not_loaded(tmp_path):
+    """A command over a record runs without pandas, and pyarrow still finds pandas for a conversion to it."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    write_events(tmp_path / "usage", node.events)
+    (tmp_path / "quotas.yaml").write_text(
+        "version: 1\nquotas:\n  - user: {name: alice}\n    producer_byte_rate: 1\n"
+    )
+    command = [sys.executable, "-c", _TWO_COMMANDS, str(tmp_path / "usage"), str(tmp_path / "quotas.yaml")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def test_version(capsys):

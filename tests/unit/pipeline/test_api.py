@@ -71,10 +71,14 @@ def test_the_import_loads_nothing():
 
 
 def test_the_subpackage_hides_no_function(record):
-    """`replay` is a function, whatever of the subpackage of this name was imported."""
+    """`replay`, `report` and `watch` are functions, whatever of the subpackages of these names was imported."""
     import tidegate.pipeline.replay.plan
+    import tidegate.pipeline.report.text
+    import tidegate.pipeline.watch.node
 
     assert tidegate.pipeline.replay.__module__ == "tidegate.pipeline.api"
+    assert tidegate.pipeline.report.__module__ == "tidegate.pipeline.api"
+    assert tidegate.pipeline.watch.__module__ == "tidegate.pipeline.watching"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pipeline.nothing
 
@@ -170,6 +174,31 @@ def test_quotas_from_a_proposal_are_replayed(record):
     assert pipeline.limits(record, quotas=found.quotas).by_entity.num_rows
     with pytest.raises(TidegateError, match="form must be"):
         found.text("xml")
+
+
+def test_a_report_is_returned_and_written(record, quotas, tmp_path):
+    """The page is the one that the command writes, but for the time in its footer."""
+    page = tmp_path / "page.html"
+    html = pipeline.report(record, quotas=quotas, out=page)
+    assert page.read_text() == html
+    assert "<h2" in html
+    assert "tight" in html
+    with pytest.raises(TidegateError, match="exists"):
+        pipeline.report(record, out=page)
+    with pytest.raises(TidegateError, match="loop must be open or closed"):
+        pipeline.report(record, loop="half")
+    with pytest.raises(TidegateError, match="out must be a path on this machine"):
+        pipeline.report(record, out="s3://bucket/page.html")
+
+
+def test_a_parameter_that_does_not_exist_is_named(record):
+    """A wrong name is Python's error, with the name that was meant."""
+    message = r"'strat' \(hint: did you mean 'start'\?\)"
+    for function in (pipeline.usage, pipeline.report):
+        with pytest.raises(TypeError, match=message):
+            function(record, strat="2026-11-22")
+    with pytest.raises(TypeError, match=message), pipeline.open_record(record, strat="2026-11-22"):
+        pass
 
 
 def test_a_replay_is_continued(tmp_path, quotas):

@@ -99,7 +99,7 @@ class KeptTables:
 
 
 Target: TypeAlias = Results | KeptTables
-"""Where a run leaves its tables."""
+"""The destination of the tables of a run: files or memory."""
 
 
 class Rows(Protocol):

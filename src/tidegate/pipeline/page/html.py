@@ -27,7 +27,7 @@ _UNFOLDED_ROWS = 10
 _FEW_MORE_ROWS = 2  # are not worth a click
 _ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&"})
 BUNDLE_SHA256 = "e67dc928976e3ae2d50eb74d1de8d99651409236f10a1168c61fe652a4cca20e"
-"""Of `vega.js`, as `scripts/report-bundle.sh` makes it."""
+"""Checksum of `vega.js`, as `scripts/report-bundle.sh` makes it."""
 
 _CONFIG = {
     "background": None,
@@ -67,7 +67,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One part of the report. `anchor` is unique among the sections: letters and `-`."""
+    """A part of the report. `anchor` is unique among the sections: letters and `-`."""
 
     anchor: str
     title: str

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.config.quotas_text import dump_quotas_file
-from tidegate.errors import ConfigError
+from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.proposals.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
 from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
@@ -35,6 +35,7 @@ __all__ = [
     "recommend_notes",
     "skew_notes",
     "starved_notes",
+    "text_of",
 ]
 
 _WIDTH = 80  # columns
@@ -61,6 +62,13 @@ _TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 def quotas_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
     """Return the text of a `quotas.yaml` with notes on top."""
     return "\n".join(_comments(notes)) + "\n" + dump_quotas_file(quotas)
+
+
+def text_of(quotas: QuotasFile, notes: Sequence[str], form: str) -> str:
+    """Return quotas in a form: `quotas.yaml` or `kafka-configs`. Raises `ArgumentError`."""
+    if form not in ("quotas.yaml", "kafka-configs"):
+        raise ArgumentError(f"form must be quotas.yaml or kafka-configs, got {form!r}")
+    return kafka_configs_text(quotas, notes) if form == "kafka-configs" else quotas_text(quotas, notes)
 
 
 def proposal_fields(by: str, quotas: QuotasFile, wanted: Wanted) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tidegate.config.quotas_file import MAX_TEXT_CHARS, QuotaEntry, QuotasFile, 
 from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.config.values import checked_entity
 from tidegate.config.windows import Windows
-from tidegate.errors import ConfigError
+from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.proposals.evidence import (
     ENOUGH_REQUESTS,
     ENOUGH_WINDOWS,
@@ -68,6 +68,7 @@ LEAST: Mapping[str, float] = {
 _FEW = 3  # overrides that a small cluster may have at least
 _FEW_OF = 10  # one in so many entities may have one
 _MOST = 1000  # overrides
+_MOST_HEADROOM = 1000
 _FEW_NAMES = 4  # two of them are users, whatever is null or empty
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _MOST_GUESSES = 20_000  # names that one is compared with
@@ -97,6 +98,17 @@ class Wanted:
     protect: Sequence[tuple[str, str]] = ()
     force: bool = False
     with_default: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the headroom. Raises `ArgumentError`."""
+        if (
+            isinstance(self.headroom, bool)
+            or not isinstance(self.headroom, int | float)
+            or not 1 <= self.headroom <= _MOST_HEADROOM
+        ):
+            raise ArgumentError(
+                f"headroom must be a number from 1 to {_MOST_HEADROOM}, got {self.headroom!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

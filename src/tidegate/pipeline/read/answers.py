@@ -25,7 +25,7 @@ Numbers = npt.NDArray[Any]
 
 
 class Answer(NamedTuple):
-    """One answer.
+    """An answer.
 
     name: of the sensor; clients with one name share it, whatever their tags are called (B§3.5). tags: as JSON. pair:
     the tags as Kafka's own rules have them, None where they are others. limit: per second; None: unlimited.

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 RUN_COLUMNS = ("node_id", "seq", "ts_ms")
-"""Which row it is; null nowhere."""
+"""Columns that identify a row; never null."""
 
 _TIME = "ts_ms"
 _NAMES = ("kind", "user", "client_id", "client_software")
@@ -53,7 +53,7 @@ class Chunk:
     path: str
     row_group: int
     size_bytes: int = 0
-    """What it takes uncompressed."""
+    """Uncompressed size."""
     rows: int = 0
     """Return the number of rows between `from_ms` and `to_ms`."""
     from_ms: int | None = None

@@ -168,7 +168,7 @@ def _fsspecs(base: str) -> tuple[fs.FileSystem, str]:
 
 
 def hint_of(uri: Uri, error: BaseException) -> str | None:
-    """Return what helps against what a filesystem raised; None: nobody knows."""
+    """Return a hint for an error of a filesystem; None: there is none."""
     scheme = uri.base.partition("://")[0]
     if isinstance(error, ImportError):
         missing = (

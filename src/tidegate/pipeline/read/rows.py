@@ -69,7 +69,7 @@ ALL_COLUMNS = tuple(
         (*CLIENT_COLUMNS, _SOFTWARE, *_NUMBER_COLUMNS, *CONTROL_COLUMNS, *TAGS_COLUMNS, *SENSOR_COLUMNS)
     )
 )
-"""What `survey_chunk`, `read_rows` and `read_sensors` look at."""
+"""Columns that `survey_chunk`, `read_rows` and `read_sensors` read."""
 
 
 def read_rows(

@@ -56,10 +56,10 @@ CONTROL_COLUMNS = (
     "lost_events",
 )
 TAGS_COLUMNS = ("user", "client_id", "tags")
-"""Of a `tags` row, beside `CONTROL_COLUMNS`: who is counted under which tags."""
+"""Columns of a `tags` row beside `CONTROL_COLUMNS`: a client, and the tags that it is counted under."""
 
 NEXT_TS_MS = "next_ts_ms"
-"""Of a `gap`, beside `CONTROL_COLUMNS`: the time of the row after it, up to which events may have been lost."""
+"""Column of a `gap` beside `CONTROL_COLUMNS`: the time of the next row, up to which events may have been lost."""
 
 _SETTING, _HAS_VALUE = "setting", "has_value"
 _NAMES = (
@@ -74,7 +74,7 @@ _COMMON = pa.schema(
     ]
 )
 _SETTINGS = pa.array(sorted({*WINDOW_SETTINGS, *EXTENSION_SETTINGS}))
-_FEW = 64  # events in which nobody looks for what they have in common
+_FEW = 64  # events whose common values are not looked for
 _EVENT_BYTES = 36  # of the arrays
 _COMMON_BYTES = 1 << 10  # of a `Step`
 _LARGEST_SETTING = 2**31 - 1
@@ -446,4 +446,4 @@ _NO_INTS: Ints = np.zeros(0, np.int64)
 NO_EVENTS = ControlEvents(
     _COMMON.empty_table(), np.zeros(0, np.int32), _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(0, np.float64)
 )
-"""Of a chunk that has none."""
+"""The events of a chunk without any."""

@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All steps and sweeps of one node, each sorted by `seq`."""
+    """The steps and sweeps of one node, each sorted by `seq`."""
 
     steps: Steps = field(default=_NO_STEPS)
     sweeps: npt.NDArray[np.int64]  # [sweep, (seq, ts_ms)]

@@ -1,1 +1,1 @@
-"""Replay recorded requests against other quotas: plans, who is replayed together, the kernel, and its results."""
+"""Replay recorded requests against other quotas: plans, partitions, the kernel, and its results."""

@@ -49,7 +49,7 @@ _CROWD = 1 << 16  # connections from which on idle ones are looked for
 
 
 class ClosedLoopReplay(PlanReplay):
-    """One plan on one node, or on those of its clients that a partition has, as a forecast."""
+    """The forecast of a plan on one node, or on those of its clients that a partition has."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class ClosedLoopReplay(PlanReplay):
             connections[numbers, column] = kernel.NEVER_MS
 
     def _forget_connections(self) -> None:
-        """All connections end with the node."""
+        """Forget all connections: they end with the node."""
         self._numbers.clear()
         self._free_numbers.clear()
         self._begin(slice(None))

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.config.windows import Windows
+from tidegate.errors import ArgumentError
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import saturate_to_int32
 
-__all__ = ["ENTITIES_BY", "FETCH_ANSWER_BYTES", "QUOTA_TYPES", "smallest_limit"]
+__all__ = ["ENTITIES_BY", "FETCH_ANSWER_BYTES", "QUOTA_TYPES", "check_level", "smallest_limit"]
 
 QUOTA_TYPES = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION)
 """Quota types in the order of the kernel's numbers."""
@@ -23,6 +24,12 @@ ENTITIES_BY: Mapping[str, EntityParts] = {
 
 FETCH_ANSWER_BYTES = 49
 """The least that an answer to a Fetch is charged beside its records, which alone are capped (B§6.3)."""
+
+
+def check_level(by: str | None) -> None:
+    """Check the name of a level; None is no level. Raises `ArgumentError`."""
+    if by is not None and by not in ENTITIES_BY:
+        raise ArgumentError(f"by must be {', '.join(ENTITIES_BY)}, got {by!r}")
 
 
 def smallest_limit(rows: Sequence[Mapping[str, Any]], windows: Windows) -> float:

@@ -44,7 +44,7 @@ MAX_LADDERS = 200_000
 """Sensors whose limits are searched for at once: some 500 bytes each, on the driver and on executors."""
 
 _ENTITY = ["quota_type", "entity_user", "entity_client_id"]
-_FREE = 2.0**60  # a bound that throttles nobody, and is none that a client without a quota has
+_FREE = 2.0**60  # a bound that throttles no client, and is not the one of a client without a quota
 _RUNGS = 10  # plans of a ladder: three passes are a thousand steps
 _MAX_PASSES = 6
 _CLOSE_ENOUGH = 1.007  # what three ladders of ten rungs make of `_LOWEST_PERCENT`

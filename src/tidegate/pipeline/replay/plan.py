@@ -48,14 +48,14 @@ INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 """Places in `QUOTA_TYPES` by the key of a quota."""
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
-_FEW_CLIENTS = 32  # are matched one by one: looking who are alike takes longer
+_FEW_CLIENTS = 32  # are matched one by one: grouping equal ones takes longer
 _IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS}  # of whom rows say all that the kernel needs
 
 Ints = npt.NDArray[np.int64]
 
 
 class Rung(NamedTuple):
-    """One rung of a ladder of plans: a bound for each sensor, between two of its own.
+    """A rung of a ladder of plans: a bound for each sensor, between two of its own.
 
     part: 0 is the lower of the two, 1 the upper, steps between them are geometric.
     """
@@ -79,10 +79,10 @@ def between(low: float, high: float, part: float) -> float:
 class Plan:
     """Definitions, settings beyond Kafka and windows under a name. `records` is None for the quotas in force.
 
-    groups: who shares a limit in place of the quotas that each would have.
+    groups: clients that share a limit in place of their own quotas.
     limit_texts: by Kafka's key and value, how the value was written.
     rung: bounds of its own for each sensor. measures: the largest rate of each sensor is kept.
-    is_closed: who is throttled comes later (closed loop); else all times are as recorded.
+    is_closed: throttled clients send later (closed loop); else all times are as recorded.
     """
 
     name: str

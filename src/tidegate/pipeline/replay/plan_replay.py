@@ -41,7 +41,7 @@ __all__ = ["PlanReplay"]
 
 
 class PlanReplay:
-    """One plan on one node, or on those of its clients that a partition has."""
+    """The replay of a plan on one node, or on those of its clients that a partition has."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _PEAK_COLUMNS = (
 
 
 class Counted(NamedTuple):
-    """The accounts of one replay that were used: who they are, and what was counted."""
+    """The accounts of one replay that were used: their names, and the sums."""
 
     plan: Plan
     node_id: int

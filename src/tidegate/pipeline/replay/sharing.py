@@ -22,7 +22,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 __all__ = ["MAX_ENTITY_SETS", "shared_connections", "shared_sensors"]
 
 MAX_ENTITY_SETS = 64
-"""Sets of entities per node that are looked at one by one; past it whoever has a name in common is joined."""
+"""Sets of entities per node that are compared one by one; with more, all clients with a common name are joined."""
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 _REQUEST = QUOTA_TYPES.index(QuotaType.REQUEST)

@@ -1,4 +1,4 @@
-"""The entries of plans that are for nobody in the record: a misspelt client id, a user where nobody has logged in."""
+"""Entries of plans that match no client of the record: a misspelt client id, or a user if no client has logged in."""
 
 import difflib
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ class Unmatched:
 
 
 def unmatched_entries(plans: Sequence[Plan], *, users: pa.Array, client_ids: pa.Array) -> list[Unmatched]:
-    """Return the entities of the plans that are for nobody. users, client_ids: of each recorded client.
+    """Return the entities of the plans that match no client. users, client_ids: of each recorded client.
 
-    An entity whose clients all have a more specific quota is for somebody. Quotas of an ip are left out: connections
+    An entity whose clients all have a more specific quota does match. Quotas of an ip are left out: connections
     are not replayed.
     """
     entities = [(plan.name, entity) for plan in plans for entity in _entities(plan)]

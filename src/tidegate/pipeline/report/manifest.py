@@ -20,7 +20,7 @@ from tidegate.pipeline.replay.plan import Plan
 __all__ = ["MOST_LISTED", "made_of"]
 
 MOST_LISTED = 1000
-"""How many files, nodes and holes are listed; of more there is the number."""
+"""Most files, nodes and holes that are listed; further ones are counted."""
 
 _HOUR_PARTS = 3  # of the path of a file of the record: its date, its hour, its name
 

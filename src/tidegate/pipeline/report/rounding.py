@@ -107,7 +107,7 @@ def limit_text(quota_type: str, limit: float) -> str:
 
 
 def given_text(quota_type: str, limit: float) -> str:
-    """Return a limit that somebody has given: exactly, as `quotas.yaml` takes it; a percentage with its sign.
+    """Return a limit as it was given: exactly, as `quotas.yaml` takes it; a percentage with its sign.
 
     >>> given_text("Produce", 20e6), given_text("Produce", 1234567.0), given_text("Request", 12.345)
     ('20MB', '1234567', '12.345 %')

@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 MOST_FILES = 10_000
 """Files of one writer: a date has one, or several where rows go to and fro between many dates."""
 STAGED = ".tmp"
-"""How the names of files end that no reader takes for data."""
+"""Ending of the names of files that readers do not take for data."""
 
 _OVER_TIME = ("ts_ms", "minute_ms")
 _MOST_OPEN = 16

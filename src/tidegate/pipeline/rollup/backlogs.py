@@ -21,9 +21,9 @@ STEP_MS = 10_000
 ENTITY_KEYS = ("node_id", "entity_user", "entity_client_id")
 _STEP_KEYS = (*ENTITY_KEYS, "step_ms")
 _BY_CONNECTION: Mapping[str, str] = {"lag_bytes": "max", "fetched_bytes": "sum"}
-"""What is made of the fetches of a connection in a step, and how."""
+"""Aggregates over the fetches of a connection in a step."""
 _BY_STEP: Mapping[str, str] = {"lag_bytes": "sum", "fetched_bytes": "sum"}
-"""What is made of the connections of an entity in a step, and how."""
+"""Aggregates over the connections of an entity in a step."""
 
 _COLUMNS = (
     "kind", "node_id", "user", "client_id", "connection_id", "ts_ms", "fetch_bytes", "fetch_throttle_ms",

@@ -50,10 +50,10 @@ _MAX_DEFINITIONS = 50  # sets of entities with a quota, one after another, that 
 
 _SECOND_KEYS = ("second_ms", "node_id", "entity")
 _SECOND_SUMS = {"amount": "sum", "throttle_ms": "sum"}
-"""What is added up of an entity's second on a node."""
+"""Aggregates of a second of an entity on a node."""
 
 _BUCKET_SUMS = {"amount": "sum", "peak_amount": "max", "throttle_ms": "sum"}
-"""What becomes of the seconds of one step of time."""
+"""Aggregates over the seconds of one step of time."""
 
 _TYPE_INDEX = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYPES)}
 _AMOUNTS = ("produce_bytes", "fetch_bytes", "ns", "mutations")

@@ -34,12 +34,12 @@ _CLIENT_SUMS: Mapping[str, str] = {
     "longest_early_ms": "max",
     **dict.fromkeys(EARLY_BUCKETS, "sum"),
 }
-"""What is made of the rows of a client, and how."""
+"""Aggregates over the rows of a client."""
 _SOFTWARE_SUMS: Mapping[str, str] = {
     **dict.fromkeys(("clients", "throttled_clients", "early_clients"), "sum"),
     **_CLIENT_SUMS,
 }
-"""What is made of the clients of a library, and how."""
+"""Aggregates over the clients of a library."""
 
 
 def chunk_obedience(chunk: Chunk) -> pa.Table:

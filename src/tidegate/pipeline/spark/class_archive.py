@@ -1,9 +1,9 @@
 """The classes that Spark loads, kept in a file that the next Java maps: it starts in half the time (decision 0082).
 
 Java writes the archive when it ends, once for each Java, Spark and Tidegate: at its second start, for where nothing is
-kept, as in a container for one job, it would be made for nobody. It does not use one that is of another Java, but
-crashes where one is damaged: so its checksum is in its name. It lies in the user's cache directory, which nobody else
-reads.
+kept, as in a container for one job, it would never be used. It does not use one that is of another Java, but
+crashes where one is damaged: so its checksum is in its name. It lies in the user's cache directory, which other
+users cannot read.
 """
 
 import hashlib

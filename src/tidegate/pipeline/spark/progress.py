@@ -37,7 +37,7 @@ def progress_of(context: SparkContext, what: str, on_progress: OnProgress) -> It
 
 
 class _Stages:
-    """All stages that were seen so far, each with its tasks."""
+    """The stages that were seen so far, each with its tasks."""
 
     def __init__(self, context: SparkContext) -> None:
         self._tracker = context.statusTracker()

@@ -189,7 +189,7 @@ def is_submitted() -> bool:
 
 
 def _executors_python() -> str:
-    """Return the Python that executors run: this one unless somebody has said otherwise."""
+    """Return the Python that executors run: this one unless the environment names another."""
     return os.environ.get(_PYTHON_VARIABLE, sys.executable)
 
 

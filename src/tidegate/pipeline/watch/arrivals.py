@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
+from tidegate.pipeline.read.ingest import newest_ms
 from tidegate.pipeline.read.rows import ALL_COLUMNS
 from tidegate.pipeline.rollup.parts import usage_columns
 from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, list_files
@@ -36,6 +37,7 @@ __all__ = [
     "Missing",
     "Offsets",
     "Piece",
+    "last_from_ms",
     "newest_hour_ms",
     "read_pieces",
     "together",
@@ -236,6 +238,24 @@ def newest_hour_ms(directory: Path) -> int | None:
     root = directory / "parquet" if (directory / "parquet").is_dir() else directory
     hours = [hour_ms for hour_ms, path in hour_directories(root) if any(path.glob("node-*.parquet"))]
     return max(hours, default=None)
+
+
+def last_from_ms(directory: Path, last_ms: int) -> int | None:
+    """Return the beginning of the last part of a record; None: it has no rows yet, so that all future rows count.
+
+    Raises `UsageFilesError`.
+    """
+    if not directory.is_dir():
+        return None  # the watch raises the error
+    try:
+        found_ms = _newest_ms(directory)
+    except VanishedFileError:  # compacted meanwhile
+        found_ms = _newest_ms(directory)
+    return max(0, found_ms + 1 - last_ms) if found_ms else None
+
+
+def _newest_ms(directory: Path) -> int:
+    return newest_ms([path for path in list_files(directory) if ParquetFile.parse(path) is not None])
 
 
 def together(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

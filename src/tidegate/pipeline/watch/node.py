@@ -1,4 +1,4 @@
-"""One node of a live record: the replays of the plans on it, carried from one batch of rows to the next.
+"""A node of a live record: the replays of the plans on it, carried from one batch of rows to the next.
 
 `NodeWatch.advance` takes the rows that have arrived and returns the decisions: Arrow in, Arrow out. Its whole state can
 be stored (`checkpoint`) and continued elsewhere, in this process or by Spark.

@@ -7,6 +7,7 @@ from the state before it; the totals know the last batch that they have, and do 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -29,7 +30,7 @@ _QUERY = "query"  # Spark's own checkpoint, in ours
 _WAIT_S = 1
 _PIECE = ("node_id", "path", "row_group", "first_seq", "last_seq", "rows")
 
-Show = Callable[[Totals, Sequence[Advance]], None]
+Show = Callable[[Totals, Sequence[Advance]], bool]
 
 
 def watch_on_spark(
@@ -45,7 +46,7 @@ def watch_on_spark(
     show: Show,
     lateness_s: float = LATENESS_S,
 ) -> Totals:
-    """Watch until Ctrl-C, or until all that is there was taken in; `show` is called after each batch.
+    """Watch until Ctrl-C, until all existing rows are processed, or until `show` returns True after a batch.
 
     from_ms: as for `WatchHere`. lateness_s: seconds for which rows wait for earlier rows of their node. Raises
     `TidegateError`.
@@ -79,13 +80,21 @@ def watch_on_spark(
             timeoutConf=GroupStateTimeout.NoTimeout,
         )
     )
+    is_over = Event()
     with spark_errors_as_ours(spark_log=spark.log):
         query = (
             advanced.writeStream.outputMode("update")
             .option("checkpointLocation", str(checkpoint.directory.absolute() / _QUERY))
             .trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
             .foreachBatch(
-                partial(_add_batch, state=state, arrivals=arrivals, checkpoint=checkpoint, show=show)
+                partial(
+                    _add_batch,
+                    state=state,
+                    arrivals=arrivals,
+                    checkpoint=checkpoint,
+                    show=show,
+                    is_over=is_over,
+                )
             )
             .start()
         )
@@ -93,7 +102,7 @@ def watch_on_spark(
             if is_once:
                 query.processAllAvailable()
             else:
-                while not query.awaitTermination(_WAIT_S):
+                while not is_over.is_set() and not query.awaitTermination(_WAIT_S):
                     pass
         finally:
             query.stop()
@@ -131,6 +140,7 @@ def _add_batch(
     arrivals: Arrivals,
     checkpoint: Checkpoint,
     show: Show,
+    is_over: Event,
 ) -> None:
     """Add what came of a batch, unless it was added before the driver ended; run it in any case, for the states."""
     rows = batch.collect()
@@ -142,7 +152,8 @@ def _add_batch(
     state.totals.add_advances(done)
     state.last_batch = batch_id
     checkpoint.write(state)
-    show(state.totals, done)
+    if show(state.totals, done):
+        is_over.set()
 
 
 def _bytes(advance: Advance) -> bytes:

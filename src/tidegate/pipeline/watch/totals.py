@@ -21,7 +21,7 @@ from tidegate.quota.measure.throttle import UNLIMITED
 __all__ = ["Found", "Totals"]
 
 MAX_ROWS = 200_000
-"""Rows of a table of totals; past it those with fewest requests are added up under no name."""
+"""Rows of a table of totals; further ones, with fewest requests, are added up under no name."""
 MAX_LATE_FILES = 100
 """Files with late rows that are named; rows of further ones are counted."""
 
@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """All that was added. window_ms: how long the last minutes are. nodes: last `seq` and time of each.
+    """The sums of a watch. window_ms: length of the last minutes. nodes: last `seq` and time of each.
 
     waiting: rows of each that are held. most_rows: of a table of totals. missing: by node, the ranges of `seq` of which
     no row has been taken. late_events: rows of such ranges that arrived afterwards and were left out; late_files: their
@@ -147,7 +147,7 @@ class Totals:
         return max((ts_ms for _, ts_ms in self.nodes.values()), default=0)
 
     def unmatched(self, plans: Sequence[Plan]) -> list[Unmatched]:
-        """Return the entities of the plans that are for nobody so far."""
+        """Return the entities of the plans that match no client so far."""
         if self.usage is None:
             return []
         named = self.usage.filter(pc.is_valid(self.usage["user"]))

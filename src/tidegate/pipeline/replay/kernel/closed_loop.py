@@ -47,9 +47,9 @@ __all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "loop_names", "run", "run_kernel
 IN_FLIGHT = 5
 """Produce requests that a client with several in flight has: `max.in.flight.requests.per.connection` of Java's."""
 REQUEST_TIMEOUT_MS = 60_000
-"""After so long a client that sends on gives an answer up: `socket.timeout.ms` of librdkafka."""
+"""Time after which a client that sends on gives up an answer: `socket.timeout.ms` of librdkafka."""
 BACKOFF_MS = 100
-"""So long after that it sends again, on another connection: `reconnect.backoff.ms` of librdkafka."""
+"""Time until it sends again, on another connection: `reconnect.backoff.ms` of librdkafka."""
 IDLE_MS = 600_000
 """A connection without a request for so long begins anew: `connections.max.idle.ms`."""
 STEP_MS = 100
@@ -67,11 +67,11 @@ AT_ONCE = 1 << 20
 HEAD, TAIL = 0, 1
 """Slots of its queue, -1 where it has none."""
 SHIFT_MS = 2
-"""How much later than recorded its last row was."""
+"""Delay of its last row after the recorded time."""
 MUTED_UNTIL_MS = 3
-"""Before that none of its requests is read."""
+"""Time before which none of its requests is read."""
 RECORDED_MS = 4
-"""For how long it was muted in the record since its last answer."""
+"""Time that it was muted in the record since its last answer."""
 CULPRIT = 5
 """The account that muted it last, -1 if none."""
 REQUESTS_DONE = 6
@@ -80,21 +80,21 @@ IS_ASKING = 7
 HAS_DELIVERED = 8
 """It has what the record's next fetches, up to one that was not throttled, were sent for."""
 ATTEMPTS = 9
-"""How often the first row of its queue was decided."""
+"""Number of decisions about the first row of its queue."""
 READY_MS = 10
-"""When its first row would be taken if it were not muted."""
+"""Time when its first row would be read if it were not muted."""
 SENT_MS = 11
-"""When its last row was recorded."""
+"""Recorded time of its last row."""
 ARRIVED_MS = 12
-"""When the last row of its queue was recorded."""
+"""Recorded time of the last row of its queue."""
 ANSWER_SHIFT_MS = 13
-"""How much later than recorded its last request was answered."""
+"""Delay of its last answer after the recorded time."""
 SEND_SHIFT_MS = 14
-"""How much later than recorded its last request was sent."""
+"""Delay of its last request after the recorded time."""
 REFUSED, LAST_REFUSED = 15, 16
 """Slots of the permits that its request was refused and asks for again, -1 if none."""
 ASKED = 17
-"""How often the request at the head of its queue has asked again."""
+"""Number of repeated attempts of the request at the head of its queue."""
 IS_GIVEN_UP = 18
 """Its client gives up the request that the first rows of its queue are of."""
 CONNECTION_COLUMNS = 19
@@ -109,7 +109,7 @@ COUNTS = 7
 
 # Values of `counts[CLIENTS]`: how the clients send.
 BY_SOFTWARE = 0
-"""As the software that they name: one request in flight or five."""
+"""By the software that they name: one request in flight or five."""
 ONE_BY_ONE = 1
 """They think when the answer is there. The least load that leads to the record."""
 BY_THE_CLOCK = 2
@@ -140,7 +140,7 @@ class ClosedLoop(NamedTuple):
     heap: Int64s  # [place, column]
     counts: Int64s
     forecasts: Int64s  # [account, column]
-    log: Int64s  # [decision, column]; no rows where nobody asks
+    log: Int64s  # [decision, column]; no rows where decisions are not wanted
 
 
 def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, first: int, end: int) -> None:

@@ -93,9 +93,9 @@ class Decided(NamedTuple):
     amount: int
     """The bytes or permits that it is charged, or refuses."""
     byte_reason: int
-    """Why the decision of the byte or mutation quota is not exact; `EXACT`: it is."""
+    """Reason why the decision of the byte or mutation quota is not exact, or `EXACT`."""
     request_reason: int
-    """Why that of the request quota is not."""
+    """The same for the request quota."""
 
 
 def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:

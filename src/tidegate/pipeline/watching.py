@@ -1,0 +1,248 @@
+"""A live record as its rows arrive: `tidegate.pipeline.watch`."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.errors import ArgumentError, ConfigError
+from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms
+from tidegate.pipeline.plan_arguments import Quotas, plans_of
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.results.written import as_written
+from tidegate.pipeline.schemas import REPLAY_BY_ENTITY, WATCHED_USAGE
+from tidegate.pipeline.spark.session import RunningSpark
+from tidegate.pipeline.warm_up import kernel_at_hand
+from tidegate.pipeline.watch.arrivals import LATENESS_S, last_from_ms
+from tidegate.pipeline.watch.checkpoint import Checkpoint
+from tidegate.pipeline.watch.here import WatchHere
+from tidegate.pipeline.watch.node import Advance
+from tidegate.pipeline.watch.totals import Totals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["OnUpdate", "Watched", "watch", "watch_plans", "watched_plans"]
+
+_MOST_WINDOW = timedelta(hours=1)
+_DAY = timedelta(days=1)
+_NONE = timedelta(0)
+_SHORTEST = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The state of a watch after an update. The tables are made when they are read.
+
+    totals: all sums, which the next update changes. advances: the rows of this update, by node.
+    """
+
+    plans: Sequence[Plan] = field(repr=False)
+    totals: Totals = field(repr=False)
+    advances: Sequence[Advance] = field(default=(), repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows have been counted."""
+        return self.totals.events
+
+    @property
+    def late_rows(self) -> int:
+        """Return how many rows arrived too late to be replayed."""
+        return self.totals.late_events
+
+    @property
+    def usage(self) -> pa.Table:
+        """Return the usage of each client since the beginning; clients with most bytes come first."""
+        return _table(self.totals.in_all().clients, WATCHED_USAGE)
+
+    @property
+    def usage_in_window(self) -> pa.Table:
+        """Return the usage of each client in the last minutes."""
+        return _table(self.totals.in_window().clients, WATCHED_USAGE)
+
+    @property
+    def by_entity(self) -> pa.Table:
+        """Return the effect of each plan by entity since the beginning, columns `REPLAY_BY_ENTITY`."""
+        return _table(self.totals.in_all().entities, REPLAY_BY_ENTITY)
+
+    @property
+    def by_entity_in_window(self) -> pa.Table:
+        """Return the effect of each plan by entity in the last minutes."""
+        return _table(self.totals.in_window().entities, REPLAY_BY_ENTITY)
+
+    @property
+    def unmatched(self) -> list[Unmatched]:
+        """Return the entries of plans that match no client so far."""
+        return self.totals.unmatched(self.plans)
+
+
+OnUpdate: TypeAlias = Callable[[Watched], object]
+
+
+def watch(
+    path: Path_,
+    *,
+    on_update: OnUpdate | None = None,
+    quotas: Quotas | None = None,
+    in_force: bool = False,
+    window: timedelta = timedelta(minutes=5),
+    start: Time | None = None,
+    last: timedelta | str | None = None,
+    once: bool = False,
+    every: timedelta = timedelta(seconds=1),
+    lateness: timedelta | None = None,
+    checkpoint: Path_ | None = None,
+    spark: "SparkSession | None" = None,
+) -> Watched:
+    """Follow a record as a broker writes it, and return its state at the end.
+
+    on_update: a function that is called with the state after each update, and once while there are no rows yet; the
+    watch ends when it returns True. once: end when all rows that exist are processed. quotas: plans, in open loop;
+    in_force: also follow the quotas in force, the default without quotas. window: the last minutes, up to an hour.
+    start, last: as in `usage`; by default the newest hour. every: time between checks for new rows. lateness: time to
+    wait for missing rows of a node. checkpoint: a directory with the progress, to resume from. spark: a classic
+    session; then the watch is structured streaming.
+
+    Raises `TidegateError`.
+    """
+    if once is False and on_update is None:
+        raise ConfigError("a watch without an end needs on_update", hint="give on_update, or once=True")
+    if on_update is not None and not callable(on_update):
+        raise ArgumentError(f"on_update must be a function, got {on_update!r}")
+    from_ms, _, last_ms = range_ms(start, None, last)
+    default_s = 0.0 if once and checkpoint is None else LATENESS_S
+    running = None if spark is None else _classic(spark)
+    return watch_plans(
+        local_path(path, "path"),
+        watched_plans(plans_of(quotas, is_closed=False), in_force=in_force),
+        on_update=on_update or _ignore,
+        window_ms=_ms(window, "window", _MOST_WINDOW),
+        from_ms=from_ms,
+        last_ms=last_ms,
+        is_once=once,
+        every_s=_ms(every, "every", _DAY) / 1000,
+        lateness_s=default_s if lateness is None else _ms(lateness, "lateness", _DAY, least=_NONE) / 1000,
+        checkpoint=None if checkpoint is None else local_path(checkpoint, "checkpoint"),
+        spark=running,
+    )
+
+
+def watched_plans(plans: Sequence[Plan], *, in_force: bool) -> list[Plan]:
+    """Return the plans to follow: the quotas in force too, where they are wanted or there is no other plan."""
+    return [*plans, *([in_force_plan()] if in_force or not plans else [])]
+
+
+def watch_plans(
+    directory: Path,
+    plans: Sequence[Plan],
+    *,
+    on_update: OnUpdate,
+    window_ms: int,
+    from_ms: int | None,
+    last_ms: int | None,
+    is_once: bool,
+    every_s: float,
+    lateness_s: float,
+    checkpoint: Path | None,
+    spark: RunningSpark | None,
+) -> Watched:
+    """Follow a record under plans, in this process or on Spark, until `on_update` ends it; see `watch`."""
+    if last_ms is not None:
+        from_ms = last_from_ms(directory, last_ms)
+    with ExitStack() as stack:
+        if checkpoint is None and spark is not None:
+            checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-watch-")))
+        kept = None if checkpoint is None else stack.enter_context(Checkpoint(checkpoint))
+
+        def show(totals: Totals, advances: Sequence[Advance]) -> bool:
+            return on_update(Watched(plans=plans, totals=totals, advances=advances)) is True
+
+        if spark is not None:
+            from tidegate.pipeline.watch.on_spark import watch_on_spark
+
+            assert kept is not None, "it was made above"
+            totals = watch_on_spark(
+                spark,
+                directory,
+                plans,
+                window_ms=window_ms,
+                from_ms=from_ms,
+                checkpoint=kept,
+                every_s=every_s,
+                is_once=is_once,
+                show=show,
+                lateness_s=lateness_s,
+            )
+        else:
+            followed = WatchHere(
+                directory,
+                plans,
+                window_ms=window_ms,
+                from_ms=from_ms,
+                checkpoint=kept,
+                lateness_s=lateness_s,
+            )
+            kernel_at_hand(plans, with_usage=True)
+            totals = _follow(followed, show, is_once=is_once, every_s=every_s)
+        return Watched(plans=plans, totals=totals)
+
+
+def _follow(
+    followed: WatchHere,
+    show: Callable[[Totals, Sequence[Advance]], bool],
+    *,
+    is_once: bool,
+    every_s: float,
+) -> Totals:
+    """Run the steps of a watch in this process until its end."""
+    has_waited = False
+    while True:
+        done = followed.step()
+        if done:
+            is_over = show(followed.totals, done)
+        elif is_once:
+            return followed.totals
+        else:
+            is_over = not has_waited and not followed.totals.events and show(followed.totals, ())
+            has_waited = True
+            if not is_over:
+                time.sleep(every_s)
+        if is_over:
+            return followed.totals
+
+
+def _table(rows: Sequence[dict[str, Any]], table: StructType) -> pa.Table:
+    return as_written(pa.Table.from_pylist(list(rows), to_arrow_schema(table)))
+
+
+def _classic(session: "SparkSession") -> RunningSpark:
+    """Return a session for structured streaming. Raises `TidegateError`."""
+    from tidegate.pipeline.spark.sessions import check_session, is_connect
+
+    check_session(session)
+    if is_connect(session):
+        raise ConfigError(
+            "a watch needs a classic Spark session, got one of Spark Connect",
+            hint="leave spark out: one process follows a broker",
+        )
+    return RunningSpark(session=session, log=None)
+
+
+def _ms(length: timedelta, name: str, most: timedelta, *, least: timedelta = _SHORTEST) -> int:
+    if not isinstance(length, timedelta) or not least <= length <= most:
+        raise ArgumentError(f"{name} must be a timedelta from {least} to {most}, got {length!r}")
+    return length // timedelta(milliseconds=1)
+
+
+def _ignore(watched: Watched) -> None:
+    """Ignore an update."""
