@@ -126,7 +126,7 @@ class Gateway:
         self._clock = clock
         self._open_recorder = open_recorder
         self._rewriter = Rewriter(Addresses(listener_addresses(config)))
-        self._names = TopicNames(self.brokers.topic_names)
+        self._topic_names = TopicNames(self.brokers.topic_names)
         self._failed: set[int] = set()
         self._most = max_brokers(config)
 
@@ -153,7 +153,7 @@ class Gateway:
 
     async def run(self) -> None:
         """Follow the cluster: brokers that join, move and leave, and names of topics. Never ends."""
-        await asyncio.gather(self._follow_brokers(), self._names.follow())
+        await asyncio.gather(self._follow_brokers(), self._topic_names.follow())
 
     async def _follow_brokers(self) -> None:
         while True:
@@ -229,7 +229,7 @@ class Gateway:
         relay = NodeRelay(
             self.brokers.by_id[broker_id], network, security=security, clock=self._clock, loop=loop
         )
-        handlers = relay_handlers(self._rewriter, self._names, self._own_handlers(node))
+        handlers = relay_handlers(self._rewriter, self._topic_names, self._own_handlers(node))
         node.serve(handlers, self._quotas, relay=relay)
         self.nodes[broker_id] = node
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))
