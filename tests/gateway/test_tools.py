@@ -64,7 +64,8 @@ def test_quotas_as_code(tools, unique, tmp_path):
     tools.tidegate("quotas", "apply", str(changed), *servers, "--yes", "--undo-file", str(undo))
     assert f"altered quota of user='{unique}': producer_byte_rate none -> 5242880.0" in tools.gateway.log
     assert unique in tools.tidegate("quotas", "export", *servers)
-    tools.tidegate("quotas", "undo", str(undo), *servers, "--yes")
+    redo = tmp_path / "redo.yaml"
+    tools.tidegate("quotas", "undo", str(undo), *servers, "--yes", "--undo-file", str(redo))
     assert unique not in tools.tidegate("quotas", "export", *servers)
     assert f"altered quota of user='{unique}': producer_byte_rate 5242880.0 -> none" in tools.gateway.log
 
