@@ -23,7 +23,7 @@ from tidegate.quota import QuotaRecord
 from tidegate.server.closing import MAX_SEND_STALL_S
 from tidegate.server.connection.buffers import SCRATCH_BYTES
 from tidegate.server.connection.channel import COLLECTED_BYTES, PENDING_BYTES
-from tidegate.server.connection.request_memory import GRACE_S
+from tidegate.server.connection.request_memory import GRACE_S, REVOKE_AFTER_S
 from tidegate.server.requests.exchange import Exchange
 from tidegate.server.requests.handler import Handler, Request
 from tidegate.wire import API_BY_KEY, read_response
@@ -33,6 +33,7 @@ __all__ = ["Auditor", "Line", "NodeAuditor", "Sent", "ViolationError"]
 IDLE_NS = 600_000 * NS_PER_MS  # connections.max.idle.ms
 STALL_NS = int(MAX_SEND_STALL_S * 1000) * NS_PER_MS
 SLOW_NS = int(GRACE_S * 1e9)
+REVOKE_AFTER_NS = int(REVOKE_AFTER_S * 1e9)
 LATE_NS = 300 * NS_PER_MS
 """How long the turns of the others may take in which a throttle, or a long poll, is over."""
 
@@ -112,6 +113,21 @@ class Line(MemoryTransport):
     def half_sent(self) -> bool:
         """Whether a request has come in part."""
         return self.sent_bytes < self.planned_bytes
+
+    @property
+    def is_collecting(self) -> bool:
+        """Return whether a request needs memory of its own (decision 0098) and has not arrived completely."""
+        if self.in_flight is not None or self.muted or not self.unserved:
+            return False
+        return COLLECTED_BYTES <= self.received_bytes - self.served_bytes < self.unserved[0].frame_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of memory that a request holds or waits for."""
+        if self.is_collecting:
+            return self.unserved[0].frame_bytes
+        # One that is served may hold its memory until it is answered.
+        return 0 if self.in_flight is None else self.in_flight.frame_bytes
 
     def client_end(self) -> None:
         """Send the last byte."""
@@ -257,12 +273,31 @@ class NodeAuditor:
             return "idle"
         if line.half_sent and now_ns - line.active_ns > SLOW_NS:
             return "slow"
+        if self._is_needed_elsewhere(line):
+            return "revoked"
         if self.connections.is_excess(line):
             return "excess"
         if self.connections.is_displaced(line):
             return "displaced"
         self.auditor.fail(line, f"is closed for no reason, {len(line.awaiting)} requests are not answered")
         return ""
+
+    def _is_needed_elsewhere(self, line: Line) -> bool:
+        """Return whether another address, which holds less, may have waited long for this request's memory.
+
+        A connection has no principal but its address: clients do not log in.
+        """
+        lines = [line, *self.connections.open]
+        available_bytes = int(self.settings()["queued.max.request.bytes"])
+        if not line.is_collecting or sum(one.memory_bytes for one in lines) <= available_bytes:
+            return False
+        held_bytes = sum(one.memory_bytes for one in lines if one.host == line.host)
+        since_ns = self.auditor.clock.ns - REVOKE_AFTER_NS
+        return any(
+            one.is_collecting and one.active_ns <= since_ns and one.memory_bytes < held_bytes
+            for one in lines
+            if one.host != line.host
+        )
 
     def check_all(self) -> None:
         """Look at all connections."""

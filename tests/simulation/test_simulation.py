@@ -21,13 +21,12 @@ from tidegate.quota import QuotaType
 from tidegate.quota.admin.entity_selection import EntitySelection
 from tidegate.quota.connections.limits import ConnectionLimits
 from tidegate.quota.managers.extensions import Extensions
+from tidegate.server.connection.request_memory import GrantHolder, RequestMemory
 from tidegate.server.node import Node
 from tidegate.server.requests.exchange import Exchange
 
 SEEDS, MORE_SEEDS, STEPS = (3, 12, 7, 13, 15, 2, 4, 10, 6, 11), 5, 20_000
 FEW_STEPS = 1500
-FORGETFUL_SEED = 29
-"""The first seed with which somebody comes back who was forgotten: those before it would be played in vain."""
 
 EVENTS = (
     "requests", "throttled", "not throttled", "client", "clock", "restart", "kill", "sleep", "several nodes", "exact",
@@ -124,6 +123,15 @@ class Uncapped(Extensions):
     throttle_max_ms = property(lambda self: 0, lambda self, value: None)  # type: ignore[assignment]
 
 
+class Unfair(RequestMemory):
+    """Memory of requests that is revoked from any principal."""
+
+    __slots__ = ()
+
+    def _slowest_but_of(self, owner: str, size: int, now_ns: int) -> GrantHolder | None:
+        return next(iter(self._granted))
+
+
 def _observe_nobody(node: Node) -> None:
     node.managers.extensions.observe = Nobody()
 
@@ -167,8 +175,13 @@ def _grow(node: Node) -> None:
 
 def _forget_all(node: Node) -> None:
     for manager in node.managers:
+        manager._max_sensor_bytes //= 10
         manager._is_protected = lambda *args: False  # type: ignore[method-assign]
         manager.sensors = manager._new_table()
+
+
+def _revoke_from_all(node: Node) -> None:
+    node._memory.__class__ = Unfair
 
 
 def _record_other_sizes(node: Node) -> None:
@@ -207,6 +220,9 @@ class Generous(OwnRules):
 
 OTHERWISE = "_throttle_ms should be|too much was admitted"
 LOW_QUOTAS = {"quota.producer.default": "1K", "quota.consumer.default": "1K"}
+SCARCE_MEMORY = {
+    "quota.producer.default": "1G", "queued.max.request.bytes": "70000", "socket.request.max.bytes": "70000",
+}  # fmt: skip
 GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
 
 
@@ -224,10 +240,8 @@ GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
         ({"spoil": _keep_sensors}, OTHERWISE),
         ({"texts": GENEROUS}, OTHERWISE),
         ({"spoil": _grow, "small_tables": True}, "bytes are kept of"),
-        (
-            {"spoil": _forget_all, "small_tables": True, "first_seed": FORGETFUL_SEED},
-            "is forgotten, and over its bound",
-        ),
+        ({"spoil": _forget_all, "small_tables": True}, "is forgotten, and over its bound"),
+        ({"spoil": _revoke_from_all, "texts": SCARCE_MEMORY}, "is closed for no reason"),
         ({"spoil": _record_other_sizes}, "the answer was|_throttle_ms should be"),
         ({"spoil": _admit_everybody, "texts": {"max.connections": "8"}}, "is one connection too many, 8"),
         ({"spoil": _refuse_nobody, "texts": {"max.connections.per.ip": "2"}}, "too many of its address"),
@@ -237,8 +251,7 @@ GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
 def test_the_auditor_notices(tmp_path: Path, parts: dict[str, Any], problem: str) -> None:
     """Whatever a node does that it has promised not to do, and soon; it says how to see it again."""
     parts = {**parts, "texts": {**LOW_QUOTAS, **parts.get("texts", {})}}
-    first_seed = parts.pop("first_seed", 0)
-    for seed in range(first_seed, first_seed + 60):
+    for seed in range(60):
         noticed = _violation(seed, tmp_path / str(seed), parts)
         if noticed is not None:
             assert re.search(problem, noticed)

@@ -248,7 +248,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
                 quotas.load()
                 start_housekeeping(storage, loop)
                 credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
-                serve_nodes(nodes, storage, quotas, credentials=credentials, with_effects=True)
+                serve_nodes(nodes, storage, quotas, credentials=credentials)
             for node in nodes:
                 if node.config.metrics is not None:
                     metrics.append(MetricsListener.start(node, node.config.metrics))
@@ -330,34 +330,25 @@ def serve_nodes(
     quotas: QuotaAdministration,
     scheduler: Scheduler | None = None,
     credentials: ScramCredentials | None = None,
-    *,
-    with_effects: bool = False,
 ) -> DynamicSettings:
     """Serve requests on all nodes of a cluster; return their settings. Raises `ConfigError`.
 
     scheduler: runs the deferred work of handlers; by default the running event loop. credentials: those of SCRAM
-    users, by default those in the storage. with_effects: warn of new quotas that starve the consumers of a group.
+    users, by default those in the storage.
     """
     settings = settings_of([node.config for node in nodes], storage)
     acls = AclAdministration.of(nodes[0].config, storage.store)
     credentials = credentials or ScramCredentials(storage.store, exact=storage.config.kafka_exact)
     scheduler = asyncio.get_running_loop() if scheduler is None else scheduler
-    groups = []
-    for node in nodes:
-        cluster = cluster_of(node, storage, nodes)
-        groups.append(NodeGroups(storage, cluster, scheduler))
-        handlers = handler_table(storage, cluster, settings, scheduler, groups[-1])
+    clusters = [cluster_of(node, storage, nodes) for node in nodes]
+    groups = [NodeGroups(storage, cluster, scheduler) for cluster in clusters]
+    for node, cluster, of_node in zip(nodes, clusters, groups, strict=True):
+        handlers = handler_table(storage, cluster, settings, scheduler, of_node)
         node.serve(handlers, quotas, storage.turn, cluster.metadata, settings, acls, credentials)
-    if with_effects:
-        effects = QuotaEffects(
-            groups,
-            nodes[0].managers,
-            storage,
-            cluster_of(nodes[0], storage, nodes),
-            throttle_max_ms=nodes[0].config[THROTTLE_MAX_MS],
-        )
-        quotas.subscribe(effects)
-        effects.start(scheduler)
+    throttle_max_ms = nodes[0].config[THROTTLE_MAX_MS]
+    effects = QuotaEffects(groups, nodes[0].managers, storage, clusters[0], throttle_max_ms=throttle_max_ms)
+    quotas.subscribe(effects)
+    effects.start(scheduler)
 
     def on_change() -> None:
         for node in nodes:
