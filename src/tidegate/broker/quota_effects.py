@@ -13,18 +13,19 @@ Nothing is done on the path of a request: a timer looks once a second whether a 
 
 import logging
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.node_groups import NodeGroups
-from tidegate.config.values import cut, entity_text
+from tidegate.config.values import cut, entity_text, groups_text
 from tidegate.fair_share import ANONYMOUS
 from tidegate.groups.group import Group
 from tidegate.groups.member import Member
 from tidegate.groups.subscription import CONSUMER, assigned_partitions_in_slices
 from tidegate.quota import QuotaEntity, QuotaRecord
 from tidegate.quota.admin.keys import CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE
+from tidegate.quota.managers.callback import sanitized
 from tidegate.quota.managers.extensions import entity_of
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.scheduling import Scheduler
@@ -45,7 +46,6 @@ MAX_WARNINGS = 100
 """Warnings of one measurement. A last one has the number of further quotas."""
 
 _LOOK_EVERY_S = 1.0
-_NAMED_GROUPS = 3
 _MS_PER_S = 1000
 _KEYS = (CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OWNER_PREFIX = "User:"
@@ -115,7 +115,7 @@ class QuotaEffects:
     def on_quota(self, record: QuotaRecord) -> None:
         """Keep a changed definition until it is looked at."""
         if self._is_started and record.key in _KEYS:
-            key = entity_of(record), record.key
+            key = sanitized(entity_of(record)), record.key
             if record.value is None:
                 self._changed.pop(key, None)
             elif key in self._changed or len(self._changed) < MAX_CHANGES:
@@ -220,7 +220,7 @@ class QuotaEffects:
             record.key,
             record.value,
             entity_text(record.entity),
-            _groups_text(member.group_id for member in members),
+            groups_text(member.group_id for member in members),
             count,
             self._longest_request_throttle_ms,
             session_ms,
@@ -245,7 +245,11 @@ class QuotaEffects:
             explained = self._managers.fetch.explain(readers.user, readers.client_id)
             value = readers.record.value
             assert value is not None
-            if explained.entity != entity_of(readers.record) or explained.bound != value or not rate > value:
+            if (
+                explained.entity != sanitized(entity_of(readers.record))
+                or explained.bound != value
+                or not rate > value
+            ):
                 continue  # another quota applies by now, or this one suffices
             warnings += 1
             if warnings <= MAX_WARNINGS:
@@ -274,7 +278,7 @@ class QuotaEffects:
             record.key,
             record.value,
             entity_text(record.entity),
-            _groups_text(reading.group_id for reading in readings),
+            groups_text(reading.group_id for reading in readings),
             cut(readers.client_id),
             "1 partition" if len(partitions) == 1 else f"{len(partitions)} partitions",
             where,
@@ -295,18 +299,3 @@ def _user_of(member: Member) -> str | None:
         return None
     user = member.owner.removeprefix(_OWNER_PREFIX)
     return ANONYMOUS if user.startswith(f"{ANONYMOUS} ") else user
-
-
-def _groups_text(group_ids: Iterable[str]) -> str:
-    """Return the names of groups, the first of them where there are many.
-
-    >>> _groups_text(["b", "a", "a"]), _groups_text("abcde")
-    ("groups 'b' and 'a'", "groups 'a', 'b', 'c' and 2 more")
-    """
-    names = [repr(cut(name)) for name in dict.fromkeys(group_ids)]
-    if len(names) == 1:
-        return f"group {names[0]}"
-    more = len(names) - _NAMED_GROUPS
-    if more > 0:
-        return f"groups {', '.join(names[:_NAMED_GROUPS])} and {more} more"
-    return f"groups {', '.join(names[:-1])} and {names[-1]}"

@@ -4,18 +4,27 @@ import argparse
 import json
 import shlex
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.arguments import ArgumentParser, confirmed, print_error, printable
+from tidegate.cli.arguments import confirmed, print_error, printable
 from tidegate.cli.client_options import add_client_options, run_admin
 from tidegate.cli.job_options import where_options
+from tidegate.cli.quota_plan import (
+    QuotaCluster,
+    count_text,
+    print_changes,
+    print_effects,
+    print_forecast,
+    print_json,
+    print_summary,
+)
 from tidegate.errors import ConfigError, TidegateError
 
 if TYPE_CHECKING:
+    from tidegate.cli.quota_effects import QuotaEffects
     from tidegate.client import Admin
     from tidegate.config.quota_changes import QuotaChange, Quotas
     from tidegate.quota.admin.definitions import EntityParts
@@ -25,13 +34,6 @@ __all__ = ["add_parser", "run"]
 _EXIT_DIFFERENT = 1  # of check and plan --check
 _EXIT_NOT_APPLIED = 1
 _OPS_AT_ONCE = 5000  # Kafka refuses more than 10,000 records in one request
-_SIGNS = {
-    (False, True): "+",
-    (True, True): "~",
-    (True, False): "-",
-}  # by whether there was, and will be, a value
-_WHERE = ("from_ms", "to_ms", "last_ms", "master", "explain")  # of --usage: what `where_options` adds
-_MOST_WIDTH = 40  # of a column; what is longer is printed in full
 _MOST_REASONS = 20  # lines of values or entities that cannot be changed
 
 _ACTIONS = {
@@ -68,13 +70,6 @@ exit codes:
        export: some quotas cannot be written to a file
   2    an option, a file or the cluster cannot be used; the reason is on stderr
   130  interrupted with Ctrl-C"""
-
-
-class _Cluster(NamedTuple):
-    """A cluster's id and its quotas."""
-
-    id: str | None
-    quotas: "Quotas"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -146,7 +141,7 @@ def _check(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**document, "valid": True, **counts}, indent=2))
     else:
-        print(f"{printable(str(args.file))}: valid, {_count(len(file.entries), 'entity')} with quotas")
+        print(f"{printable(str(args.file))}: valid, {count_text(len(file.entries), 'entity')} with quotas")
     return 0
 
 
@@ -174,15 +169,17 @@ def _plan(args: argparse.Namespace) -> int:
     from tidegate.config.quota_changes import applied, quota_changes
 
     wanted = _wanted(args.file)
-    cluster = run_admin(args, _look)
-    changes = quota_changes(cluster.quotas, wanted, prunes=args.prune)
+    cluster, changes, effects = _planned(
+        args, lambda quotas: quota_changes(quotas, wanted, prunes=args.prune)
+    )
     if args.json:
-        _print_json(args, cluster, wanted, changes)
+        print_json(args, cluster, wanted, changes, effects)
     else:
-        _print_changes(changes)
-        _print_summary(args, cluster, wanted, changes)
+        print_changes(changes)
+        print_effects(effects)
+        print_summary(args, cluster, wanted, changes)
     if args.usage is not None:
-        _print_forecast(args, applied(cluster.quotas, changes))
+        print_forecast(args, applied(cluster.quotas, changes))
     return _EXIT_DIFFERENT if args.check and changes else 0
 
 
@@ -210,82 +207,23 @@ def _wanted(path: Path) -> "Quotas":
     return wanted_quotas(file)
 
 
-async def _look(admin: "Admin") -> _Cluster:
+async def _look(admin: "Admin") -> QuotaCluster:
     quotas = dict(await admin.describe_client_quotas())
-    return _Cluster(admin.cluster.cluster_id, quotas)
+    return QuotaCluster(admin.cluster.cluster_id, quotas)
 
 
-def _print_changes(changes: Sequence["QuotaChange"]) -> None:
-    """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value."""
-    from tidegate.config.quotas_text import value_text
-    from tidegate.config.values import entity_text
+def _planned(
+    args: argparse.Namespace, changes_of: "Callable[[Quotas], list[QuotaChange]]"
+) -> "tuple[QuotaCluster, list[QuotaChange], QuotaEffects]":
+    """Return the cluster, what `changes_of` returns for its quotas, and the effects of these changes on groups."""
+    from tidegate.cli.quota_effects import find_effects
 
-    rows = [
-        (
-            _SIGNS[change.before is not None, change.after is not None],
-            printable(entity_text(change.entity)),
-            printable(change.key),
-            " → ".join(value_text(change.key, value) for value in change[2:] if value is not None),
-        )
-        for change in changes
-    ]
-    widths = [min(max(len(row[column]) for row in rows), _MOST_WIDTH) for column in (1, 2)] if rows else []
-    for sign, entity, key, values in rows:
-        print(f"{sign} {entity:<{widths[0]}}  {key:<{widths[1]}}  {values}")
-    if rows:
-        print()
+    async def look(admin: "Admin") -> "tuple[QuotaCluster, list[QuotaChange], QuotaEffects]":
+        cluster = await _look(admin)
+        changes = changes_of(cluster.quotas)
+        return cluster, changes, await find_effects(admin, cluster.quotas, changes)
 
-
-def _print_summary(
-    args: argparse.Namespace, cluster: _Cluster, wanted: "Quotas", changes: Sequence["QuotaChange"]
-) -> None:
-    entities = {change.entity for change in changes}
-    if changes:
-        print(f"to change: {_count(len(changes), 'value')} of {_count(len(entities), 'entity')}")
-    same = len(wanted.keys() - entities)
-    print(f"as in the file: {_count(same, 'entity')}" + ("" if changes else "; nothing to change"))
-    others = len(cluster.quotas.keys() - wanted.keys())
-    if others and not args.prune:
-        print(f"not in the file, left as they are: {_count(others, 'entity')} (--prune removes their quotas)")
-
-
-def _print_json(
-    args: argparse.Namespace, cluster: _Cluster, wanted: "Quotas", changes: Sequence["QuotaChange"]
-) -> None:
-    document = {
-        "format": 1,
-        "command": "quotas plan",
-        "file": str(args.file),
-        "cluster_id": cluster.id,
-        "differs": bool(changes),
-        "changes": [
-            {"entity": dict(each.entity), "key": each.key, "before": each.before, "after": each.after}
-            for each in changes
-        ],
-        "not_in_file": [dict(entity) for entity in sorted(cluster.quotas.keys() - wanted.keys(), key=str)],
-    }
-    print(json.dumps(document, indent=2))
-
-
-def _print_forecast(args: argparse.Namespace, quotas: "Quotas") -> None:
-    """Print what quotas would have done to recorded traffic, as `tidegate replay` does."""
-    from tidegate.cli import replay
-    from tidegate.config.quota_changes import exported
-    from tidegate.config.quotas_text import dump_quotas_file
-
-    parser = ArgumentParser(prog="tidegate")
-    replay.add_parser(parser.add_subparsers(dest="command"))
-    file, refused = exported(quotas)
-    for line in refused:
-        print(f"note: not in the forecast: {printable(line)}", file=sys.stderr)
-    print()
-    with tempfile.TemporaryDirectory(prefix="tidegate-") as place:
-        path = Path(place) / "after.yaml"
-        path.write_text(dump_quotas_file(file), encoding="utf-8")
-        forecast = parser.parse_args(["replay", args.usage, "--quotas", str(path)])
-        for name in _WHERE:
-            setattr(forecast, name, getattr(args, name))
-        replay.run(forecast)
+    return run_admin(args, look)
 
 
 # --- apply and undo -------------------------------------------------------------------------------------------------
@@ -295,35 +233,37 @@ def _apply(args: argparse.Namespace) -> int:
     from tidegate.config.quota_changes import quota_changes
 
     wanted = _wanted(args.file)
-    cluster = run_admin(args, _look)
-    changes = quota_changes(cluster.quotas, wanted, prunes=args.prune)
-    _print_changes(changes)
-    _print_summary(args, cluster, wanted, changes)
+    cluster, changes, effects = _planned(
+        args, lambda quotas: quota_changes(quotas, wanted, prunes=args.prune)
+    )
+    print_changes(changes)
+    print_effects(effects)
+    print_summary(args, cluster, wanted, changes)
     return _make(args, cluster, changes) if changes else 0
 
 
 def _undo(args: argparse.Namespace) -> int:
     from tidegate.config.quota_changes import conflicts, load_undo, pending
 
-    cluster_id, changes = load_undo(args.file)
-    cluster = run_admin(args, _look)
+    cluster_id, recorded = load_undo(args.file)
+    cluster, changes, effects = _planned(args, lambda quotas: pending(quotas, recorded))
     if cluster_id is not None and cluster.id is not None and cluster_id != cluster.id:
         raise ConfigError(
             f"{str(args.file)!r} is of cluster {cluster_id}, this is cluster {cluster.id}",
             hint="give the address of the cluster that the quotas were applied to",
         )
-    changes = pending(cluster.quotas, changes)
     changed = conflicts(cluster.quotas, changes)
     if changed:
         return _refuse_conflicts(changed)
     if not changes:
         print("nothing to undo")
         return 0
-    _print_changes(changes)
+    print_changes(changes)
+    print_effects(effects)
     return _make(args, cluster, changes)
 
 
-def _make(args: argparse.Namespace, cluster: _Cluster, changes: Sequence["QuotaChange"]) -> int:
+def _make(args: argparse.Namespace, cluster: QuotaCluster, changes: Sequence["QuotaChange"]) -> int:
     """Validate, ask, look again, write the file that undoes the changes, and make them."""
     from tidegate.config.quota_changes import conflicts, undo_text
 
@@ -331,7 +271,7 @@ def _make(args: argparse.Namespace, cluster: _Cluster, changes: Sequence["QuotaC
     refused = run_admin(args, lambda admin: _alter(admin, changes, validate_only=True))
     if refused:
         return _refuse(refused, "nothing was changed")
-    if not args.yes and not confirmed(f"change {_count(len(changes), 'value')} of the cluster?"):
+    if not args.yes and not confirmed(f"change {count_text(len(changes), 'value')} of the cluster?"):
         print("not confirmed: nothing was changed", file=sys.stderr)
         return _EXIT_NOT_APPLIED
     changed = conflicts(run_admin(args, _look).quotas, changes)
@@ -353,7 +293,7 @@ def _make(args: argparse.Namespace, cluster: _Cluster, changes: Sequence["QuotaC
     made = [change for change in changes if change.entity not in refused]
     path.write_text(undo_text(made, cluster_id=cluster.id), encoding="utf-8")
     print(
-        f"changed: {_count(len(made), 'value')} of {_count(len({change.entity for change in made}), 'entity')}"
+        f"changed: {count_text(len(made), 'value')} of {count_text(len({change.entity for change in made}), 'entity')}"
     )
     print(_undo_command(args, path))
     return _refuse(refused, "the other quotas were changed") if refused else 0
@@ -377,7 +317,7 @@ def _refuse(refused: "dict[EntityParts, str]", ending: str) -> int:
     from tidegate.config.values import entity_text
 
     _print_reasons([f"{entity_text(entity)}: {reason}" for entity, reason in refused.items()])
-    print(f"the cluster refused {_count(len(refused), 'entity')}: {ending}", file=sys.stderr)
+    print(f"the cluster refused {count_text(len(refused), 'entity')}: {ending}", file=sys.stderr)
     return _EXIT_NOT_APPLIED
 
 
@@ -401,8 +341,3 @@ def _undo_command(args: argparse.Namespace, path: Path) -> str:
     if args.command_config is not None:
         command += ["--command-config", str(args.command_config)]
     return f"to undo: {shlex.join(command)}"
-
-
-def _count(count: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else plural}"

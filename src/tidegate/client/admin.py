@@ -28,7 +28,6 @@ from tidegate.api_keys import (
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
-    FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
 )
@@ -36,10 +35,10 @@ from tidegate.client.cluster import NO_ID, Cluster
 from tidegate.client.connection import Reply
 from tidegate.client.errors import (
     BrokerError,
-    ClientError,
     ConnectionLostError,
     RequestTimeoutError,
     ThrottlingQuotaExceededError,
+    only_entry,
     raise_for,
 )
 from tidegate.client.settings import ClientSettings
@@ -214,7 +213,7 @@ class Admin:
         """
         resource = {"resource_type": resource_type, "resource_name": name, "configuration_keys": None}
         message = {"resources": [resource], "include_synonyms": synonyms, "include_documentation": False}
-        result = _only((await self._ask(DESCRIBE_CONFIGS, message, node_id))["results"])
+        result = only_entry((await self._ask(DESCRIBE_CONFIGS, message, node_id))["results"])
         raise_for(result["error_code"], result["error_message"])
         return [_config(each) for each in result["configs"]]
 
@@ -227,7 +226,7 @@ class Admin:
         ]
         resource = {"resource_type": resource_type, "resource_name": name, "configs": configs}
         message = {"resources": [resource], "validate_only": False}
-        result = _only((await self._ask(INCREMENTAL_ALTER_CONFIGS, message, node_id))["responses"])
+        result = only_entry((await self._ask(INCREMENTAL_ALTER_CONFIGS, message, node_id))["responses"])
         raise_for(result["error_code"], result["error_message"])
 
     # --- topics -----------------------------------------------------------------------------------------------------
@@ -320,12 +319,9 @@ class Admin:
             await asyncio.sleep(self._settings.retry_backoff_s)
 
     async def _described_group(self, group_id: str) -> dict[str, Any]:
-        found = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
-        answer = await self._ask(FIND_COORDINATOR, found, None)
-        coordinator = _only(answer.get("coordinators") or [answer])
-        raise_for(coordinator["error_code"], coordinator.get("error_message"))
+        coordinator = await self.cluster.coordinator_id(group_id)
         message = {"groups": [group_id], "include_authorized_operations": False}
-        group = _only((await self._ask(DESCRIBE_GROUPS, message, coordinator["node_id"]))["groups"])
+        group = only_entry((await self._ask(DESCRIBE_GROUPS, message, coordinator))["groups"])
         raise_for(group["error_code"], group.get("error_message"))
         return dict(group)
 
@@ -385,13 +381,6 @@ class Admin:
 
 def _entity(entry: Mapping[str, Any]) -> EntityParts:
     return tuple(sorted((part["entity_type"], part["entity_name"]) for part in entry["entity"]))
-
-
-def _only(entries: Sequence[Message]) -> Message:
-    """Return the one entry of a response. Raises `ClientError` where there is another number of them."""
-    if len(entries) != 1:
-        raise ClientError(f"the broker sent {len(entries)} results, expected 1")
-    return entries[0]
 
 
 def _result(entry: Mapping[str, Any]) -> Result:

@@ -16,13 +16,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegate.api_keys import METADATA
+from tidegate.api_keys import FIND_COORDINATOR, METADATA
 from tidegate.client.connection import Connection, Reply
 from tidegate.client.errors import (
     ClientError,
     ConnectionLostError,
     RequestTimeoutError,
     UnreachableError,
+    only_entry,
+    raise_for,
 )
 from tidegate.client.settings import Address, ClientSettings
 from tidegate.wire import Message
@@ -254,6 +256,14 @@ class Cluster:
                 return await self._at(self._addresses[self._controller_id]).ask(api_key, message)
             self.forget_controller()
         return await self._ask_some(api_key, message)
+
+    async def coordinator_id(self, group_id: str) -> int:
+        """Return the node id of a group's coordinator. Raises `ClientError`."""
+        message = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
+        answer = (await self.ask_any(FIND_COORDINATOR, message)).message
+        found = only_entry(answer.get("coordinators") or [answer])
+        raise_for(found["error_code"], found.get("error_message"))
+        return int(found["node_id"])
 
     def forget_controller(self) -> None:
         """Find the controller anew at the next request to it."""

@@ -1,5 +1,8 @@
 """Errors of the client: what a broker answered, what it cannot do, and connections that fail."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from tidegate import error_codes
 from tidegate.errors import TidegateError
 
@@ -13,6 +16,7 @@ __all__ = [
     "UnreachableError",
     "UnsupportedApiError",
     "error_name",
+    "only_entry",
     "raise_for",
     "shown",
 ]
@@ -113,3 +117,10 @@ def raise_for(code: int, text: str | None) -> None:
     """Raise `BrokerError` unless `code` is 0."""
     if code != error_codes.NONE:
         raise BrokerError(code, text)
+
+
+def only_entry(entries: Sequence[Any]) -> Any:
+    """Return the one entry of a response. Raises `ClientError` where there is another number of them."""
+    if len(entries) != 1:
+        raise ClientError(f"the broker sent {len(entries)} results, expected 1")
+    return entries[0]

@@ -49,6 +49,7 @@ __all__ = [
     "cut",
     "did_you_mean",
     "entity_text",
+    "groups_text",
     "parse_size_bytes",
     "parse_value",
 ]
@@ -69,6 +70,7 @@ _LEAST = {SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}
 _MAX_SIZE_CHARS = 64
 _MAX_NUMBER_CHARS = 400
 _MAX_SHOWN_CHARS = 80
+_NAMED_GROUPS = 3
 _UNSET_HINT = "omit the key for no limit"
 _NUMBER = re.compile(
     r"[-+]?(?:[0-9]+(?P<inexact>\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)?|(?P<other>inf|infinity|nan))",
@@ -112,6 +114,21 @@ def entity_text(entity: EntityParts) -> str:
     parts = dict(entity)
     order = [*(kind for kind in ENTITY_TYPES if kind in parts), *sorted(parts.keys() - set(ENTITY_TYPES))]
     return ", ".join(f"{kind}={_name_text(parts[kind])}" for kind in order)
+
+
+def groups_text(group_ids: Iterable[str]) -> str:
+    """Return the names of groups, the first of them where there are many.
+
+    >>> groups_text(["b", "a", "a"]), groups_text("abcde")
+    ("groups 'b' and 'a'", "groups 'a', 'b', 'c' and 2 more")
+    """
+    names = [repr(cut(name)) for name in dict.fromkeys(group_ids)]
+    if len(names) == 1:
+        return f"group {names[0]}"
+    more = len(names) - _NAMED_GROUPS
+    if more > 0:
+        return f"groups {', '.join(names[:_NAMED_GROUPS])} and {more} more"
+    return f"groups {', '.join(names[:-1])} and {names[-1]}"
 
 
 def checked_entity(parts: Iterable[tuple[str, str | None]]) -> EntityParts:

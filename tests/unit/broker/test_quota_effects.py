@@ -149,6 +149,14 @@ def test_only_those_that_share_the_quota_count(world: World) -> None:
     assert world.measure(batches=10) == []
 
 
+def test_names_of_users_that_kafka_sanitises_are_found(world: World) -> None:
+    """Quotas are looked up by the sanitised name; the warning has the name itself."""
+    world.add_group("g", ("reader", assignment(0)), user="b@b")
+    world.set_quota(1000.0, entity=(("user", "b@b"),))
+    (warning,) = world.measure(batches=10)
+    assert warning.startswith("consumer_byte_rate 1000.0 of user='b@b' is too low for group 'g'")
+
+
 def test_the_default_limits_each_client_alone(world: World) -> None:
     """Two clients that read 500 bytes a second each are within 600; together they are not, if they share it."""
     world.add_group("g", ("a", assignment(0)), ("b", assignment(1)))
