@@ -370,6 +370,13 @@ def test_one_process_serves_more_brokers_without_a_writer_for_each(quotas, tmp_p
         cluster.close()
 
 
+def test_names_that_the_certificate_lacks_are_in_the_log(gateway, new_gateway):
+    """Here a bootstrap name; a certificate of all names is in no line."""
+    assert "the certificate of listener" not in gateway.log
+    log = new_gateway("--bootstrap-name", f"{DOMAIN},kafka.internal").log
+    assert f"has the DNS names *.{DOMAIN}, {DOMAIN}, and not kafka.internal; clients" in log
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ handshake (SNI).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tidegate.errors import ConfigError
 from tidegate.wire import Message, ProtocolError
@@ -73,6 +73,20 @@ class ServerNames:
         domain = behind.partition(".")[2]
         self.bootstrap = tuple(map(_plain, bootstrap)) or ((_plain(domain),) if domain else ())
         self._broker = re.compile(_IDS.join(map(re.escape, _plain(pattern).split(BROKER_ID))))
+
+    def name_of(self, broker_id: int) -> str:
+        """Return the name of a broker."""
+        return _plain(self.pattern.replace(BROKER_ID, str(broker_id)))
+
+    def not_in(self, hosts: Collection[str], broker_ids: Iterable[int]) -> list[str]:
+        """Return the bootstrap names, and names of these brokers, that a certificate with these DNS names lacks.
+
+        >>> ServerNames("broker-{id}.example.com").not_in(["*.example.com"], [1])
+        ['example.com']
+        """
+        given = {host.lower() for host in hosts}
+        names = (*self.bootstrap, *map(self.name_of, broker_ids))
+        return [name for name in names if not {name, "*." + name.partition(".")[2]} & given]
 
     def find(self, name: str) -> int | None:
         """Return the id of the broker that a server name stands for, or `ANY_BROKER`; None: the name is unknown."""

@@ -53,6 +53,8 @@ __all__ = ["Gateway"]
 _log = logging.getLogger("tidegate.gateway")
 
 SCRATCH_BYTES = 256 * 1024
+_DNS_NAME = "DNSName:"
+_LISTED_NAMES = 3
 _PARQUET = "tidegate.usage.parquet.enable"
 
 
@@ -150,6 +152,8 @@ class Gateway:
         self._bind_shared_ports()
         for broker_id in served:
             self._serve(broker_id)
+        for name in self._names:
+            self._check_certificate(name)
 
     async def run(self) -> None:
         """Follow the cluster: brokers that join, move and leave, and names of topics. Never ends."""
@@ -215,6 +219,22 @@ class Gateway:
             names = self._names.get(listener.name)
             if names is not None:
                 self._ports[listener.name] = SharedPort(listener.address, names, self.config, loop=loop)
+
+    def _check_certificate(self, listener: str) -> None:
+        """Warn of server names of a listener that its certificate does not have."""
+        tls = next(iter(self.nodes.values())).tls.of(listener)
+        assert tls is not None, "brokers are told apart by name with TLS only"
+        hosts = [host.removeprefix(_DNS_NAME) for host in tls.hosts if host.startswith(_DNS_NAME)]
+        missing = self._names[listener].not_in(hosts, self.nodes)
+        if missing:
+            _log.warning(
+                "the certificate of listener %s has the DNS names %s, and not %s%s; "
+                "clients that compare names refuse it",
+                listener,
+                ", ".join(sorted(hosts)) or "(none)",
+                ", ".join(missing[:_LISTED_NAMES]),
+                f" and {len(missing) - _LISTED_NAMES} more" if len(missing) > _LISTED_NAMES else "",
+            )
 
     def _serve(self, broker_id: int) -> None:
         """Serve a broker. Raises `ConfigError` where its ports cannot be bound."""

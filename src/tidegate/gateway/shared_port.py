@@ -28,11 +28,12 @@ from collections.abc import Callable, Mapping
 
 from tidegate.fair_share import ReclaimableBound, Rounds, address_owner
 from tidegate.gateway.addresses import ANY_BROKER, ServerNames
+from tidegate.gateway.broker_part import BrokerPart
 from tidegate.server.authentication.authenticator import MAX_LOGIN_S
 from tidegate.server.connection.client_hello import MAX_HELLO_BYTES, server_name, whole_hello
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.tls_session import HANDSHAKE, TlsError
-from tidegate.server.connection.transport import SocketTransport, Transport
+from tidegate.server.connection.transport import Transport
 from tidegate.server.listening.acceptor import MAX_WAITING
 from tidegate.server.listening.listener import SocketListener
 from tidegate.server.listening.listener_config import ListenerAddress
@@ -97,7 +98,7 @@ class SharedPort:
         poller: SocketPoller,
         on_accept: Callable[[Transport, str], None],
         make_room: Callable[[str], bool],
-    ) -> "BrokerPart":
+    ) -> BrokerPart:
         """Return the part of a broker, stopped. See `Network.listen`."""
         made = self._parts[broker_id] = BrokerPart(self, poller, on_accept, make_room)
         return made
@@ -115,12 +116,12 @@ class SharedPort:
         """Accept connections. Harmless if the port does already."""
         self._listener.start()
 
-    def serve_soon(self, part: "BrokerPart") -> None:
+    def serve_soon(self, part: BrokerPart) -> None:
         """Pass on the connections of a part, in slices."""
         self._ready[part] = None
         self._work_soon()
 
-    def remove(self, part: "BrokerPart") -> None:
+    def remove(self, part: BrokerPart) -> None:
         """Forget a part."""
         self._ready.pop(part, None)
         self._parts = OrderedDict((key, each) for key, each in self._parts.items() if each is not part)
@@ -227,7 +228,7 @@ class SharedPort:
     def _example(self) -> str:
         return next(iter(self._names.bootstrap), self._names.pattern)
 
-    def _next_part(self) -> "BrokerPart | None":
+    def _next_part(self) -> BrokerPart | None:
         """Return the part for a client that names no broker: one that accepts connections now, if there is any."""
         reachable = [key for key, part in self._parts.items() if not part.is_refusing]
         if not reachable:
@@ -274,78 +275,6 @@ class SharedPort:
             self._drop(oldest)
             return True
         return any(part.make_room(host) for part in self._parts.values())
-
-
-class BrokerPart:
-    """The part of one broker in a shared port: a `Listener`, of the connections whose clients name the broker."""
-
-    def __init__(
-        self,
-        port: SharedPort,
-        poller: SocketPoller,
-        on_accept: Callable[[Transport, str], None],
-        make_room: Callable[[str], bool],
-    ) -> None:
-        self.port = port.port
-        self.make_room = make_room
-        self.is_accepting = self.is_refusing = False
-        self._port = port
-        self._poller = poller
-        self._on_accept = on_accept
-        self._waiting: Rounds[tuple[socket.SocketType, str]] = Rounds()
-
-    def start(self) -> None:
-        """Begin to accept. Ignored while connections are refused."""
-        if not self.is_refusing:
-            self.is_accepting = True
-            self._port.start()
-            self._port.serve_soon(self)
-
-    def stop(self) -> None:
-        """Accept no connection until `start`; clients are kept waiting."""
-        self.is_accepting = False
-
-    def refuse(self) -> None:
-        """Refuse connections until `stop_refusing`."""
-        self.stop()
-        self.is_refusing = True
-        self._close_waiting()
-
-    def stop_refusing(self) -> None:
-        """Accept connections again."""
-        self.is_refusing = False
-        self.start()
-
-    def close(self) -> None:
-        """Accept none any more."""
-        self.stop()
-        self._port.remove(self)
-        self._close_waiting()
-
-    def add(self, sock: socket.SocketType, host: str) -> None:
-        """Accept a connection soon, or when the node wants one again."""
-        self._waiting.append((sock, host), address_owner(host))
-        if len(self._waiting) > MAX_WAITING:
-            oldest, _ = self._waiting.pop_of_largest()
-            oldest.close()
-        self._port.serve_soon(self)
-
-    def accept_one(self) -> bool:
-        """Pass the next connection to the node; return whether another one can follow."""
-        if not (self.is_accepting and self._waiting):
-            return False
-        sock, host = self._waiting.popleft()
-        try:
-            self._on_accept(SocketTransport(sock, self._poller), host)
-        except Exception:
-            _log.exception("closed a new connection: internal error", extra={"repeats": "serve"})
-            sock.close()
-        return self.is_accepting and bool(self._waiting)
-
-    def _close_waiting(self) -> None:
-        while self._waiting:
-            sock, _ = self._waiting.popleft()
-            sock.close()
 
 
 class BrokerNetwork:

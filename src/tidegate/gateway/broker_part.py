@@ -1,0 +1,90 @@
+"""The part of one broker in a port that several brokers share (`shared_port`)."""
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidegate.fair_share import Rounds, address_owner
+from tidegate.server.connection.poller import SocketPoller
+from tidegate.server.connection.transport import SocketTransport, Transport
+from tidegate.server.listening.acceptor import MAX_WAITING
+
+if TYPE_CHECKING:
+    from tidegate.gateway.shared_port import SharedPort
+
+__all__ = ["BrokerPart"]
+
+_log = logging.getLogger("tidegate.gateway")
+
+
+class BrokerPart:
+    """A `Listener`: it accepts the connections whose clients name the broker."""
+
+    def __init__(
+        self,
+        port: "SharedPort",
+        poller: SocketPoller,
+        on_accept: Callable[[Transport, str], None],
+        make_room: Callable[[str], bool],
+    ) -> None:
+        self.port = port.port
+        self.make_room = make_room
+        self.is_accepting = self.is_refusing = False
+        self._port = port
+        self._poller = poller
+        self._on_accept = on_accept
+        self._waiting: Rounds[tuple[socket.SocketType, str]] = Rounds()
+
+    def start(self) -> None:
+        """Begin to accept. Ignored while connections are refused."""
+        if not self.is_refusing:
+            self.is_accepting = True
+            self._port.start()
+            self._port.serve_soon(self)
+
+    def stop(self) -> None:
+        """Accept no connection until `start`; clients are kept waiting."""
+        self.is_accepting = False
+
+    def refuse(self) -> None:
+        """Refuse connections until `stop_refusing`."""
+        self.stop()
+        self.is_refusing = True
+        self._close_waiting()
+
+    def stop_refusing(self) -> None:
+        """Accept connections again."""
+        self.is_refusing = False
+        self.start()
+
+    def close(self) -> None:
+        """Accept none any more."""
+        self.stop()
+        self._port.remove(self)
+        self._close_waiting()
+
+    def add(self, sock: socket.SocketType, host: str) -> None:
+        """Accept a connection soon, or when the node wants one again."""
+        self._waiting.append((sock, host), address_owner(host))
+        if len(self._waiting) > MAX_WAITING:
+            oldest, _ = self._waiting.pop_of_largest()
+            oldest.close()
+        self._port.serve_soon(self)
+
+    def accept_one(self) -> bool:
+        """Pass the next connection to the node; return whether another one can follow."""
+        if not (self.is_accepting and self._waiting):
+            return False
+        sock, host = self._waiting.popleft()
+        try:
+            self._on_accept(SocketTransport(sock, self._poller), host)
+        except Exception:
+            _log.exception("closed a new connection: internal error", extra={"repeats": "serve"})
+            sock.close()
+        return self.is_accepting and bool(self._waiting)
+
+    def _close_waiting(self) -> None:
+        while self._waiting:
+            sock, _ = self._waiting.popleft()
+            sock.close()
