@@ -187,10 +187,9 @@ def parse_value(key: str, text: str, entity: EntityParts) -> float:
 
 def checked_window_setting(name: str, value: object) -> int:
     """Return a window setting as an int. Raises `ConfigError` unless it is a whole number in range."""
-    setting = WINDOW_SETTINGS.get(name)
-    if setting is None:
+    if name not in WINDOW_SETTINGS:
         raise ConfigError(f"unknown window setting {name!r}", hint=did_you_mean(name, WINDOW_SETTINGS))
-    return _whole(name, value, setting.minimum, MAX_SAMPLES if name.endswith(".num") else MAX_INT32)
+    return _whole(name, value, 1, MAX_SAMPLES if name.endswith(".num") else MAX_INT32)
 
 
 def checked_smooth_setting(name: str, value: object) -> str | int:

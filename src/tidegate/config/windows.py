@@ -15,7 +15,7 @@ _PARTS = {
     "controller.quota.window.num": ("mutation", "samples", 1),
     "controller.quota.window.size.seconds": ("mutation", "window_ms", _MS_PER_SECOND),
 }
-assert _PARTS.keys() == WINDOW_SETTINGS.keys()
+assert tuple(_PARTS) == WINDOW_SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

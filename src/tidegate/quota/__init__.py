@@ -23,7 +23,7 @@ from tidegate.quota.admin.definitions import (
     entity_parts,
 )
 from tidegate.quota.admin.entity import DEFAULT, EntityType, Level, QuotaEntity
-from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, WindowSetting
+from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType
 from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, name_of_tag, sanitize
 from tidegate.quota.connections.connection_quotas import Admission, AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
@@ -98,7 +98,6 @@ __all__ = [
     "ThrottledChannel",
     "TokenBucket",
     "ValueType",
-    "WindowSetting",
     "changed_records_in_slices",
     "desanitize",
     "entity_parts",

@@ -36,7 +36,6 @@ def test_every_change_has_a_version(node: StorageNode) -> None:
     topics.delete(topic)
     versions.append(topics.version)
     assert versions == sorted(set(versions))
-    assert topics.partition_count == 0
 
 
 def test_topics_survive_a_restart(tmp_path: Path) -> None:

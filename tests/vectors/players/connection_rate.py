@@ -12,6 +12,7 @@ from tidegate.quota.connections.connection_quotas import (
 from tidegate.quota.connections.limits import (
     ConnectionLimits,
     ListenerLimits,
+    host_address,
     parse_listener_limit,
     parse_per_ip_overrides,
 )
@@ -111,7 +112,7 @@ class _Player:
         }
 
     def ip_limit(self, ip: str) -> dict:
-        return {"rate": self._quotas.ip_limit(ip)}
+        return {"rate": self._quotas.ip_limit(host_address(ip))}
 
     def metrics(self) -> list:
         return [[name, tags, stat.measure(self._now_ms)] for name, tags, stat in self._sorted_stats()]

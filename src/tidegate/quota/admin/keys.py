@@ -1,7 +1,6 @@
 """The quota keys that Kafka defines, and the settings of the windows that quotas are measured in.
 
-A quota definition is an entity, one of these keys and a double. An unset key means unlimited: the declared
-defaults are documentation only.
+A quota definition is an entity, one of these keys and a double. An unset key means unlimited.
 
 >>> QUOTA_KEYS["request_percentage"].value_type
 <ValueType.DOUBLE: 'DOUBLE'>
@@ -29,7 +28,6 @@ __all__ = [
     "WINDOW_SETTINGS",
     "QuotaKey",
     "ValueType",
-    "WindowSetting",
     "keys_for",
 ]
 
@@ -60,100 +58,33 @@ _MAXIMUM = {ValueType.LONG: float(MAX_INT64), ValueType.INT: float(MAX_INT32), V
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaKey:
-    """One key: which entities may carry it, its type, and the default and text that Kafka declares."""
+    """One key: the types of the entities that may have it, and the type of its values."""
 
     name: str
     entity_types: frozenset[str]
     value_type: ValueType
-    declared_default: float
-    documentation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSetting:
-    """One window setting: an INT of at least `minimum`, read at start."""
-
-    name: str
-    default: int
-    documentation: str
-    minimum: int = 1
 
 
 _CLIENTS = frozenset({"user", "client-id"})
 
 QUOTA_KEYS: Mapping[str, QuotaKey] = MappingProxyType(
     {
-        key.name: key
-        for key in (
-            QuotaKey(
-                name=PRODUCER_BYTE_RATE,
-                entity_types=_CLIENTS,
-                value_type=ValueType.LONG,
-                declared_default=float(MAX_INT64),
-                documentation="A rate representing the upper bound (bytes/sec) for producer traffic.",
-            ),
-            QuotaKey(
-                name=CONSUMER_BYTE_RATE,
-                entity_types=_CLIENTS,
-                value_type=ValueType.LONG,
-                declared_default=float(MAX_INT64),
-                documentation="A rate representing the upper bound (bytes/sec) for consumer traffic.",
-            ),
-            QuotaKey(
-                name=REQUEST_PERCENTAGE,
-                entity_types=_CLIENTS,
-                value_type=ValueType.DOUBLE,
-                declared_default=float(MAX_INT32),
-                documentation="A percentage representing the upper bound of time spent "
-                "for processing requests.",
-            ),
-            QuotaKey(
-                name=CONTROLLER_MUTATION_RATE,
-                entity_types=_CLIENTS,
-                value_type=ValueType.DOUBLE,
-                declared_default=float(MAX_INT32),
-                documentation="The rate at which mutations are accepted for the create topics request, "
-                "the create partitions request and the delete topics request. The rate is accumulated "
-                "by the number of partitions created or deleted.",
-            ),
-            QuotaKey(
-                name=CONNECTION_CREATION_RATE,
-                entity_types=frozenset({"ip"}),
-                value_type=ValueType.INT,
-                declared_default=float(MAX_INT32),
-                documentation="An int representing the upper bound of connections accepted "
-                "for the specified IP.",
-            ),
+        name: QuotaKey(name=name, entity_types=entity_types, value_type=value_type)
+        for name, entity_types, value_type in (
+            (PRODUCER_BYTE_RATE, _CLIENTS, ValueType.LONG),
+            (CONSUMER_BYTE_RATE, _CLIENTS, ValueType.LONG),
+            (REQUEST_PERCENTAGE, _CLIENTS, ValueType.DOUBLE),
+            (CONTROLLER_MUTATION_RATE, _CLIENTS, ValueType.DOUBLE),
+            (CONNECTION_CREATION_RATE, frozenset({"ip"}), ValueType.INT),
         )
     }
 )
 
-WINDOW_SETTINGS: Mapping[str, WindowSetting] = MappingProxyType(
-    {
-        setting.name: setting
-        for setting in (
-            WindowSetting(
-                name="quota.window.num",
-                default=11,
-                documentation="The number of samples to retain in memory for client quotas",
-            ),
-            WindowSetting(
-                name="quota.window.size.seconds",
-                default=1,
-                documentation="The time span of each sample for client quotas",
-            ),
-            WindowSetting(
-                name="controller.quota.window.num",
-                default=11,
-                documentation="The number of samples to retain in memory for controller mutation quotas",
-            ),
-            WindowSetting(
-                name="controller.quota.window.size.seconds",
-                default=1,
-                documentation="The time span of each sample for controller mutations quotas",
-            ),
-        )
-    }
+WINDOW_SETTINGS = (
+    "quota.window.num",
+    "quota.window.size.seconds",
+    "controller.quota.window.num",
+    "controller.quota.window.size.seconds",
 )
 
 

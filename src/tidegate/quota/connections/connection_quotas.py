@@ -176,9 +176,12 @@ class ConnectionQuotas:
         """Set how many connections one address may have. Raises `ConfigError` where `address` is none."""
         self._overrides[host_address(address)] = maximum
 
-    def ip_limit(self, address: str) -> int:
-        """Return the connections per second that an address may make; `UNLIMITED_CONNECTIONS` is no limit."""
-        return self._ip_limit(host_address(address))
+    def ip_limit(self, ip: str) -> int:
+        """Return the connections per second that an address may make; `UNLIMITED_CONNECTIONS`: no limit.
+
+        ip: the address as `host_address` writes it.
+        """
+        return self._ip_limits.get(ip, self._default_ip_limit)
 
     # What happens
 
@@ -293,7 +296,7 @@ class ConnectionQuotas:
         for ip in list(self._ip_rates):
             if ip in self._ip_rates:
                 rate = self._ip_rates[ip]
-                self._bring_up_to_date(rate, self._ip_limit(ip))
+                self._bring_up_to_date(rate, self.ip_limit(ip))
                 yield "connection-accept-rate", {"ip": ip}, rate
 
     # Helpers
@@ -303,7 +306,7 @@ class ConnectionQuotas:
 
     def _record_ip(self, listener_name: str, ip: str, now_ms: int) -> int:
         """Record the connection on its address; a violation is taken back everywhere."""
-        limit = self._ip_limit(ip)
+        limit = self.ip_limit(ip)
         if limit == UNLIMITED_CONNECTIONS:
             return 0
         rate = self._ip_rate(ip, limit)
@@ -333,9 +336,6 @@ class ConnectionQuotas:
         """Set the limit of its address on a rate in use: a change of the limit for all addresses touches no rate."""
         if rate.bound != limit:
             self._configure(rate, limit)
-
-    def _ip_limit(self, ip: str) -> int:
-        return self._ip_limits.get(ip, self._default_ip_limit)
 
     def _new_rate(self, limit: int) -> SampledRate:
         return SampledRate(

@@ -86,7 +86,6 @@ class Topics:
         self.on_change: Callable[[], None] = _nothing
         self.before_create: Callable[[str], None] = _nothing
         self.forget_offsets: Callable[[str], Iterator[None]] = self._forget_rows
-        self.partition_count = 0
         self.open_log: LogOpener = _open_new_log
         self.watch_log: Callable[[PartitionLog], object] = _nothing
         self._by_plain_name: dict[str, list[str]] = {}
@@ -242,7 +241,6 @@ class Topics:
             self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
         topic.logs += logs
         topic.owners = grown.owners
-        self.partition_count += added
         self._changed()
 
     @staticmethod
@@ -307,7 +305,6 @@ class Topics:
         self._by_plain_name[plain_name].remove(topic.name)
         if not self._by_plain_name[plain_name]:
             del self._by_plain_name[plain_name]
-        self.partition_count -= len(topic.logs)
         unknown = len(topic.logs) - sum(topic.owners.values())
         self.bound.give_back({**topic.owners, UNKNOWN_OWNER: unknown})
         self._changed()
@@ -342,7 +339,6 @@ class Topics:
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
         self._by_plain_name.setdefault(topic.name.replace(".", "_"), []).append(topic.name)
-        self.partition_count += len(topic.logs)
         self._changed()
 
     def _changed(self) -> None:
