@@ -2,7 +2,7 @@
 
 import argparse
 
-from tidegate.log_format import LOG_FORMATS, TEXT
+from tidegate.cli.serve import add_process_options
 
 __all__ = ["add_parser", "run"]
 
@@ -107,29 +107,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--data", metavar="DIR", help="directory for the usage record (default: ./tidegate-gateway)"
     )
-    parser.add_argument(
-        "--port-file",
-        metavar="FILE",
-        help="write the ports to FILE when the gateway is ready, one line for each listener of each broker",
-    )
-    parser.add_argument(
-        "--stop-on-eof",
-        action="store_true",
-        help="stop when standard input, a pipe, is closed: with the process that started the gateway",
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="count",
-        default=0,
-        help="log all of Tidegate at level DEBUG instead of WARNING; -vv: also the libraries that it uses",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        default=TEXT,
-        help="format of the log on stderr: text, or json with one object a line (default: %(default)s)",
-    )
+    add_process_options(parser, runs="gateway")
     return parser
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate import __version__
-from tidegate.cli.serving import (
+from tidegate.cli.process import (
     fresh_port_file,
     load_config,
     run_process,

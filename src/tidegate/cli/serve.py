@@ -4,7 +4,7 @@ import argparse
 
 from tidegate.log_format import LOG_FORMATS, TEXT
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "add_process_options", "run"]
 
 _EPILOG = """\
 examples:
@@ -69,19 +69,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="let a group of the system read the usage record; the broker's user must be a member",
     )
     parser.add_argument(
+        "--list-settings",
+        action="store_true",
+        help="print all settings with their defaults and descriptions, and exit",
+    )
+    add_process_options(parser, runs="broker")
+    return parser
+
+
+def add_process_options(parser: argparse.ArgumentParser, *, runs: str) -> None:
+    """Add the options that `serve` and `gateway` share. runs: what the process runs, for the help."""
+    parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="write the ports to FILE when the broker is ready, one line for each listener of each node",
+        help=f"write the ports to FILE when the {runs} is ready, one line for each listener of each broker",
     )
     parser.add_argument(
         "--stop-on-eof",
         action="store_true",
-        help="stop when standard input, a pipe, is closed: with the process that started the broker",
-    )
-    parser.add_argument(
-        "--list-settings",
-        action="store_true",
-        help="print all settings with their defaults and descriptions, and exit",
+        help=f"stop when standard input, a pipe, is closed: with the process that started the {runs}",
     )
     parser.add_argument(
         "-v",
@@ -96,7 +102,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=TEXT,
         help="format of the log on stderr: text, or json with one object a line (default: %(default)s)",
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,15 +3,7 @@
 import argparse
 import asyncio
 import logging
-import os
-import re
-import signal
-import sys
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 from tidegate import __version__
@@ -20,20 +12,14 @@ from tidegate.broker.handlers import handler_table
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.broker.quota_effects import QuotaEffects
 from tidegate.broker.storage_settings import follow_settings, storage_config
-from tidegate.cli.arguments import EXIT_ERROR
-from tidegate.cli.log_lines import LogLines
+from tidegate.cli.process import fresh_port_file, run_process, stop_event, tell, write_ports, written_to
 from tidegate.cli.usage_group import share_usage
 from tidegate.clock import SystemClock
-from tidegate.config.properties import load_properties
-from tidegate.errors import ConfigError, TidegateError
-from tidegate.log_format import JSON, formatter
 from tidegate.quota.managers.extensions import THROTTLE_MAX_MS
 from tidegate.scheduling import Scheduler
 from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.quota_administration import QuotaAdministration
-from tidegate.server.audit import AUDIT_LOGGER
 from tidegate.server.authentication.scram_credentials import ScramCredentials
-from tidegate.server.connection.turn_loop import TurnLoop
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.monitoring.metrics_listener import MetricsListener
@@ -51,33 +37,12 @@ from tidegate.storage.private_files import make_private_directory
 from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 from tidegate.wire import checksum
 
-__all__ = [
-    "cluster_of",
-    "fresh_port_file",
-    "list_settings",
-    "listen_on",
-    "load_config",
-    "run_process",
-    "serve",
-    "serve_nodes",
-    "settings_of",
-    "stop_event",
-    "storage_config",
-    "tell",
-    "write_ports",
-    "written_to",
-]
+__all__ = ["cluster_of", "list_settings", "serve", "serve_nodes", "settings_of", "storage_config"]
 
-_log = logging.getLogger("tidegate.server")
-_lifecycle = logging.getLogger("tidegate.serve")  # start and end, also without --verbose
-
-_SUM_UP_EVERY_S = 10.0
 _NOBODY = (
     "no client can log in: all listeners use SCRAM, and no SCRAM user exists; hint: add a listener at 127.0.0.1 "
     "with PLAINTEXT or PLAIN, and create the first user through it (kafka-configs)"
 )
-_STDIN = 0  # a descriptor
-_INPUT_BYTES = 4096  # read and ignored at a time
 _LOAD_LATER_S = 0.1  # what the first requests do not need
 
 
@@ -96,118 +61,6 @@ def serve(args: argparse.Namespace) -> int:
         return _serve(node_configs(config, args.nodes), args, repeated)
 
     return run_process(args, start)
-
-
-def run_process(
-    args: argparse.Namespace,
-    start: Callable[[ServerConfig, RepeatedLines], Coroutine[Any, Any, None]],
-    defaults: Mapping[str, str] = MappingProxyType({}),
-) -> int:
-    """Load the settings, set up the log, and run what `start` returns to its end; return the exit code.
-
-    defaults: values of settings that were not given.
-    """
-    handler = _log_lines()
-    handler.setFormatter(formatter(args.log_format))
-    _set_levels(args.verbose)
-    repeated = RepeatedLines(time.monotonic)
-    # On the handler: a logger's filter does not see the records of the loggers below it.
-    handler.addFilter(repeated)
-    logging.getLogger().addHandler(handler)
-    try:
-        config = load_config(args, defaults)
-        for notice in config.notices():
-            tell(args, notice, logging.WARNING)
-        with asyncio.Runner(loop_factory=TurnLoop) as runner:
-            runner.run(start(config, repeated))
-    except TidegateError as error:
-        if args.log_format != JSON:
-            raise
-        _lifecycle.error("%s%s", error, f"; hint: {error.hint}" if error.hint else "")
-        return EXIT_ERROR
-    finally:
-        handler.flush()  # before what is printed
-    return 0
-
-
-def _set_levels(verbose: int) -> None:
-    """Set what is logged: by default warnings, and what happens rarely, such as audited changes and deletions."""
-    logging.getLogger().setLevel(logging.DEBUG if verbose > 1 else logging.WARNING)
-    if verbose:
-        logging.getLogger("tidegate").setLevel(logging.DEBUG)
-    else:
-        for name in (AUDIT_LOGGER, "tidegate.broker", "tidegate.storage", _lifecycle.name):
-            logging.getLogger(name).setLevel(logging.INFO)
-
-
-def tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None:
-    """Print a message on stderr beside the log; with JSON, write it as a line of the log."""
-    if args.log_format == JSON:
-        _lifecycle.log(level, "%s", text)
-    else:
-        print(f"warning: {text}" if level == logging.WARNING else text, file=sys.stderr, flush=True)
-
-
-def _log_lines() -> logging.Handler:
-    """Return the handler that logs to stderr without waiting for its reader; a plain one without a descriptor."""
-    try:
-        return LogLines(sys.stderr.fileno())
-    except (OSError, ValueError):
-        return logging.StreamHandler(sys.stderr)
-
-
-def load_config(args: argparse.Namespace, defaults: Mapping[str, str]) -> ServerConfig:
-    """Return the settings of the command line: those of --config, --override and the other options."""
-    texts = {**defaults, **(load_properties(Path(args.config)) if args.config else {})}
-    for override in args.override:
-        name, separator, value = override.partition("=")
-        if not separator or not name:
-            shown = re.split(r"[\s:=]", override.strip())[0]  # what is behind that may be a password
-            raise ConfigError(f"--override begins with {shown!r}, expected KEY=VALUE")
-        texts[name.strip()] = value
-    if args.data is not None:
-        texts["log.dirs"] = args.data
-        # Kafka's other name for the same setting.
-        texts.pop("log.dir", None)
-    if args.port is not None:
-        listen_on(texts, args.port)
-    return ServerConfig.load(texts)
-
-
-def listen_on(texts: dict[str, str], port: int) -> None:
-    """Set the port of a broker's only listener, and its advertised port if that was the same.
-
-    Controllers' listeners stay: a properties file of Kafka has one, and Tidegate does not serve it.
-    Raises `ConfigError`.
-    """
-    if not 0 <= port <= 65_535:
-        raise ConfigError(f"--port is {port}, expected 0 to 65535")
-    listeners = texts.get("listeners", SETTINGS["listeners"].default)
-    controllers = {name.strip().upper() for name in texts.get("controller.listener.names", "").split(",")}
-    own = [part for part in listeners.split(",") if _name_of(part) not in controllers]
-    if len(own) > 1:
-        raise ConfigError(
-            f"--port is {port}, expected no --port with several listeners: {listeners}",
-            hint="set the port of each in listeners",
-        )
-    for part in own:
-        place, _, old_port = part.strip().rpartition(":")
-        texts["listeners"] = f"{place}:{port}"
-        if "advertised.listeners" in texts:
-            told = texts["advertised.listeners"].split(",")
-            texts["advertised.listeners"] = ",".join(
-                _moved(each, _name_of(part), old_port, port) for each in told
-            )
-
-
-def _moved(told: str, name: str, old_port: str, port: int) -> str:
-    """Return an advertised listener, with the new port if it is this listener and had the old port."""
-    place, _, told_port = told.strip().rpartition(":")
-    return f"{place}:{port}" if (_name_of(told), told_port) == (name, old_port) else told
-
-
-def _name_of(listener: str) -> str:
-    return listener.partition(":")[0].strip().upper()
 
 
 async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repeated: RepeatedLines) -> None:
@@ -277,53 +130,6 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
             recorder.close()
 
 
-def stop_event(args: argparse.Namespace, repeated: RepeatedLines) -> asyncio.Event:
-    """Return the event that a signal or the end of standard input sets; sum up repeated lines from now on."""
-    loop = asyncio.get_running_loop()
-    _sum_up(repeated, loop)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, _stop, stop, f"received {number.name}")
-    if args.stop_on_eof:
-        _watch_input(loop, stop)
-    return stop
-
-
-def fresh_port_file(args: argparse.Namespace) -> Path | None:
-    """Return the path of the port file, if one is wanted; delete the file of an earlier broker."""
-    if args.port_file is None:
-        return None
-    port_file = Path(args.port_file)
-    with _port_file_written(port_file):
-        port_file.unlink(missing_ok=True)
-    return port_file
-
-
-def _stop(stop: asyncio.Event, reason: str) -> None:
-    """Stop the broker, and log the reason."""
-    if not stop.is_set():
-        _lifecycle.info("stopping: %s", reason)
-        stop.set()
-
-
-def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Stop the broker when standard input ends. Raises `ConfigError` if it is a file or is closed."""
-
-    def read() -> None:
-        if not os.read(_STDIN, _INPUT_BYTES):
-            loop.remove_reader(_STDIN)
-            _stop(stop, "standard input was closed")
-
-    try:
-        loop.add_reader(_STDIN, read)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot wait for the end of standard input: {error.strerror}",
-            hint="--stop-on-eof needs a pipe as standard input, open for as long as the broker runs",
-        ) from error
-
-
 def serve_nodes(
     nodes: Sequence[Node],
     storage: Storage,
@@ -359,33 +165,6 @@ def serve_nodes(
     return settings
 
 
-def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
-    """Log the number of repeated lines that were not written, every `_SUM_UP_EVERY_S` seconds."""
-    for line in repeated.sums(time.monotonic()):
-        _log.warning("%s", line)
-    loop.call_later(_SUM_UP_EVERY_S, _sum_up, repeated, loop)
-
-
-@contextmanager
-def _written(what: str, hint: str) -> Iterator[None]:
-    """Raise `ConfigError` that `what` cannot be written if the code inside cannot write it."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"cannot write {what}: {error.strerror or error}", hint=hint) from error
-
-
-def written_to(directory: Path) -> AbstractContextManager[None]:
-    hint = "use a directory that the broker can write to, with free disk space (--data, tidegate.usage.dir)"
-    return _written(f"to directory {str(directory)!r}", hint)
-
-
-def _port_file_written(path: Path) -> AbstractContextManager[None]:
-    return _written(
-        f"--port-file {str(path)!r}", "use a file in an existing directory that the broker can write to"
-    )
-
-
 def _announcements(nodes: Sequence[Node]) -> Iterator[str]:
     """Yield a line with the addresses of each node, by the listeners that it advertises."""
     for node in nodes:
@@ -406,15 +185,6 @@ def _place(node: Node, listener: str) -> str:
         notes.append(f"advertised as {told}")
         told = host_and_port(own_host or "*", own_port)
     return f"{told} ({', '.join(notes)})" if notes else told
-
-
-def write_ports(path: Path, nodes: Iterable[Node]) -> None:
-    """Write the ports of the listeners of all nodes, one per line. The file appears complete."""
-    ports = [port for node in nodes for _, port in node.bound.values()]
-    unfinished = path.with_name(path.name + ".tmp")
-    with _port_file_written(path):
-        unfinished.write_text("".join(f"{port}\n" for port in ports))
-        unfinished.rename(path)
 
 
 def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> ClusterView:

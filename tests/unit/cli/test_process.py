@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.cli.serving import listen_on
+from tidegate.cli.process import listen_on
 from tidegate.errors import ConfigError
 
 OF_KAFKAS_FILE = {
