@@ -17,7 +17,7 @@ from tests.server.connection.tls_client import TlsClient, client_context
 from tests.server.memory_network import MemoryNode
 
 from tidegate.api_keys import API_VERSIONS
-from tidegate.server.authentication.authenticator import MAX_LOGIN_S
+from tidegate.server.authentication.logins import MAX_LOGIN_S
 from tidegate.server.requests.front import Front
 from tidegate.wire import encode_request
 

@@ -28,7 +28,7 @@ from tidegate.api_keys import (
     SASL_HANDSHAKE,
 )
 from tidegate.scram import SCRAM_MECHANISMS
-from tidegate.server.authentication.authenticator import MAX_DELAYED, MAX_LOGIN_S
+from tidegate.server.authentication.logins import MAX_DELAYED, MAX_LOGIN_S
 from tidegate.server.requests.front import Front
 from tidegate.wire import encode_request
 

@@ -26,7 +26,7 @@ from tests.limits.frames import (
 )
 from tests.limits.watched import TIMEOUT_S, Connection, Exchanged
 
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
+from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
 from tidegate.storage.log.producers import MAX_PRODUCER_BYTES
 from tidegate.usage.segment import NAMES_BYTES_MAX
 

@@ -6,7 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.oracles.quota_manager import PortedManager
 
 from tidegate.quota import DEFAULT, ClientQuotaManager, QuotaEntity, QuotaType, QuotaWindow
-from tidegate.quota.measure.sensors import THROTTLE_BYTES, RateSensor, sensor_bytes, text_bytes
+from tidegate.quota.measure.sensor_table import THROTTLE_BYTES, sensor_bytes, text_bytes
+from tidegate.quota.measure.sensors import RateSensor
 
 START_MS = 1_700_000_000_000
 UNUSED = {"bound": 1.0, "cap_ms": 0, "now_ms": 0}

@@ -29,7 +29,7 @@ from tests.simulation.rules import INT_MAX
 
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import WINDOW_SETTINGS, ClusterMetadata, QuotaRecord, QuotaType, QuotaWindow
-from tidegate.quota.measure.sensors import sensor_bytes
+from tidegate.quota.measure.sensor_table import sensor_bytes
 from tidegate.server.node import Node
 from tidegate.server.requests.exchange import Exchange
 from tidegate.server.requests.recorder import Recorder

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import nsmallest
 
 from tidegate.quota import ConnectionQuotas
-from tidegate.server.authentication.authenticator import MAX_LOGIN_S, Logins
+from tidegate.server.authentication.logins import MAX_LOGIN_S, Logins
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.requests.front import Front

@@ -30,7 +30,8 @@ from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.host_names import Addresses, warn_of_unknown
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.static_quotas import static_quotas
-from tidegate.server.authentication.authenticator import Authenticator, Logins
+from tidegate.server.authentication.authenticator import Authenticator
+from tidegate.server.authentication.logins import Logins
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.authentication.tls_login import TlsLogin
 from tidegate.server.callback.callback_guard import GuardedCallback

@@ -22,7 +22,7 @@ from tidegate.api_keys import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from tidegate.server.authentication.authenticator import MAX_DELAYED, MAX_LOGIN_S
+from tidegate.server.authentication.logins import MAX_DELAYED, MAX_LOGIN_S
 from tidegate.wire import encode_request
 
 WRONG = "Authentication failed: Invalid username or password"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidegate.quota.managers.sensor_manager import SensorManager
-from tidegate.quota.measure.sensors import SensorTable
+from tidegate.quota.measure.sensor_table import SensorTable
 
 __all__ = ["expire_manager", "expire_table", "throttle_sensor_name"]
 

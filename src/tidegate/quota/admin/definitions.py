@@ -58,7 +58,7 @@ from tidegate.quota.admin.definition_filter import (
 )
 from tidegate.quota.admin.java_hash import entity_hash, hash_map_order, table_size
 from tidegate.quota.admin.keys import ENTITY_TYPES
-from tidegate.quota.measure.sensors import text_bytes
+from tidegate.quota.measure.sensor_table import text_bytes
 
 __all__ = [
     "MATCH_DEFAULT",

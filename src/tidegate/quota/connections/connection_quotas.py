@@ -34,7 +34,8 @@ from tidegate.quota.connections.limits import (
     host_address,
 )
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.sensors import EXPIRY_MS, SAMPLE_BYTES, SENSOR_BYTES
+from tidegate.quota.measure.sensor_table import SAMPLE_BYTES, SENSOR_BYTES
+from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.stats import Avg
 from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.metric import Metric

@@ -23,7 +23,8 @@ from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import OVERFLOW, SensorManager
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, RateSensor
+from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
+from tidegate.quota.measure.sensors import RateSensor
 from tidegate.quota.measure.smooth import SmoothMode, SmoothSensor, smooth_max_value
 from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow

@@ -10,7 +10,7 @@ users of the same client id are found in `sensors`.
 
 from typing import Generic
 
-from tidegate.quota.measure.sensors import S, text_bytes
+from tidegate.quota.measure.sensor_table import S, text_bytes
 
 __all__ = ["MAX_CACHED_BYTES", "MAX_CACHED_NAME", "Lookups"]
 

@@ -28,7 +28,8 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, is_unlimited
+from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
+from tidegate.quota.measure.sensors import is_unlimited
 from tidegate.quota.measure.snapshot import bucket_snapshot
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.quota.measure.token_bucket import TokenBucket

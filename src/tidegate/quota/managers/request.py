@@ -20,7 +20,7 @@ from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
+from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
 from tidegate.quota.metric import Metric
 

@@ -28,7 +28,8 @@ from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCa
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.lookups import Lookups
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, S, Sensor, SensorTable, ThrottleSensor
+from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES, S, SensorTable
+from tidegate.quota.measure.sensors import Sensor, ThrottleSensor
 from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric

@@ -12,7 +12,7 @@ Follows: Kafka `SslChannelBuilder.SslAuthenticator`, `DefaultKafkaPrincipalBuild
 from typing import TYPE_CHECKING
 
 from tidegate.config.principal_rules import NoRuleError
-from tidegate.server.authentication.authenticator import Logins
+from tidegate.server.authentication.logins import Logins
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.tls_session import TlsError
 

@@ -14,7 +14,7 @@ from tidegate.quota.connections.connection_quotas import (
     ConnectionQuotas,
 )
 from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ConnectionLimits, ListenerLimits
-from tidegate.quota.measure.sensors import SAMPLE_BYTES, SENSOR_BYTES
+from tidegate.quota.measure.sensor_table import SAMPLE_BYTES, SENSOR_BYTES
 
 T0 = 1_700_000_000_000
 IP = "192.0.2.7"

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from tidegate.quota import DEFAULT, ClientQuotaManager, QuotaEntity, QuotaType, QuotaWindow
-from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
+from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
 
 PARTS = 10
 IDS = 100_000

@@ -6,17 +6,15 @@ import tracemalloc
 import pytest
 from tests.vectors.players._sweeping import expire_table
 
-from tidegate.quota.measure.sensors import (
+from tidegate.quota.measure.sensor_table import (
     DROPPED_SHARE,
-    EXPIRY_MS,
     SWEPT_AT_A_TIME,
     THROTTLE_BYTES,
-    RateSensor,
     SensorTable,
-    ThrottleSensor,
     sensor_bytes,
     text_bytes,
 )
+from tidegate.quota.measure.sensors import EXPIRY_MS, RateSensor, ThrottleSensor
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 
