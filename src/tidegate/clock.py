@@ -8,7 +8,9 @@ within their quotas for an hour (decision 0027).
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["NS_PER_MS", "Clock", "SystemClock"]
+
+NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
@@ -40,9 +42,9 @@ class SystemClock:
 
     def now_ms(self) -> int:
         """Return engine time in milliseconds since the epoch."""
-        return (time.monotonic_ns() + self._engine_offset_ns) // 1_000_000
+        return (time.monotonic_ns() + self._engine_offset_ns) // NS_PER_MS
 
     @staticmethod
     def wall_ms() -> int:
         """Return the wall clock in milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // NS_PER_MS

@@ -73,7 +73,11 @@ __all__ = [
     "UNSUPPORTED_ENDPOINT_TYPE",
     "UNSUPPORTED_SASL_MECHANISM",
     "UNSUPPORTED_VERSION",
+    "Problem",
 ]
+
+Problem = tuple[int, str | None]
+"""An error code, and its text where the client does not know it."""
 
 UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0

@@ -45,7 +45,7 @@ from tidegate.api_keys import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID
+from tidegate.broker.cluster import NO_OPERATIONS
 from tidegate.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     GROUP_AUTHORIZATION_FAILED,
@@ -61,7 +61,7 @@ from tidegate.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from tidegate.storage.errors import StorageError
-from tidegate.wire import API_BY_KEY, encode_request, read_response
+from tidegate.wire import API_BY_KEY, ZERO_ID, encode_request, read_response
 
 AUTHORIZER = {
     "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -16,9 +16,7 @@ from tidegate.server.requests.handler import Connection, Message, Request
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.topics.topics import Topic, Topics
 
-__all__ = ["NO_OPERATIONS", "ZERO_ID", "ClusterView", "Endpoints", "cluster_operations"]
-
-ZERO_ID: Final = "00000000-0000-0000-0000-000000000000"
+__all__ = ["NO_OPERATIONS", "ClusterView", "Endpoints", "cluster_operations"]
 
 NO_OPERATIONS: Final = -(2**31)
 """What stands there when the client did not ask."""

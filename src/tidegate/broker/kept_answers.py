@@ -12,6 +12,7 @@ from tidegate.api_keys import FETCH, PRODUCE
 from tidegate.server.requests.handler import Request
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import API_BY_KEY, Encoded, encode_response
+from tidegate.wire.encoded import LENGTH_BYTES
 from tidegate.wire.primitives import uvarint
 
 __all__ = [
@@ -43,7 +44,6 @@ _INT64 = struct.Struct(">q")
 _TWO_NUMBERS = struct.Struct(">qq")
 _THREE_NUMBERS = struct.Struct(">qqq")
 _SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
-_LENGTH_BYTES = 4
 _CORRELATION_ID_AT = 4
 _SESSION_ID_BEHIND_THROTTLE = 6  # bytes behind where the throttle time begins: behind it and the error code
 
@@ -211,7 +211,7 @@ class FetchAnswers:
         count = 0 if records is None else records.size
         first = bytearray(self._head)
         first += uvarint(count + 1) if self._flexible else _INT32.pack(count)
-        size = len(first) - _LENGTH_BYTES + count + len(self._tail)
+        size = len(first) - LENGTH_BYTES + count + len(self._tail)
         _SIZE_AND_CORRELATION_ID.pack_into(first, 0, size, correlation_id)
         if self._with_start_offset:
             _THREE_NUMBERS.pack_into(first, self._numbers_at, end_offset, stable_offset, start_offset)

@@ -81,7 +81,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """List or reset. Raises `TidegateError`."""
-    from tidegate.storage.storage import opened_store
+    from tidegate.storage.data_directory import opened_store
 
     with opened_store(args.directory) as store:
         found = sorted(

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tidegate.config.plain_yaml import ConfigFileError, ListNode, Node, ScalarNode, TableNode, other_meaning
-from tidegate.config.values import cut, did_you_mean
+from tidegate.config.values import MAX_NUMBER_CHARS, cut, did_you_mean
 from tidegate.errors import ConfigError
 
 __all__ = ["Fields", "is_disputed_number", "is_number", "not_finite", "shown"]
 
 T = TypeVar("T")
 
-_MAX_NUMBER_CHARS = 400  # the longest double has 326 and a few more
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 
@@ -105,7 +104,7 @@ class Fields:
 
 def is_number(scalar: ScalarNode) -> bool:
     """Return whether a scalar is a finite number in plain decimal digits."""
-    return len(scalar.text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(scalar.text) is not None
+    return len(scalar.text) <= MAX_NUMBER_CHARS and _NUMBER.fullmatch(scalar.text) is not None
 
 
 def not_finite(scalar: ScalarNode) -> bool:

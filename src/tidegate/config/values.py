@@ -38,6 +38,7 @@ from tidegate.quota.measure.window import MAX_SAMPLES
 
 __all__ = [
     "MAX_NAME_BYTES",
+    "MAX_NUMBER_CHARS",
     "MAX_SIZE_BYTES",
     "SIZE_KEYS",
     "SMOOTH_SETTINGS",
@@ -68,7 +69,7 @@ SMOOTH_SETTINGS = (SMOOTH, SMOOTH_BURST_S, DEBT_MAX_S)
 
 _LEAST = {SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}
 _MAX_SIZE_CHARS = 64
-_MAX_NUMBER_CHARS = 400
+MAX_NUMBER_CHARS = 400  # the longest double has 326 and a few more
 _MAX_SHOWN_CHARS = 80
 _NAMED_GROUPS = 3
 _UNSET_HINT = "omit the key for no limit"
@@ -177,7 +178,7 @@ def parse_value(key: str, text: str, entity: EntityParts) -> float:
 
     Raises `ConfigError` where it cannot be meant.
     """
-    number = _NUMBER.fullmatch(text) if len(text) <= _MAX_NUMBER_CHARS else None
+    number = _NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER_CHARS else None
     if number is not None:
         return checked_value(key, float(text) if number["inexact"] or number["other"] else int(text), entity)
     if key not in SIZE_KEYS:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tidegate.clock import NS_PER_MS
 from tidegate.quota import DelayQueue, Metric, QuotaType, ThrottledChannel
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.connection.channel import Channel
@@ -19,7 +20,6 @@ _log = logging.getLogger("tidegate.server")
 
 REAP_NS = 5_000_000
 """How long throttles that are over are ended, oldest first, before the loop's other work gets a turn."""
-_NS_PER_MS = 1_000_000
 
 
 class Throttle(NamedTuple):
@@ -144,7 +144,7 @@ class Muting:
     def _on_early(self, channel: Channel) -> None:
         if channel.early_ms is None:
             left_ns = channel.throttle_ends_ns - self._monotonic_ns()
-            channel.early_ms = max(left_ns, 0) // _NS_PER_MS
+            channel.early_ms = max(left_ns, 0) // NS_PER_MS
 
     def _on_gone(self, channel: Channel, is_broken: bool) -> None:
         """Close a channel whose client has left, unless what it sent before is still to be served or answered."""

@@ -11,11 +11,9 @@ The marker, the checkpoint and the logs are Kafka's formats; the metadata is not
 """
 
 import contextlib
-import fcntl
 import itertools
 import logging
 import os
-import resource
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Generator, Iterator
@@ -25,6 +23,13 @@ from pathlib import Path
 from tidegate.clock import Clock
 from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
 from tidegate.storage.config import StorageConfig
+from tidegate.storage.data_directory import (
+    DATABASE,
+    NO_BOOT,
+    current_boot_id,
+    lock_directory,
+    raise_open_files_limit,
+)
 from tidegate.storage.errors import LogDamagedError, StorageError
 from tidegate.storage.groups.committed_offsets import OffsetTable
 from tidegate.storage.groups.group_journal import GroupJournal
@@ -39,7 +44,6 @@ from tidegate.storage.log.unpacking import Unpacker
 from tidegate.storage.metadata.consistency import check_owner, check_store
 from tidegate.storage.metadata.store import MetadataStore, StoredTopic
 from tidegate.storage.private_files import (
-    PRIVATE_FILE,
     make_private_directory,
     replace_private_file,
 )
@@ -48,21 +52,14 @@ from tidegate.storage.topics.topic_settings import NEVER, TopicSettings
 from tidegate.storage.topics.topics import Topics
 from tidegate.storage.worker_thread import WorkerThread
 
-__all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]
+__all__ = ["Storage"]
 
-OPEN_FILES_PREPARED = 65_536
-"""Descriptors that the kernel has room for from the start: half a megabyte."""
-_OTHER_FILES = 1_000  # left for connections and the rest when there are as many partitions as there may be
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLEAN_MARKER = ".kafka_cleanshutdown"
-_DATABASE = "tidegate.db"
 _CLOSED_AT_ONCE = 8  # logs
 _NAMED = 5  # partitions in one line of the log
 _SAVED_AT_BYTES = 256 * 1024  # appended since the indexes were written last: they are written within a second
 _CHECKPOINT_AT_BYTES = 4 << 20  # of the store's last commits: SQLite's own default
 _SAVE_ALL_EACH = 10  # every so many seconds all that has grown is written
-_NO_BOOT = ""
 _logger = logging.getLogger(__name__)
 
 
@@ -122,7 +119,7 @@ class Storage:
         cls.check_owner(directory)
         try:
             make_private_directory(directory)
-            lock_fd = _lock(directory)
+            lock_fd = lock_directory(directory)
         except OSError as error:
             raise StorageError(
                 f"cannot use data directory {str(directory)!r}: {error.strerror}",
@@ -131,9 +128,9 @@ class Storage:
         try:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, lock_fd)
-                _raise_open_files_limit(config.max_partitions)
-                check_store(directory, directory / _DATABASE, directory / CHECKPOINT)
-                store = MetadataStore(directory / _DATABASE)
+                raise_open_files_limit(config.max_partitions)
+                check_store(directory, directory / DATABASE, directory / CHECKPOINT)
+                store = MetadataStore(directory / DATABASE)
                 undo.callback(store.close)
                 storage = cls(directory, config, clock, store, lock_fd, sync)
                 undo.callback(storage._journal.close)
@@ -149,12 +146,12 @@ class Storage:
     @staticmethod
     def check_owner(directory: Path) -> None:
         """Refuse a data directory that is another broker's, and write nothing there. Raises `StorageError`."""
-        check_owner(directory, directory / _DATABASE)
+        check_owner(directory, directory / DATABASE)
 
     def _recover(self) -> None:
         marker = self.directory / _CLEAN_MARKER
-        boot_id = _boot_id()
-        trust = marker.exists() or (boot_id != _NO_BOOT and self.store.meta("boot_id") == boot_id)
+        boot_id = current_boot_id()
+        trust = marker.exists() or (boot_id != NO_BOOT and self.store.meta("boot_id") == boot_id)
         points = self._checkpoint.read()
         starts = self.store.start_offsets()
         marker.unlink(missing_ok=True)
@@ -384,7 +381,7 @@ class Storage:
         if self.closed:
             return
         try:
-            self.store.set_meta("boot_id", _NO_BOOT)
+            self.store.set_meta("boot_id", NO_BOOT)
         except StorageError as error:  # the same disk: nothing more can be done
             _logger.warning("cannot record a failed sync in the database: %s", error)
 
@@ -401,67 +398,6 @@ def _close(log: PartitionLog) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-@contextlib.contextmanager
-def opened_store(directory: Path) -> Iterator[MetadataStore]:
-    """Open the metadata of a data directory that no broker uses, and keep brokers out meanwhile.
-
-    Raises `StorageError` where there is none, or a broker is running on it.
-    """
-    database = directory / _DATABASE
-    if not database.is_file():
-        raise StorageError(
-            f"{str(directory)!r} is not a data directory of a broker: it has no {_DATABASE}",
-            hint="use the directory of --data (log.dirs)",
-        )
-    Storage.check_owner(directory)
-    with contextlib.ExitStack() as closing:
-        closing.callback(os.close, _lock(directory))
-        yield closing.enter_context(contextlib.closing(MetadataStore(database)))
-
-
-def _lock(directory: Path) -> int:
-    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise StorageError(
-            f"data directory {str(directory)!r} is in use by another process",
-            hint="stop the other broker, or use another directory (--data, log.dirs)",
-        ) from error
-    return fd
-
-
-def _raise_open_files_limit(partitions: int) -> None:
-    """Allow as many open files as the system lets us: every partition and connection needs one.
-
-    Warn where that is not enough for so many partitions.
-
-    And have the kernel make room for them now: once a process has threads, each time that its table of descriptors
-    grows to twice the size whoever opens a file, or accepts a connection, waits for some 15 ms (`synchronize_rcu`).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < partitions + _OTHER_FILES:
-        _logger.warning(
-            "limit of open files is %d, too low for tidegate.max.partitions=%d: each partition and connection needs "
-            "a file; hint: raise the hard limit (ulimit -Hn), or lower the setting",
-            hard,
-            partitions,
-        )
-    most = min(hard, OPEN_FILES_PREPARED) if hard != resource.RLIM_INFINITY else OPEN_FILES_PREPARED
-    with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
-        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, most - 1))
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return _NO_BOOT
 
 
 def _new_cluster_id() -> str:

@@ -11,7 +11,7 @@ compiled from one table of definitions; see `codecs` for what a message looks li
 """
 
 from tidegate.wire.apis import API_BY_KEY, Api
-from tidegate.wire.codec_types import EncodedElements, PlainRows
+from tidegate.wire.codec_types import UNKNOWN, ZERO_ID, EncodedElements, PlainRows
 from tidegate.wire.codecs import (
     AT_ONCE_BYTES,
     Message,
@@ -44,6 +44,8 @@ from tidegate.wire.slices import copies_in_slices
 __all__ = [
     "API_BY_KEY",
     "AT_ONCE_BYTES",
+    "UNKNOWN",
+    "ZERO_ID",
     "Api",
     "Encoded",
     "EncodedElements",

@@ -3,11 +3,25 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidegate.wire.errors import MalformedError
 
-__all__ = ["MALFORMED", "UNWRITABLE", "Buffer", "EncodedElements", "Message", "PlainRows"]
+__all__ = [
+    "MALFORMED",
+    "UNKNOWN",
+    "UNWRITABLE",
+    "ZERO_ID",
+    "Buffer",
+    "EncodedElements",
+    "Message",
+    "PlainRows",
+]
+
+UNKNOWN: Final = -1
+"""An epoch, offset, time or size that is not known."""
+ZERO_ID: Final = "00000000-0000-0000-0000-000000000000"
+"""The id of what has none, as a UUID."""
 
 Message = dict[str, Any]
 """A decoded message; see `codecs` for what it holds."""

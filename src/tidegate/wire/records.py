@@ -32,6 +32,7 @@ from tidegate.wire.batch import (
 
 __all__ = [
     "GZIP",
+    "GZIP_WINDOW",
     "MAX_UNPACKED_BYTES",
     "MAX_VARLONG_BYTES",
     "Record",
@@ -45,7 +46,7 @@ GZIP: Final = 1
 MAX_UNPACKED_BYTES: Final = 64 << 20
 """Most bytes that a compressed batch may expand to. Producers begin a new batch at 16 KB to 1 MB of records."""
 MAX_VARLONG_BYTES: Final = 10  # Kafka `ByteUtils.readVarlong`
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS  # with gzip's header
+GZIP_WINDOW = 16 + zlib.MAX_WBITS  # with gzip's header
 _CRC = struct.Struct(">I")
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -71,7 +72,7 @@ def encode_batch(records: Sequence[Record], *, now_ms: int, gzip: bool = False) 
         encoded += _sized(record.key) + _sized(record.value) + _varlong(len(record.headers))
         encoded += b"".join(_sized(name.encode()) + _sized(value) for name, value in record.headers)
         body += _varlong(len(encoded)) + encoded
-    packed = zlib.compress(bytes(body), wbits=_GZIP_WINDOW) if gzip else bytes(body)
+    packed = zlib.compress(bytes(body), wbits=GZIP_WINDOW) if gzip else bytes(body)
     out = bytearray(HEADER_BYTES)
     HEADER.pack_into(
         out,
@@ -136,7 +137,7 @@ def read_varlong(view: memoryview | bytes, at: int) -> tuple[int, int]:
 
 
 def _unpacked(packed: memoryview) -> bytes:
-    stream = zlib.decompressobj(_GZIP_WINDOW)
+    stream = zlib.decompressobj(GZIP_WINDOW)
     try:
         data = stream.decompress(packed, MAX_UNPACKED_BYTES)
     except zlib.error as error:

@@ -12,7 +12,7 @@ from tests.unit.storage.logs import append, batch
 from tests.unit.storage.node import StorageNode
 
 from tidegate.storage import Storage, StorageConfig, StorageError
-from tidegate.storage.storage import OPEN_FILES_PREPARED
+from tidegate.storage.data_directory import OPEN_FILES_PREPARED
 from tidegate.testing import ManualClock
 
 

@@ -18,7 +18,7 @@ from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.topic_sizes import TopicSizes
-from tidegate.wire import Encoded, field_since
+from tidegate.wire import UNKNOWN, Encoded, field_since
 
 __all__ = [
     "NOT_READ",
@@ -42,7 +42,6 @@ NOT_READ = (
 )
 """Errors of partitions whose logs are not asked: they come last."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-_UNKNOWN = -1
 _NO_TRANSACTIONS: list[Message] = []
 
 
@@ -84,7 +83,7 @@ class Fetch:
         self.node_endpoints: list[Message] = []
         self.wanted: list[FetchedPartition] = []
         self.session = session
-        self.epoch = _UNKNOWN if session is None else session.epoch
+        self.epoch = UNKNOWN if session is None else session.epoch
         self.settle: Callable[[Encoded], None] | None = None if session is None else session.deliver
 
     def logs(self) -> list[PartitionLog]:
@@ -324,7 +323,7 @@ def _records(
         "last_stable_offset": log.last_stable_offset,
         "log_start_offset": log.start_offset,
         "aborted_transactions": _NO_TRANSACTIONS if committed else None,
-        "preferred_read_replica": _UNKNOWN,
+        "preferred_read_replica": UNKNOWN,
         "records": b"" if found is None else found,
     }
 
@@ -334,10 +333,10 @@ def failed_partition(index: int, error_code: int, *, aborted: list[Message] | No
     return {
         "partition_index": index,
         "error_code": error_code,
-        "high_watermark": _UNKNOWN,
-        "last_stable_offset": _UNKNOWN,
-        "log_start_offset": _UNKNOWN,
+        "high_watermark": UNKNOWN,
+        "last_stable_offset": UNKNOWN,
+        "log_start_offset": UNKNOWN,
         "aborted_transactions": aborted,
-        "preferred_read_replica": _UNKNOWN,
+        "preferred_read_replica": UNKNOWN,
         "records": b"",
     }

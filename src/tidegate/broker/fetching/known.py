@@ -26,13 +26,12 @@ from tidegate.server.requests.handler import Answer, Deferred, FetchAnswer, Mess
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
-from tidegate.wire import field_since, write_request
+from tidegate.wire import UNKNOWN, field_since, write_request
 from tidegate.wire.split_reader import SplitReader, split_reader
 
 __all__ = ["KnownFetches"]
 
 _SESSIONS_SINCE = field_since(FETCH, "request", "session_id")
-_UNKNOWN = -1
 _LAST_OF_PREFIX = "partition"
 _VALUES = ("current_leader_epoch", "last_fetched_epoch", "fetch_offset", "partition_max_bytes")
 _SESSION = struct.Struct(">ii")  # id and epoch
@@ -77,7 +76,7 @@ class _Source:
     def fetch(self, request: Request, limit: int, offset: int, max_bytes: int, leader_epoch: int) -> Fetch:
         """Return the fetch that a request is, for the case that it has to wait."""
         fetch = Fetch(request, limit, committed=self.committed)
-        wanted = FetchedPartition(self.name, self.index, offset, max_bytes, leader_epoch, _UNKNOWN)
+        wanted = FetchedPartition(self.name, self.index, offset, max_bytes, leader_epoch, UNKNOWN)
         wanted.log, wanted.name = self.log, self.topic
         fetch.wanted.append(wanted)
         return fetch
@@ -115,7 +114,7 @@ def _layout(version: int) -> _Layout | None:
         return None
     session_id, epoch = _SESSION_MARKS
     message = {
-        "replica_id": _UNKNOWN,
+        "replica_id": UNKNOWN,
         "max_wait_ms": 0,
         "min_bytes": 0,
         "max_bytes": 0,

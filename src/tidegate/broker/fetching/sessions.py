@@ -27,7 +27,7 @@ from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
 from tidegate.server.requests.handler import Message
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.wire import Encoded
+from tidegate.wire import UNKNOWN, Encoded
 
 __all__ = [
     "EVICTED_AFTER_MS",
@@ -60,7 +60,6 @@ SESSION_BYTES = 2500
 _LETTER_BYTES = 4
 _EVICTED_AT_ONCE = 16_000  # partitions: letting go of so many takes 2 ms
 _LARGEST = 2**31 - 1
-_UNKNOWN = -1
 
 PartitionKey = tuple[str, int]
 """A partition by the name or the id of its topic."""
@@ -106,8 +105,8 @@ class FetchedPartition:
         self.log: PartitionLog | None = None
         self.error_code = 0
         self.current_leader: Message | None = None
-        self.high_watermark = self.start_offset = _UNKNOWN
-        self.answered_high_watermark = self.answered_start_offset = _UNKNOWN
+        self.high_watermark = self.start_offset = UNKNOWN
+        self.answered_high_watermark = self.answered_start_offset = UNKNOWN
         self.answered_bytes = 0
 
     def ask(self, offset: int, max_bytes: int, leader_epoch: int, last_epoch: int) -> None:

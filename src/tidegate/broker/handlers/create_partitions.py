@@ -19,6 +19,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release, has_timed_out, release
 from tidegate.broker.cluster import ClusterView
 from tidegate.config.values import cut
+from tidegate.error_codes import Problem
 from tidegate.in_slices import counts_in_slices
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Message, Request, Work
@@ -27,9 +28,6 @@ from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
 __all__ = ["handle_create_partitions"]
-
-
-_Problem = tuple[int, str | None]
 
 
 def handle_create_partitions(storage: Storage, cluster: ClusterView, request: Request) -> Work:
@@ -77,7 +75,7 @@ def _create(
     audit: Audit,
     *,
     validate_only: bool,
-) -> Generator[None, None, _Problem]:
+) -> Generator[None, None, Problem]:
     """Check, charge and grow one topic, after what else is under way with it."""
     if not request.authorized(acl.ALTER, acl.TOPIC, wanted["name"]):
         audit.refused("extend", "topic", repr(cut(wanted["name"])))
@@ -107,7 +105,7 @@ def _create(
     return error_codes.NONE, None
 
 
-def _growable(storage: Storage, owner: str, wanted: Message) -> Generator[None, None, Topic | _Problem]:
+def _growable(storage: Storage, owner: str, wanted: Message) -> Generator[None, None, Topic | Problem]:
     """Return the topic, once nothing else is under way with it, or why it cannot get so many partitions."""
     topic = yield from storage.topics.settled_in_slices(wanted["name"])
     if topic is None:
@@ -116,7 +114,7 @@ def _growable(storage: Storage, owner: str, wanted: Message) -> Generator[None, 
     return topic if problem is None else problem
 
 
-def _count_problem(storage: Storage, owner: str, topic: Topic, wanted: Message) -> _Problem | None:
+def _count_problem(storage: Storage, owner: str, topic: Topic, wanted: Message) -> Problem | None:
     count, current, assignments = wanted["count"], len(topic.logs), wanted["assignments"]
     if count == current:
         return error_codes.INVALID_PARTITIONS, f"Topic already has {current} partition(s)."
@@ -133,5 +131,5 @@ def _count_problem(storage: Storage, owner: str, topic: Topic, wanted: Message) 
     return None if room_problem is None else (error_codes.POLICY_VIOLATION, room_problem)
 
 
-def _result(name: str, problem: _Problem) -> Message:
+def _result(name: str, problem: Problem) -> Message:
     return {"name": name, "error_code": problem[0], "error_message": problem[1]}

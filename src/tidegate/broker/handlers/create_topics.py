@@ -18,11 +18,12 @@ from collections.abc import Generator, Iterator, Mapping
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release, has_timed_out, release
-from tidegate.broker.cluster import ZERO_ID, ClusterView
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.config_alterations import TOPIC_SETTING
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, name_problem
 from tidegate.config.values import cut
+from tidegate.error_codes import Problem
 from tidegate.in_slices import counts_in_slices, map_in_slices
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Message, Request, Work
@@ -30,14 +31,13 @@ from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, described_configs
+from tidegate.wire import ZERO_ID
 
 __all__ = ["MAX_PARTITIONS_PER_REQUEST", "handle_create_topics"]
 
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka `ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`
 _DEFAULT = -1
 _NO_METADATA_TOPIC = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
-
-_Problem = tuple[int, str | None]
 
 
 def handle_create_topics(storage: Storage, cluster: ClusterView, request: Request) -> Work:
@@ -209,7 +209,7 @@ def _partitions(storage: Storage, wanted: Message) -> int:
     return storage.config.num_partitions if count == _DEFAULT else max(count, 0)
 
 
-def _name_problem(storage: Storage, name: str, created: set[str]) -> _Problem | None:
+def _name_problem(storage: Storage, name: str, created: set[str]) -> Problem | None:
     """Return what is wrong with a name. Those that one request creates may collide, as in Kafka."""
     if storage.topics.is_taken(name):
         return error_codes.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
@@ -223,7 +223,7 @@ def _name_problem(storage: Storage, name: str, created: set[str]) -> _Problem | 
     return None
 
 
-def _placement_problem(cluster: ClusterView, wanted: Message) -> Generator[None, None, _Problem | None]:
+def _placement_problem(cluster: ClusterView, wanted: Message) -> Generator[None, None, Problem | None]:
     """Return what is wrong with the numbers of partitions and replicas, or with the assignment, in Kafka's order."""
     replicas, partitions, assignments = (
         wanted["replication_factor"],
@@ -251,7 +251,7 @@ def _placement_problem(cluster: ClusterView, wanted: Message) -> Generator[None,
 
 def _assignment_problem(
     cluster: ClusterView, assignments: list[Message]
-) -> Generator[None, None, _Problem | None]:
+) -> Generator[None, None, Problem | None]:
     code = error_codes.INVALID_REPLICA_ASSIGNMENT
     seen: set[int] = set()
     lowest = highest = assignments[0]["partition_index"]
@@ -270,7 +270,7 @@ def _assignment_problem(
     return None
 
 
-def _refused(name: str, problem: _Problem) -> Message:
+def _refused(name: str, problem: Problem) -> Message:
     return {
         "name": name,
         "topic_id": ZERO_ID,

@@ -22,13 +22,13 @@ from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
+from tidegate.wire import UNKNOWN
 
 __all__ = ["handle_delete_records"]
 
 END = -1
 KEPT_AT_ONCE = 100
 """Partitions whose start is kept in one transaction: in about a millisecond."""
-_UNKNOWN = -1
 
 _Deletion = tuple[Topic, PartitionLog, int, Message]
 """A topic, the log of a partition, the offset that is named, and the answer."""
@@ -50,7 +50,7 @@ def handle_delete_records(storage: Storage, cluster: ClusterView, request: Reque
         for index, offset in offsets.items():
             answer = {
                 "partition_index": index,
-                "low_watermark": _UNKNOWN,
+                "low_watermark": UNKNOWN,
                 "error_code": error_code,
             }
             partitions.append(answer)

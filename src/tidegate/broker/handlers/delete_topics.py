@@ -14,7 +14,6 @@ from collections.abc import Generator
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release, has_timed_out, release
-from tidegate.broker.cluster import ZERO_ID
 from tidegate.config.values import cut
 from tidegate.in_slices import map_in_slices
 from tidegate.server.audit import Audit
@@ -22,6 +21,7 @@ from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
+from tidegate.wire import ZERO_ID
 
 __all__ = ["handle_delete_topics"]
 

@@ -17,10 +17,10 @@ from tidegate.in_slices import release_messages
 from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
+from tidegate.wire import UNKNOWN
 
 __all__ = ["handle_describe_log_dirs"]
 
-_UNKNOWN = -1
 _Wanted = dict[str, set[int]]
 
 
@@ -40,8 +40,8 @@ def handle_describe_log_dirs(storage: Storage, cluster: ClusterView, request: Re
         "error_code": error_codes.NONE,
         "log_dir": directory,
         "topics": [],
-        "total_bytes": _UNKNOWN,
-        "usable_bytes": _UNKNOWN,
+        "total_bytes": UNKNOWN,
+        "usable_bytes": UNKNOWN,
         "is_cordoned": False,
     }
     try:

@@ -17,7 +17,7 @@ from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release_messages
 from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
-from tidegate.storage.log.producers import ProducerState
+from tidegate.storage.log.producers import NO_TRANSACTION, ProducerState
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
 
@@ -28,7 +28,6 @@ MAX_PRODUCERS_ANSWERED = 100_000
 
 _TOO_MANY = f"the response would exceed {MAX_PRODUCERS_ANSWERED} producers, expected fewer partitions"
 _NOBODY: Sequence[ProducerState] = ()
-_NO_TRANSACTION = -1
 
 _Found = tuple[int, str | None, Sequence[ProducerState]]
 
@@ -97,6 +96,6 @@ def _producer(state: ProducerState) -> Message:
         "producer_epoch": epoch,
         "last_sequence": last_sequence,
         "last_timestamp": time_ms,
-        "coordinator_epoch": _NO_TRANSACTION,
-        "current_txn_start_offset": _NO_TRANSACTION,
+        "coordinator_epoch": NO_TRANSACTION,
+        "current_txn_start_offset": NO_TRANSACTION,
     }

@@ -16,13 +16,14 @@ from itertools import islice
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release, release
-from tidegate.broker.cluster import ZERO_ID, ClusterView
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers.metadata import PartitionMessages, absent_topic_message, topic_message
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import map_in_slices
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.server.requests.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
+from tidegate.wire import ZERO_ID
 
 __all__ = ["describe_topic_partitions_handler"]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_partitions, answers_by_topic, has_timed_out
+from tidegate.error_codes import Problem
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
@@ -22,14 +23,12 @@ __all__ = ["handle_elect_leaders"]
 PREFERRED, UNCLEAN = 0, 1
 _NOT_NEEDED = "Leader election not needed for topic partition."  # Kafka's text of error 84
 
-_Problem = tuple[int, str | None]
-
 
 def handle_elect_leaders(storage: Storage, request: Request) -> Work:
     """Answer the election of partitions' leaders: none is needed."""
     body = yield from request.body_in_slices()
     election = body.get("election_type", PREFERRED)
-    refused: _Problem | None = None
+    refused: Problem | None = None
     if election not in (PREFERRED, UNCLEAN) and body["topic_partitions"] != []:
         refused = error_codes.INVALID_REQUEST, f"Unknown election type {election}"
     if has_timed_out(body) and body["topic_partitions"] != []:
@@ -53,11 +52,11 @@ def handle_elect_leaders(storage: Storage, request: Request) -> Work:
     return (yield from answer_partitions(request, message, answers, "partition_result", Charge.REQUEST))
 
 
-def _result(index: int, problem: _Problem) -> Message:
+def _result(index: int, problem: Problem) -> Message:
     return {"partition_id": index, "error_code": problem[0], "error_message": problem[1]}
 
 
-def _problem(name: str, topic: Topic | None, index: int) -> _Problem:
+def _problem(name: str, topic: Topic | None, index: int) -> Problem:
     """Return why no leader is elected. Follows: Kafka `ReplicationControlManager.electLeader` and its texts."""
     if topic is None:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"

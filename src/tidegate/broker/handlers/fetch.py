@@ -64,14 +64,12 @@ from tidegate.server.requests.handler import (
 )
 from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.storage import Storage
-from tidegate.wire import Encoded
+from tidegate.wire import UNKNOWN, Encoded
 
 __all__ = ["FORGET_DELETED_EVERY_S", "fetch_handler"]
 
 FORGET_DELETED_EVERY_S = 60.0
 """So often sessions let go of the logs of topics that were deleted."""
-
-_UNKNOWN = -1
 
 
 def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
@@ -272,8 +270,8 @@ def _take_over(
             asked = (
                 wanted["fetch_offset"],
                 wanted["partition_max_bytes"],
-                wanted.get("current_leader_epoch", _UNKNOWN),
-                wanted.get("last_fetched_epoch", _UNKNOWN),
+                wanted.get("current_leader_epoch", UNKNOWN),
+                wanted.get("last_fetched_epoch", UNKNOWN),
             )
             found = partitions.get(key)
             if found is None:

@@ -30,6 +30,7 @@ from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 from tidegate.storage.log.unpacking import Outcome, Unpack
 from tidegate.storage.storage import Storage
+from tidegate.wire import UNKNOWN
 
 __all__ = ["handle_list_offsets"]
 
@@ -50,7 +51,6 @@ SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-_UNKNOWN = -1
 _logger = logging.getLogger(__name__)
 
 
@@ -175,10 +175,10 @@ def _list_offset(
         return _answer(index, None, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     if not cluster.leads(topic, index):
         return _answer(index, None, error_codes.NOT_LEADER_OR_FOLLOWER)
-    leader_epoch = wanted.get("current_leader_epoch", _UNKNOWN)
+    leader_epoch = wanted.get("current_leader_epoch", UNKNOWN)
     if leader_epoch > LEADER_EPOCH:
         return _answer(index, None, error_codes.UNKNOWN_LEADER_EPOCH)
-    if leader_epoch < LEADER_EPOCH and leader_epoch != _UNKNOWN:
+    if leader_epoch < LEADER_EPOCH and leader_epoch != UNKNOWN:
         return _answer(index, None, error_codes.FENCED_LEADER_EPOCH)
     if not log.damaged:
         try:
@@ -228,9 +228,9 @@ def _wait_for(future: Future[Outcome], scheduler: Scheduler) -> Generator[Wait, 
 def _find(log: PartitionLog, time_ms: int, unpack: Unpack) -> Lookup:
     yield None
     if time_ms == LATEST:
-        return _UNKNOWN, log.end_offset
+        return UNKNOWN, log.end_offset
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
-        return _UNKNOWN, log.start_offset
+        return UNKNOWN, log.start_offset
     if time_ms == LARGEST_TIME:
         return (yield from offset_of_latest_time(log, unpack))
     if time_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -242,7 +242,7 @@ def _answer(index: int, found: TimeAndOffset | None, error_code: int) -> Message
     return {
         "partition_index": index,
         "error_code": error_code,
-        "timestamp": _UNKNOWN if found is None else found[0],
-        "offset": _UNKNOWN if found is None else found[1],
-        "leader_epoch": _UNKNOWN if found is None else LEADER_EPOCH,
+        "timestamp": UNKNOWN if found is None else found[0],
+        "offset": UNKNOWN if found is None else found[1],
+        "leader_epoch": UNKNOWN if found is None else LEADER_EPOCH,
     }

@@ -20,7 +20,7 @@ from typing import Any
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release, release
-from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView, cluster_operations
+from tidegate.broker.cluster import NO_OPERATIONS, ClusterView, cluster_operations
 from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, name_problem
 from tidegate.in_slices import map_in_slices
@@ -30,6 +30,7 @@ from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
+from tidegate.wire import ZERO_ID
 
 __all__ = ["PartitionMessages", "absent_topic_message", "metadata_handler", "topic_message"]
 

@@ -18,7 +18,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_FETCH
 from tidegate.broker.answering import answer_partitions
-from tidegate.broker.cluster import ZERO_ID, ClusterView
+from tidegate.broker.cluster import ClusterView
 from tidegate.in_slices import release_messages, run_at_once
 from tidegate.server.requests.handler import (
     Answer,
@@ -37,7 +37,7 @@ from tidegate.storage.groups.committed_offsets import (
     times,
 )
 from tidegate.storage.storage import Storage
-from tidegate.wire import API_BY_KEY, EncodedElements, field_since
+from tidegate.wire import API_BY_KEY, ZERO_ID, EncodedElements, field_since
 from tidegate.wire.primitives import uvarint
 
 __all__ = ["MAX_METADATA_BYTES", "MAX_POSITIONS", "offset_fetch_handler"]

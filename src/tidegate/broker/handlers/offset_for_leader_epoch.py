@@ -17,10 +17,9 @@ from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
+from tidegate.wire import UNKNOWN
 
 __all__ = ["handle_offset_for_leader_epoch"]
-
-_UNKNOWN = -1
 
 
 def handle_offset_for_leader_epoch(storage: Storage, cluster: ClusterView, request: Request) -> Work:
@@ -47,7 +46,7 @@ def _end(cluster: ClusterView, topic: Topic | None, wanted: Message, missing: in
     """
     index, current, epoch = wanted["partition"], wanted["current_leader_epoch"], wanted["leader_epoch"]
     log = None if topic is None else topic.log(index)
-    error_code, end_offset = error_codes.NONE, _UNKNOWN
+    error_code, end_offset = error_codes.NONE, UNKNOWN
     if topic is None or log is None:
         error_code = missing
     elif not cluster.leads(topic, index):
@@ -56,15 +55,15 @@ def _end(cluster: ClusterView, topic: Topic | None, wanted: Message, missing: in
         error_code = error_codes.KAFKA_STORAGE_ERROR
     elif current > LEADER_EPOCH:
         error_code = error_codes.UNKNOWN_LEADER_EPOCH
-    elif current < LEADER_EPOCH and current != _UNKNOWN:
+    elif current < LEADER_EPOCH and current != UNKNOWN:
         error_code = error_codes.FENCED_LEADER_EPOCH
     elif epoch == LEADER_EPOCH:
         end_offset = log.end_offset
-    elif epoch < _UNKNOWN:
+    elif epoch < UNKNOWN:
         end_offset = log.start_offset
     return {
         "error_code": error_code,
         "partition": index,
-        "leader_epoch": _UNKNOWN if end_offset == _UNKNOWN else epoch,
+        "leader_epoch": UNKNOWN if end_offset == UNKNOWN else epoch,
         "end_offset": end_offset,
     }

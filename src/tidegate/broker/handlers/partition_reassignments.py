@@ -14,6 +14,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_partitions, answers_by_topic, has_timed_out, release
 from tidegate.broker.cluster import ClusterView
+from tidegate.error_codes import Problem
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.topics import Topic
@@ -21,14 +22,13 @@ from tidegate.storage.topics.topics import Topic
 __all__ = ["handle_alter_partition_reassignments", "handle_list_partition_reassignments"]
 
 _NOBODY: Message = {"replicas": (), "adding_replicas": (), "removing_replicas": ()}
-_Problem = tuple[int, str | None]
 
 
 def handle_alter_partition_reassignments(storage: Storage, cluster: ClusterView, request: Request) -> Work:
     """Answer reassignments."""
     body = yield from request.body_in_slices()
     answers: list[Message] = []
-    refused: _Problem | None = None
+    refused: Problem | None = None
     if has_timed_out(body) and body["topics"]:
         refused = error_codes.REQUEST_TIMED_OUT, None
     if not request.authorized(acl.ALTER, acl.CLUSTER):
@@ -86,7 +86,7 @@ def _no_replicas(index: int) -> Message:
 
 def _problem(
     cluster: ClusterView, name: str, topic: Topic | None, index: int, replicas: Sequence[int] | None
-) -> Generator[None, None, _Problem]:
+) -> Generator[None, None, Problem]:
     """Return why a partition is not assigned. Follows: Kafka `ReplicationControlManager` and its texts."""
     if topic is None:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}."

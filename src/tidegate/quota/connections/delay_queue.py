@@ -23,13 +23,14 @@ dummy.
 import heapq
 from collections.abc import Callable
 
+from tidegate.clock import NS_PER_MS
+
 __all__ = ["MAX_ENDED_PER_REAP", "DelayQueue", "ThrottledChannel"]
 
 MAX_ENDED_PER_REAP = 1000
 """Throttles ended by one call of `reap`, so that a mass expiry does not hold up an event loop."""
 
 _SWEEP_ABOVE = 64  # below this many cancelled entries a sweep is not worth its while
-_NS_PER_MS = 1_000_000
 
 Callback = Callable[[], object]
 
@@ -81,7 +82,7 @@ class DelayQueue:
         """Call `on_start`, then queue a throttle that calls `on_end` when it is over."""
         if on_start is not None:
             on_start()
-        end_ns = now_ns + throttle_time_ms * _NS_PER_MS
+        end_ns = now_ns + throttle_time_ms * NS_PER_MS
         channel = ThrottledChannel(throttle_time_ms=throttle_time_ms, end_ns=end_ns, on_end=on_end)
         self._sequence += 1
         heapq.heappush(self._heap, (end_ns, self._sequence, channel))

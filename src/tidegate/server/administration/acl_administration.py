@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from tidegate import error_codes
 from tidegate.acl import Acl, Authorizer, acl_problem, parse_super_users
 from tidegate.acl.authorizer import MAX_ACL_BYTES, MAX_TEXT
+from tidegate.error_codes import Problem
 from tidegate.errors import TidegateError
 from tidegate.in_slices import batched
 from tidegate.server.administration.stores import AclStore
@@ -17,14 +18,12 @@ from tidegate.server.audit import Audit
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.table import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS
 
-__all__ = ["AclAdministration", "Problem"]
+__all__ = ["AclAdministration"]
 
 _log = logging.getLogger("tidegate.acl")
 
 _AT_ONCE = 25  # ACLs stored, or logged, between two yields: less than a millisecond
 
-Problem = tuple[int, str | None]
-"""An error code and its text."""
 _NOT_STORED: Problem = error_codes.KAFKA_STORAGE_ERROR, "The ACL could not be stored; it was not changed."
 _NO_ROOM: Problem = error_codes.POLICY_VIOLATION, f"ACLs take at most {MAX_ACL_BYTES} bytes of memory."
 _TOO_LONG: Problem = (

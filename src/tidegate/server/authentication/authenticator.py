@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from tidegate import error_codes
 from tidegate.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidegate.clock import NS_PER_MS
 from tidegate.quota.admin.java_hash import hash_map_order
 from tidegate.scram import SCRAM_MECHANISMS, AuthenticationError, InvalidCredentialsError, ScramServer
 from tidegate.server.authentication.logins import Logins
@@ -28,6 +29,7 @@ from tidegate.server.listening.sasl_config import PLAIN, SaslConfig
 from tidegate.server.requests.handler import Answer, Message, Request
 from tidegate.wire import (
     AT_ONCE_BYTES,
+    ZERO_ID,
     Encoded,
     ProtocolError,
     RequestHeader,
@@ -44,7 +46,6 @@ __all__ = ["Authenticator", "SaslServer"]
 _log = logging.getLogger("tidegate.server")
 
 _MIN_REAUTH_INTERVAL_NS = 1_000_000_000  # Kafka `KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS`
-_NS_PER_MS = 1_000_000
 _LOGGED_CHARS = 80  # of a mechanism's name
 _ERROR_CODE_AT = 8  # in an ApiVersions answer, behind length and correlation id
 _HEADERS_SINCE = 1
@@ -203,7 +204,7 @@ class Authenticator:
         logins.end_login(channel)
         lifetime_ms = self._sasl.max_reauth_ms[self._mechanism]
         if lifetime_ms:
-            self._expires_ns = logins.monotonic_ns() + lifetime_ms * _NS_PER_MS
+            self._expires_ns = logins.monotonic_ns() + lifetime_ms * NS_PER_MS
         else:
             channel.owner = self._front
 
@@ -359,7 +360,4 @@ def _nothing(field: Field) -> Any:
         return []
     if field.type == "struct":
         return {inner.name: _nothing(inner) for inner in field.fields}
-    return {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": _NO_ID}.get(field.type, 0)
-
-
-_NO_ID = "00000000-0000-0000-0000-000000000000"
+    return {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": ZERO_ID}.get(field.type, 0)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegate.clock import Clock
+from tidegate.clock import NS_PER_MS, Clock
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.connection.channel import Channel
@@ -23,7 +23,6 @@ MAX_LOGIN_S = 30.0
 MAX_DELAYED = 1000
 """Failed logins whose end waits; when there are more, the first of them ends at once."""
 _ENDED_AT_ONCE_NS = 1_000_000  # for so long others wait; one takes some 100 us
-_NS_PER_MS = 1_000_000
 
 
 class Logins:
@@ -49,7 +48,7 @@ class Logins:
         self._max_token_bytes: int = config["sasl.server.max.receive.size"]
         self.monotonic_ns = clock.monotonic_ns
         self.wall_ms = clock.wall_ms
-        self._delay_ns = config["connection.failed.authentication.delay.ms"] * _NS_PER_MS
+        self._delay_ns = config["connection.failed.authentication.delay.ms"] * NS_PER_MS
         self._loop = loop
         self._begun: dict[Channel, int] = {}  # when, in the order in which they began
         self._delayed: deque[tuple[int, Channel, Sequence[Any]]] = deque()

@@ -18,10 +18,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from tidegate.fair_share import ReclaimableBound
+from tidegate.server.connection.request_memory import NO_BOUND
 
 __all__ = ["AnswerMemory"]
-
-_NO_BOUND = -1
 
 
 class AnswerMemory:
@@ -68,7 +67,7 @@ class AnswerMemory:
 
     def _is_too_much(self) -> bool:
         held = self._held
-        return held.used > held.capacity != _NO_BOUND and len(held) > 1
+        return held.used > held.capacity != NO_BOUND and len(held) > 1
 
     def _close_one(self) -> bool:
         """Close one connection, because freeing its memory takes a while; return whether no other has to close."""

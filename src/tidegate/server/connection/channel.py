@@ -28,6 +28,7 @@ from tidegate.server.connection.sending import Sendable, discard, memory_bytes
 from tidegate.server.connection.transport import Transport
 from tidegate.server.requests.handler import Connection, Deferred, HandlerTable
 from tidegate.wire import Encoded, RequestHeader
+from tidegate.wire.encoded import LENGTH_BYTES
 
 __all__ = [
     "ANSWER_DUE",
@@ -50,7 +51,6 @@ THROTTLED = 2  # muted until its throttle ends (KIP-219)
 PUT_OFF_BYTES = 64 * 1024  # so much of answers may wait for the next one of the connection,
 PUT_OFF_ANSWERS = 64  # so many,
 PUT_OFF_NS = 1_000_000  # and so long
-_LENGTH_BYTES = 4
 _NO_BYTES = memoryview(b"")
 CallLate = Callable[[Callable[[], None], str], None]
 HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
@@ -238,13 +238,13 @@ class Channel:
     def _consume(self, data: memoryview) -> None:
         """Serve the request at the beginning of `data` if it is whole, and keep the rest."""
         end = len(data)
-        size = _read_length(data)[0] if end >= _LENGTH_BYTES else -1
-        frame_end = _LENGTH_BYTES + size
+        size = _read_length(data)[0] if end >= LENGTH_BYTES else -1
+        frame_end = LENGTH_BYTES + size
         if 0 <= size <= self.max_frame_bytes:
             if end >= frame_end:
                 if end > frame_end:
                     self._keep(data[frame_end:])
-                self._serve(data[_LENGTH_BYTES:frame_end])
+                self._serve(data[LENGTH_BYTES:frame_end])
                 return
             if end >= COLLECTED_BYTES:
                 self._begin_frame(data, size)
@@ -270,12 +270,12 @@ class Channel:
         if self.held or self._waiting or self.wants_memory:
             return
         count = self.unread_bytes()
-        if count < _LENGTH_BYTES:
+        if count < LENGTH_BYTES:
             return
         (size,) = _read_length(self.pending, self._pending_at)
         if not 0 <= size <= self.max_frame_bytes:
             self._refuse(size)
-        elif count >= _LENGTH_BYTES + size:
+        elif count >= LENGTH_BYTES + size:
             self._waiting = True
             if count >= PENDING_BYTES:
                 self._stop_reading()
@@ -291,7 +291,7 @@ class Channel:
         if self.closed or self.held:
             return
         self.last_active_ns = self._since_ns = self.owner.at_ns or self._monotonic_ns()
-        pending, at = self.pending, self._pending_at + _LENGTH_BYTES
+        pending, at = self.pending, self._pending_at + LENGTH_BYTES
         frame_end = at + _read_length(pending, self._pending_at)[0]
         if frame_end == len(pending):
             self.pending = bytearray()
@@ -310,10 +310,10 @@ class Channel:
     def has_more(self) -> bool:
         """Return whether another whole request is buffered behind the current one."""
         count = len(self.pending) - self._pending_at
-        if count < _LENGTH_BYTES:
+        if count < LENGTH_BYTES:
             return False
         (size,) = _read_length(self.pending, self._pending_at)
-        return bool(0 <= size <= count - _LENGTH_BYTES and size <= self.max_frame_bytes)
+        return bool(0 <= size <= count - LENGTH_BYTES and size <= self.max_frame_bytes)
 
     def _refuse(self, size: int) -> None:
         expected = f"frame length is {size}, expected 0 to {self.max_frame_bytes} bytes"
@@ -325,7 +325,7 @@ class Channel:
     def _begin_frame(self, data: memoryview, size: int) -> None:
         """Collect a frame, of which `data` is the beginning, its length included, when there is memory for it."""
         if self._memory.ask(self, size, self.connection.owner):
-            self._collect(data[_LENGTH_BYTES:], size)
+            self._collect(data[LENGTH_BYTES:], size)
             self.network_ns += self._monotonic_ns() - self._since_ns
         else:
             self.wants_memory = True
@@ -338,7 +338,7 @@ class Channel:
         early, self.pending = self.pending, bytearray()
         (size,) = _read_length(early)
         self.last_active_ns = self._monotonic_ns()
-        self._collect(memoryview(early)[_LENGTH_BYTES:], size)
+        self._collect(memoryview(early)[LENGTH_BYTES:], size)
         if not self.closed:
             self._start_reading()
 
@@ -633,7 +633,7 @@ class Channel:
 
 def _other_protocol(size: int) -> str:
     """Return what the first four bytes of a connection mean, where they are no length but another protocol's."""
-    first = size.to_bytes(_LENGTH_BYTES, "big", signed=True)
+    first = size.to_bytes(LENGTH_BYTES, "big", signed=True)
     if first[:2] == b"\x16\x03":
         return (
             ": looks like a TLS handshake, but the listener does not use TLS; "

@@ -15,8 +15,9 @@ from typing import Literal
 
 from tidegate import error_codes
 from tidegate.acl import Acl, AclFilter, Authorizer, codes, known_code
+from tidegate.error_codes import Problem
 from tidegate.in_slices import batched, map_in_slices, release
-from tidegate.server.administration.acl_administration import AclAdministration, Problem
+from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages

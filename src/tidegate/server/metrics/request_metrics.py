@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from tidegate.api_keys import API_VERSIONS, FETCH
+from tidegate.clock import NS_PER_MS
 from tidegate.quota import Metric
 from tidegate.server.metrics.meters import Meter, percentiles, standard_deviation, summary
 from tidegate.server.requests.exchange import Exchange
@@ -23,7 +24,6 @@ SAMPLES = 1028
 _OTHER_API = replace(API_BY_KEY[API_VERSIONS], key=-1, name="Other", min_version=0, max_version=0)
 """Stands for all APIs that Tidegate does not know."""
 _SPAN_S = 300.0
-_NS_PER_MS = 1_000_000
 _GROUP = "RequestMetrics"
 _FETCH_CONSUMER = "FetchConsumer"
 _SAMPLED = ("LocalTimeMs", "RemoteTimeMs", "TotalTimeMs", "RequestBytes")  # in the order of a sample
@@ -121,7 +121,7 @@ class ApiCounts(dict[int, VersionCounts]):
         """Remember a request, with times in whole ms."""
         total_ns = self._monotonic_ns() - exchange.started_ns
         times_ns = exchange.handler_ns, exchange.remote_ns, total_ns
-        times_ms = [(time_ns + _NS_PER_MS // 2) // _NS_PER_MS for time_ns in times_ns]
+        times_ms = [(time_ns + NS_PER_MS // 2) // NS_PER_MS for time_ns in times_ns]
         self.sample.append((*times_ms, exchange.frame_bytes - exchange.header.body_at, exchange.throttle_ms))
 
     @property

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from typing import Any
 
+from tidegate.clock import NS_PER_MS
 from tidegate.quota import Metric, QuotaType, name_of_tag
 from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.managers.sensor_manager import CallbackError
@@ -60,7 +61,6 @@ _REASONS = {
     QuotaType.REQUEST: "request quota or controller mutation quota exceeded",
     QuotaType.CONTROLLER_MUTATION: "controller mutation quota exceeded",
 }
-_NS_PER_MS = 1_000_000
 _NO_QUOTA = -1.0
 
 
@@ -220,7 +220,7 @@ def use_of(
     until_ms = None
     if throttled is not None:
         left_ns = throttled.end_ns - node.clock.monotonic_ns()
-        until_ms = node.clock.wall_ms() + max(left_ns, 0) // _NS_PER_MS
+        until_ms = node.clock.wall_ms() + max(left_ns, 0) // NS_PER_MS
     return {
         "limit": None if is_unlimited(sensor.bound) else finite(sensor.bound),
         "rate": finite(sensor.peek_rate(now_ms)),

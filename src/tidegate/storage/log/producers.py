@@ -25,6 +25,7 @@ from tidegate.wire import checksum
 __all__ = [
     "MAX_PRODUCERS",
     "MAX_PRODUCER_BYTES",
+    "NO_TRANSACTION",
     "REMEMBERED_BATCHES",
     "ProducerMemory",
     "ProducerState",
@@ -45,7 +46,7 @@ _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ROW = struct.Struct(">qhiqiqiq")
 _CRC_COVERS_FROM = 6
 _NO_COORDINATOR_EPOCH = -1
-_NO_TRANSACTION = -1
+NO_TRANSACTION = -1
 _LARGEST_SEQUENCE = 2**31 - 1
 
 Batch = tuple[int, int, int, int, int, int, int, int]
@@ -221,7 +222,7 @@ class Producers:
                 last_delta,
                 time_ms,
                 _NO_COORDINATOR_EPOCH,
-                _NO_TRANSACTION,
+                NO_TRANSACTION,
             )
         )
         if len(batches) > REMEMBERED_BATCHES:

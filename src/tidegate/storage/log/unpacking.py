@@ -23,6 +23,7 @@ from tidegate.fair_share import UNKNOWN_OWNER, Rounds
 from tidegate.storage.errors import UnreadableBatchError
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.wire.batch import HEADER_BYTES, BatchHeader
+from tidegate.wire.records import GZIP_WINDOW
 
 __all__ = ["MAX_UNPACKED_BYTES", "Outcome", "Unpack", "Unpacked", "Unpacker", "unpack"]
 
@@ -32,7 +33,6 @@ MAX_UNPACKED_BYTES: Final = 8 << 20
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 _EXPANSION = 8  # what is tried first, times the compressed size: most batches expand less
 _LEAST_BYTES = 64 * 1024
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS  # with gzip's header
 _XERIAL = b"\x82SNAPPY\x00"  # what a stream of `SnappyOutputStream` begins with
 _XERIAL_HEADER_BYTES = 16  # magic and two versions
 _SIZE = struct.Struct(">i")
@@ -151,7 +151,7 @@ def unpack(codec: int, packed: bytes, room: int) -> Unpacked:
 
 
 def _gunzipped(packed: bytes, room: int) -> Unpacked:
-    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    unpacker = zlib.decompressobj(GZIP_WINDOW)
     try:
         data = unpacker.decompress(packed, room)
     except zlib.error as error:

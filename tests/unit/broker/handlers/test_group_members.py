@@ -24,7 +24,6 @@ from tidegate.api_keys import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
-from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.handlers import describe_groups, list_groups
 from tidegate.error_codes import OFFSET_METADATA_TOO_LARGE
 from tidegate.in_slices import run_at_once
@@ -33,7 +32,7 @@ from tidegate.storage import StorageError
 from tidegate.storage.groups import committed_offsets
 from tidegate.storage.groups.committed_offsets import CommittedOffset
 from tidegate.storage.groups.group_journal import GroupJournal
-from tidegate.wire import encode_request
+from tidegate.wire import ZERO_ID, encode_request
 
 SUBSCRIPTION = bytes.fromhex("0000000000010006 6f7264657273 00000000")
 MINUTE_MS = 60_000

@@ -1,0 +1,94 @@
+"""The data directory before it is opened: its lock and database, the machine's boot, the open-files limit."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate.storage.errors import StorageError
+from tidegate.storage.metadata.consistency import check_owner
+from tidegate.storage.metadata.store import MetadataStore
+from tidegate.storage.private_files import PRIVATE_FILE
+
+__all__ = [
+    "DATABASE",
+    "NO_BOOT",
+    "OPEN_FILES_PREPARED",
+    "current_boot_id",
+    "lock_directory",
+    "opened_store",
+    "raise_open_files_limit",
+]
+
+OPEN_FILES_PREPARED = 65_536
+"""Descriptors that the kernel has room for from the start: half a megabyte."""
+_OTHER_FILES = 1_000  # left for connections and the rest when there are as many partitions as there may be
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+DATABASE = "tidegate.db"
+NO_BOOT = ""
+_logger = logging.getLogger("tidegate.storage.storage")  # that of the storage
+
+
+@contextlib.contextmanager
+def opened_store(directory: Path) -> Iterator[MetadataStore]:
+    """Open the metadata of a data directory that no broker uses, and keep brokers out meanwhile.
+
+    Raises `StorageError` where there is none, or a broker is running on it.
+    """
+    database = directory / DATABASE
+    if not database.is_file():
+        raise StorageError(
+            f"{str(directory)!r} is not a data directory of a broker: it has no {DATABASE}",
+            hint="use the directory of --data (log.dirs)",
+        )
+    check_owner(directory, database)
+    with contextlib.ExitStack() as closing:
+        closing.callback(os.close, lock_directory(directory))
+        yield closing.enter_context(contextlib.closing(MetadataStore(database)))
+
+
+def lock_directory(directory: Path) -> int:
+    """Lock a data directory and return the descriptor that holds the lock. Raises `StorageError` if it is in use."""
+    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StorageError(
+            f"data directory {str(directory)!r} is in use by another process",
+            hint="stop the other broker, or use another directory (--data, log.dirs)",
+        ) from error
+    return fd
+
+
+def raise_open_files_limit(partitions: int) -> None:
+    """Raise the limit of open files to the hard limit: every partition and connection needs one.
+
+    Warn if the limit is too low for so many partitions. The kernel also makes room for the descriptors now: once a
+    process has threads, each doubling of its table of descriptors delays the thread that opens a file or accepts a
+    connection by some 15 ms (`synchronize_rcu`).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < partitions + _OTHER_FILES:
+        _logger.warning(
+            "limit of open files is %d, too low for tidegate.max.partitions=%d: each partition and connection needs "
+            "a file; hint: raise the hard limit (ulimit -Hn), or lower the setting",
+            hard,
+            partitions,
+        )
+    most = min(hard, OPEN_FILES_PREPARED) if hard != resource.RLIM_INFINITY else OPEN_FILES_PREPARED
+    with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
+        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, most - 1))
+
+
+def current_boot_id() -> str:
+    """Return the id of the machine's boot, `NO_BOOT` where the system has none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return NO_BOOT
