@@ -16,7 +16,7 @@ from tests.server.test_dynamic_settings import alter as alter_resource
 from tests.server.whole_node import WholeNode, whole_node
 from tests.unit.tls.certificates import DER, Identity, identity
 
-from tidegate.server.settings.dynamic_settings import SET
+from tidegate.server.settings.setting_changes import SET
 
 AUTHORITY = identity("authority", authority=True)
 FIRST = identity("broker", AUTHORITY)

@@ -25,7 +25,7 @@ from tidegate.api_keys import (
 from tidegate.error_codes import MESSAGE_TOO_LARGE
 from tidegate.quota import QuotaEntity, QuotaType
 from tidegate.server.callback import node_callback
-from tidegate.server.settings.dynamic_settings import APPEND, DELETE, MAX_SETTINGS, SET, SUBTRACT
+from tidegate.server.settings.setting_changes import APPEND, DELETE, MAX_SETTINGS, SET, SUBTRACT
 from tidegate.storage.errors import StorageError
 from tidegate.wire import encode_request, read_response
 

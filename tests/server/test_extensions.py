@@ -29,7 +29,7 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.settings.config import ServerConfig
-from tidegate.server.settings.dynamic_settings import DELETE, SET
+from tidegate.server.settings.setting_changes import DELETE, SET
 
 OBSERVE, EXEMPT = "tidegate.quota.observe", "tidegate.quota.exempt"
 MAX_MS = "tidegate.quota.throttle.max.ms"

@@ -29,7 +29,7 @@ from tidegate.api_keys import (
 )
 from tidegate.callbacks import LimitsByLedPartitions, QuotaGroups
 from tidegate.quota import QuotaRecord
-from tidegate.server.settings.dynamic_settings import DELETE, SET
+from tidegate.server.settings.setting_changes import DELETE, SET
 from tidegate.usage.readers import read_segment
 from tidegate.wire import encode_request
 

@@ -32,7 +32,7 @@ from tidegate.in_slices import counts_in_slices
 from tidegate.quota.admin.java_hash import hash_map_place
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Message, Request, Wait, Work
-from tidegate.server.settings.dynamic_settings import (
+from tidegate.server.settings.setting_changes import (
     APPEND,
     DELETE,
     SET,

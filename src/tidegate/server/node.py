@@ -60,7 +60,8 @@ from tidegate.server.requests.recorder import ControllerRecord, Recorder
 from tidegate.server.requests.slices import SLICE_NS, Slices
 from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.dynamic_settings import DynamicSettings
-from tidegate.server.settings.table import CALLBACK_CLASS, CONNECTION_SETTINGS
+from tidegate.server.settings.kafka_settings import CALLBACK_CLASS
+from tidegate.server.settings.table import CONNECTION_SETTINGS
 from tidegate.wire import API_BY_KEY, compile_ahead, decode_any_request_header, decode_request_header
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node", "Relay", "reachable_host"]

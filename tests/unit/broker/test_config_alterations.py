@@ -20,7 +20,7 @@ from tidegate.error_codes import (
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from tidegate.server.settings.dynamic_settings import APPEND, DELETE, SET, SUBTRACT
+from tidegate.server.settings.setting_changes import APPEND, DELETE, SET, SUBTRACT
 from tidegate.storage.errors import StorageError
 from tidegate.wire import encode_request
 

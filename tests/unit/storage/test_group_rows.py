@@ -58,7 +58,7 @@ def test_groups_are_kept_and_removed(store: MetadataStore) -> None:
 def test_members_that_cannot_be_read(store: MetadataStore) -> None:
     """A damaged row is named."""
     store.groups.apply([GroupChange(group=GROUP)])
-    store._db.execute("UPDATE groups SET members = substr(members, 1, 30)")
+    store._connection.db.execute("UPDATE groups SET members = substr(members, 1, 30)")
     with pytest.raises(StorageError, match="cannot read the members of group 'g'"):
         list(store.groups.load())
 

@@ -202,7 +202,7 @@ def test_failed_sync(disk: Disk) -> None:
 
 def test_change_that_cannot_be_written_fails_alone(disk: Disk) -> None:
     """Others of the turn are kept all the same."""
-    disk.store._db.execute(
+    disk.store._connection.db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON offsets WHEN new.partition = 2"
         " BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
@@ -371,7 +371,7 @@ def test_a_batch_that_was_not_written_is_not_overtaken(journaled: Journaled) -> 
     journaled.add(1, group_id="h")
     journaled.writes.drop_topic("other")
     journaled.commit(OFFSET._replace(topic="u"))
-    journaled.store._db.execute(
+    journaled.store._connection.db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON offsets WHEN new.group_id = 'g'"
         " BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
@@ -379,7 +379,7 @@ def test_a_batch_that_was_not_written_is_not_overtaken(journaled: Journaled) -> 
     journaled.delete("t")
     journaled.thread()
     journaled.commit(OFFSET._replace(topic="v", group_id="k"))
-    journaled.store._db.execute("DROP TRIGGER full")
+    journaled.store._connection.db.execute("DROP TRIGGER full")
     journaled.scheduler.turn()
     journaled.thread()
     assert (journaled.store.groups.journaled(), journaled.kept()) in [(1, []), (3, [1])]
@@ -435,7 +435,7 @@ def test_after_the_end(tmp_path: Path) -> None:
 
 def test_what_the_database_does_not_take(journaled: Journaled, caplog: pytest.LogCaptureFixture) -> None:
     """Acknowledged changes are written again later; those that wait are refused, in the order of the calls."""
-    journaled.store._db.execute(
+    journaled.store._connection.db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON offsets BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
     journaled.add(1)
@@ -449,7 +449,7 @@ def test_what_the_database_does_not_take(journaled: Journaled, caplog: pytest.Lo
     assert sorted(journaled.over) == [False, False, True, True]
     assert (journaled.kept(), journaled.store.groups.journaled()) == ([], 0)
     assert "disk full" in caplog.text
-    journaled.store._db.execute("DROP TRIGGER full")
+    journaled.store._connection.db.execute("DROP TRIGGER full")
     for _ in range(3):
         journaled.scheduler.advance(RETRY_AFTER_S)
         journaled.round()

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
-from tidegate.server.settings.table import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
+from tidegate.server.settings.kafka_settings import ALLOW_IF_NO_ACL, SUPER_USERS
+from tidegate.server.settings.setting import Setting
+from tidegate.server.settings.table import SETTINGS
 from tidegate.storage.config import text_of
 from tidegate.storage.topics.config_synonyms import TOPIC_SYNONYMS
 from tidegate.storage.topics.topic_configs import TOPIC_CONFIGS, ConfigType

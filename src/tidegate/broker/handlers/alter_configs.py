@@ -37,15 +37,8 @@ from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, NODE
 from tidegate.in_slices import release
 from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Handler, Message, Request, Wait, Work
-from tidegate.server.settings.dynamic_settings import (
-    ALL_NODES,
-    DELETE,
-    OPERATIONS,
-    SET,
-    DynamicSettings,
-    RefusedError,
-    SettingChange,
-)
+from tidegate.server.settings.dynamic_settings import ALL_NODES, DynamicSettings
+from tidegate.server.settings.setting_changes import DELETE, OPERATIONS, SET, RefusedError, SettingChange
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.config_synonyms import MIN_INSYNC_REPLICAS
 

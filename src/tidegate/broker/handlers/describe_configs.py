@@ -30,7 +30,8 @@ from tidegate.broker.resource_rights import (
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release
 from tidegate.server.requests.handler import Handler, Message, Request, Work
-from tidegate.server.settings.dynamic_settings import DynamicSettings, RefusedError
+from tidegate.server.settings.dynamic_settings import DynamicSettings
+from tidegate.server.settings.setting_changes import RefusedError
 from tidegate.storage.storage import Storage
 
 __all__ = ["MAX_ANSWER_BYTES", "describe_configs_handler"]

@@ -16,7 +16,7 @@ from tidegate.in_slices import batched
 from tidegate.server.administration.stores import AclStore
 from tidegate.server.audit import Audit
 from tidegate.server.settings.config import ServerConfig
-from tidegate.server.settings.table import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS
+from tidegate.server.settings.kafka_settings import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS
 
 __all__ = ["AclAdministration"]
 

@@ -17,7 +17,7 @@ from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.admin.keys import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.settings.config import ServerConfig
-from tidegate.server.settings.table import NO_STATIC_QUOTA
+from tidegate.server.settings.kafka_settings import NO_STATIC_QUOTA
 
 __all__ = ["StaticQuotas", "static_quotas"]
 

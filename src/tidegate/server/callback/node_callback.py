@@ -18,7 +18,8 @@ from tidegate.server.callback.callback_guard import GuardedCallback, load_callba
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import run_on_thread
 from tidegate.server.settings.config import ServerConfig
-from tidegate.server.settings.table import CALLBACK_CLASS, CALLBACK_SETTINGS
+from tidegate.server.settings.kafka_settings import CALLBACK_CLASS
+from tidegate.server.settings.table import CALLBACK_SETTINGS
 
 __all__ = ["LOAD_S", "UNCHANGED", "NodeCallback"]
 

@@ -25,24 +25,26 @@ from tidegate.server.listening.listener_config import (
 )
 from tidegate.server.listening.sasl_config import JAAS, sasl_settings
 from tidegate.server.process_memory import process_memory_bytes
+from tidegate.server.settings.kafka_settings import (
+    ALLOW_IF_NO_ACL,
+    AUTHORIZER_CLASS,
+    CALLBACK_CLASS,
+    SHARE_OF_MEMORY,
+    SUPER_USERS,
+)
 from tidegate.server.settings.metrics_settings import (
     METRICS_LISTENER,
     METRICS_NAME,
     MetricsConfig,
     metrics_config,
 )
+from tidegate.server.settings.setting import in_ms
 from tidegate.server.settings.table import (
-    ALLOW_IF_NO_ACL,
-    AUTHORIZER_CLASS,
     BEHIND_OTHERS,
-    CALLBACK_CLASS,
     CALLBACK_SETTINGS,
     KAFKA_EXACT,
     SETTINGS,
-    SHARE_OF_MEMORY,
     STATIC_QUOTA_SETTINGS,
-    SUPER_USERS,
-    in_ms,
 )
 from tidegate.server.settings.unused_settings import check_needed, is_unused
 from tidegate.tls.settings import (

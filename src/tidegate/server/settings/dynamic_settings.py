@@ -6,14 +6,12 @@ the other; each is decided, prepared by the nodes that it concerns, stored, put 
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tidegate import error_codes
-from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.quota import EXTENSION_SETTINGS
-from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
-from tidegate.quota.measure.throttle import MAX_INT32
+from tidegate.quota.connections.limits import PER_IP_OVERRIDES
 from tidegate.server.administration.stores import SettingStore
 from tidegate.server.audit import HIDDEN, Audit
 from tidegate.server.listening.listener_config import limit_settings
@@ -21,59 +19,34 @@ from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import OneAtATime
 from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.setting_changes import (
+    RefusedError,
+    SettingChange,
+    changed_texts,
+    check_number,
+    check_value,
+)
 from tidegate.server.settings.setting_texts import (
     is_beyond_kafka,
-    is_kafkas_or_ours,
     is_secret_setting,
     text_for_fixed,
     warn_of_ignored,
     warn_of_refusing,
 )
-from tidegate.server.settings.table import CALLBACK_SETTINGS, CONNECTION_SETTINGS, SETTINGS
-from tidegate.tls.settings import STORE_SETTINGS, listed
+from tidegate.server.settings.table import CALLBACK_SETTINGS, CONNECTION_SETTINGS
+from tidegate.tls.settings import STORE_SETTINGS
 
-__all__ = [
-    "ALL_NODES",
-    "MAX_SETTINGS",
-    "OPERATIONS",
-    "DynamicSettings",
-    "NodeDefaults",
-    "RefusedError",
-    "SettingChange",
-    "SettingSubscriber",
-    "check_changes",
-    "check_number",
-]
+__all__ = ["ALL_NODES", "DynamicSettings", "NodeDefaults", "SettingSubscriber"]
 
 _log = logging.getLogger("tidegate.server")
 
 ALL_NODES = ""
 """Stands for all nodes where one is named."""
-MAX_SETTINGS = 1000
-"""Settings of a node that can be kept, and of all nodes together."""
-OPERATIONS = SET, DELETE, APPEND, SUBTRACT = range(4)  # Kafka `AlterConfigOp.OpType`
 _STORE_TEXT = (
     "Invalid value org.apache.kafka.common.config.ConfigException: Validation of dynamic config update of SSLFactory "
     "failed: {} for configuration Invalid dynamic configuration"
 )
 """Looked at, as by Kafka, when the types of all others are right."""
-
-
-class RefusedError(Exception):
-    """Raised where a change is refused: Kafka's code and text."""
-
-    def __init__(self, error_code: int, text: str | None) -> None:
-        super().__init__(text)
-        self.error_code = error_code
-        self.text = text
-
-
-class SettingChange(NamedTuple):
-    """One change: `operation` is one of `OPERATIONS`, by Kafka's numbers."""
-
-    name: str
-    operation: int
-    value: str | None
 
 
 class NodeDefaults(Protocol):
@@ -251,26 +224,8 @@ class DynamicSettings:
 
     def _decide(self, node: str, changes: Sequence[SettingChange]) -> dict[str, str | None]:
         """Return the new text of each setting that changes, None where it goes."""
-        unknown = [change.operation for change in changes if change.operation not in OPERATIONS]
-        if unknown:
-            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown operations type {unknown[0]}")
         texts = self._texts.get(node, {})
-        wanted: dict[str, str | None] = {}
-        for change in changes:
-            if change.operation == SET:
-                wanted[change.name] = change.value
-            elif change.operation == DELETE:
-                if change.name in texts:
-                    wanted[change.name] = None
-            elif self._defaults is not None and change.name in self._defaults.lists:
-                current = texts.get(change.name, self._defaults.lists[change.name])
-                wanted[change.name] = _changed_list(current, change.value or "", change.operation)
-            else:
-                what = "append" if change.operation == APPEND else "subtract"
-                text = f"Config value {what} is not allowed for config key: {change.name}"
-                if not is_kafkas_or_ours(change.name):
-                    text = f"Unknown config name: {change.name}"
-                raise RefusedError(error_codes.INVALID_CONFIG, text)
+        wanted = changed_texts(changes, texts, {} if self._defaults is None else self._defaults.lists)
         of_no_listener = [
             name for name, text in wanted.items() if text is not None and name in STORE_SETTINGS
         ]
@@ -292,8 +247,7 @@ class DynamicSettings:
             value = wanted[name]
             if value is not None:
                 self._check(name, value)
-        if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
-            raise _too_many()
+        check_number(len(texts.keys() | wanted.keys()))
         # a store that is set to what it is may have another content
         return {
             name: text
@@ -325,7 +279,7 @@ class DynamicSettings:
             if problem is not None:
                 raise RefusedError(error_codes.INVALID_REQUEST, problem)
         limit = self.listener_limits.get(name)
-        _check(limit or name, text)
+        check_value(limit or name, text)
         if limit and int(text) == 0:
             text = f"org.apache.kafka.common.config.ConfigException: Invalid {limit} 0"
             raise RefusedError(
@@ -385,37 +339,6 @@ class DynamicSettings:
         return ServerConfig.load(config)
 
 
-def check_number(changes: int) -> None:
-    """Refuse more changes of one resource than there may be. Raises `RefusedError`."""
-    if changes > MAX_SETTINGS:
-        raise _too_many()
-
-
-def check_changes(changes: Sequence[SettingChange]) -> None:
-    """Refuse changes of any resource that name a setting twice, or set none. Raises `RefusedError`."""
-    names = [change.name for change in changes]
-    if len(set(names)) < len(names):
-        raise RefusedError(error_codes.INVALID_REQUEST, "Error due to duplicate config keys")
-    without = [change.name for change in changes if change.operation != DELETE and change.value is None]
-    if without:
-        text = f"Null value not supported for : {', '.join(without)}"
-        raise RefusedError(error_codes.INVALID_REQUEST, text)
-
-
-def _too_many() -> RefusedError:
-    return RefusedError(
-        error_codes.POLICY_VIOLATION, f"At most {MAX_SETTINGS} settings of a node can be changed."
-    )
-
-
-def _changed_list(current: str, value: str, operation: int) -> str:
-    """Return a list with the parts of `value` that it has not, or without them, as Kafka writes it."""
-    parts, changed = (listed(text) for text in (value, current))
-    if operation == APPEND:
-        return ",".join([*changed, *(part for part in dict.fromkeys(parts) if part not in changed)])
-    return ",".join(part for part in changed if part not in parts)
-
-
 def _without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: HIDDEN if is_secret_setting(name) else text for name, text in texts.items()}
 
@@ -423,28 +346,3 @@ def _without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
 def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:
     changed = {**texts, **wanted}
     return {name: text for name, text in changed.items() if text is not None}
-
-
-def _check(name: str, text: str) -> None:
-    """Refuse a value that cannot be, in Kafka's words."""
-    setting = SETTINGS.get(name)
-    if name == PER_IP_OVERRIDES:
-        try:
-            parse_per_ip_overrides(text)
-        except ConfigError as error:
-            raise RefusedError(error_codes.INVALID_REQUEST, str(error)) from error
-    if setting is not None and setting.type == "entities":
-        try:
-            setting.parse(text)
-        except ConfigError as error:
-            raise RefusedError(error_codes.INVALID_CONFIG, str(error)) from error
-    if setting is None or setting.type != "int":
-        return
-    try:
-        number = read_number(text.strip(), MAX_INT32)
-    except ValueError:
-        why = f"Invalid value {text} for configuration {name}: Not a number of type INT"
-        raise RefusedError(error_codes.INVALID_REQUEST, why) from None
-    if setting.least is not None and number < setting.least:
-        why = f"Invalid value {number} for configuration {name}: Value must be at least {setting.least}"
-        raise RefusedError(error_codes.INVALID_REQUEST, why)

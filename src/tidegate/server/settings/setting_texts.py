@@ -14,13 +14,8 @@ from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_ove
 from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.listening.sasl_config import JAAS
 from tidegate.server.settings.config import guess
-from tidegate.server.settings.table import (
-    BEHIND_OTHERS,
-    CALLBACK_CLASS,
-    CALLBACK_SETTINGS,
-    KAFKA_EXACT,
-    SETTINGS,
-)
+from tidegate.server.settings.kafka_settings import CALLBACK_CLASS
+from tidegate.server.settings.table import BEHIND_OTHERS, CALLBACK_SETTINGS, KAFKA_EXACT, SETTINGS
 from tidegate.server.settings.unused_settings import is_unused, without_listener
 from tidegate.tls.settings import SECRET_TLS_SETTINGS
 

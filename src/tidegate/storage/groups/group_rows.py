@@ -5,11 +5,9 @@ Members are one value of their group's row: they change together, when a generat
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from sqlite3 import Cursor
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -32,6 +30,7 @@ from tidegate.storage.groups.group_records import (
     pack_owners,
     unpack_members,
 )
+from tidegate.storage.metadata.store_connection import StoreConnection
 
 __all__ = [
     "ROW_BYTES",
@@ -129,16 +128,10 @@ class GroupChange(NamedTuple):
 
 
 class GroupRows:
-    """The groups and offsets of one store, by one connection. Every method raises `StorageError` where SQLite fails.
+    """The groups and offsets of one store, by one connection. Every method raises `StorageError` where SQLite fails."""
 
-    run: executes a statement. transaction: what happens inside is committed, or none of it.
-    """
-
-    def __init__(
-        self, run: Callable[..., Cursor], transaction: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._run = run
-        self._transaction = transaction
+    def __init__(self, connection: StoreConnection) -> None:
+        self._run, self._transaction = connection.run, connection.transaction
 
     def prepare(self) -> None:
         """Make what is missing. Offsets of earlier versions count as committed now."""

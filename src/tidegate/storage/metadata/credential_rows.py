@@ -1,10 +1,9 @@
 """The SCRAM credentials of users in the metadata store: what logins are held against, no password."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from sqlite3 import Cursor
+from collections.abc import Sequence
 
 from tidegate.scram import SCRAM_MECHANISMS, CredentialChange, ScramCredential
+from tidegate.storage.metadata.store_connection import StoreConnection
 
 __all__ = ["CREDENTIALS_TABLE", "CredentialRows"]
 
@@ -17,23 +16,15 @@ CREATE TABLE IF NOT EXISTS scram_credentials (
 
 
 class CredentialRows:
-    """The credentials of one store. Every method raises `StorageError` where SQLite fails.
+    """The credentials of one store. Every method raises `StorageError` where SQLite fails."""
 
-    run: executes a statement. transaction: what happens inside is committed, or none of it.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[str, Sequence[object]], Cursor],
-        transaction: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._run = run
-        self._transaction = transaction
+    def __init__(self, connection: StoreConnection) -> None:
+        self._run, self._transaction = connection.run, connection.transaction
 
     def load(self) -> list[CredentialChange]:
         """Return every credential of a mechanism that is known."""
         rows = self._run(
-            "SELECT user, mechanism, salt, stored_key, server_key, iterations FROM scram_credentials", ()
+            "SELECT user, mechanism, salt, stored_key, server_key, iterations FROM scram_credentials"
         )
         return [
             CredentialChange(

@@ -9,13 +9,12 @@ dropped.
 
 import json
 import struct
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager
-from sqlite3 import Cursor
+from collections.abc import Generator, Iterable, Sequence
 
 from tidegate.in_slices import lots
 from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
+from tidegate.storage.metadata.store_connection import StoreConnection
 
 __all__ = ["AT_ONCE", "PENDING_TABLE", "QuotaRows"]
 
@@ -36,25 +35,17 @@ _Row = tuple[str, str, bytes | None]
 
 
 class QuotaRows:
-    """The quota definitions of one store. Every method raises `StorageError` where SQLite fails.
+    """The quota definitions of one store. Every method raises `StorageError` where SQLite fails."""
 
-    run: executes a statement. transaction: what happens inside is committed, or none of it.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[str, Sequence[object]], Cursor],
-        transaction: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._run = run
-        self._transaction = transaction
+    def __init__(self, connection: StoreConnection) -> None:
+        self._run, self._transaction = connection.run, connection.transaction
         self._left_over = True  # maybe, by an earlier process
 
     def load(self) -> list[QuotaRecord]:
         """Return a record per stored definition."""
         for _ in self._complete():
             pass
-        rows = self._run("SELECT entity, name, value FROM quotas ORDER BY entity, name", ()).fetchall()
+        rows = self._run("SELECT entity, name, value FROM quotas ORDER BY entity, name").fetchall()
         return [
             QuotaRecord(
                 entity=tuple((part, name) for part, name in json.loads(entity)),

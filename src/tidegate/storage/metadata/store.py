@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +17,10 @@ from threading import RLock
 from tidegate.acl import Acl
 from tidegate.storage.errors import StorageError
 from tidegate.storage.groups.group_rows import GroupRows
-from tidegate.storage.metadata.credential_rows import CREDENTIALS_TABLE, CredentialRows
-from tidegate.storage.metadata.quota_rows import PENDING_TABLE, QuotaRows
+from tidegate.storage.metadata.credential_rows import CredentialRows
+from tidegate.storage.metadata.quota_rows import QuotaRows
+from tidegate.storage.metadata.schema import INCREMENTAL, prepare_database, unusable
 from tidegate.storage.metadata.store_connection import StoreConnection
-from tidegate.storage.metadata.write_ahead_log import find_damage
 from tidegate.storage.private_files import make_private_file
 
 __all__ = ["PRODUCER_ID_BLOCK", "MetadataStore", "StoredTopic"]
@@ -33,41 +32,8 @@ PRODUCER_ID_BLOCK = (
 _MOST_RECENT_BYTES = 64 << 20  # beyond it changes wait for what `checkpoint` has not moved yet
 _FREE_PAGES = 1024  # of 4 KB, that the file may keep for what comes
 _VACUUMED_AT_ONCE, _VACUUMS = 256, 4  # pages: a millisecond or two; and how often in a row
-_INCREMENTAL = 2  # of `auto_vacuum`
-_APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
-_SCHEMA_VERSION = 1
 _DECOY_KEY = "scram_decoy_key"
 _DECOY_KEY_BYTES = 32
-_LATER_TABLES = """
-CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS topic_owners (
-    topic_id TEXT NOT NULL, owner TEXT NOT NULL, partitions INTEGER NOT NULL, PRIMARY KEY (topic_id, owner)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS dynamic_settings (
-    node TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (node, name)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS acls (
-    resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL,
-    principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
-    PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS start_offsets (
-    topic_id TEXT NOT NULL, partition INTEGER NOT NULL, start_offset INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
-) WITHOUT ROWID
-"""
-"""Those of files that an older version made."""
-_SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE topics (
-    topic_id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE deleted_topics (topic_id TEXT PRIMARY KEY, name TEXT NOT NULL, partitions INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE quotas (
-    entity TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (entity, name)
-) WITHOUT ROWID;
-"""
-
-
 _logger = logging.getLogger(__name__)
 
 
@@ -119,24 +85,24 @@ class MetadataStore:
             make_private_file(path)  # SQLite gives the files beside it the same mode
             self._connection, self._writer = self._connect(), self._connect()
         except (OSError, sqlite3.Error) as error:
-            raise self._unusable(str(error)) from error
-        self._db = self._connection.db
+            raise unusable(path, str(error)) from error
         self._run, self._run_many = self._connection.run, self._connection.run_many
         self._change, self._transaction = self._connection.change, self._connection.transaction
-        quotas = QuotaRows(self._run, self._transaction)
+        quotas = QuotaRows(self._connection)
         self.load_quotas, self.apply_quota_records_in_slices = quotas.load, quotas.apply
-        self.groups = GroupRows(self._run, self._transaction)
-        self.written_groups = GroupRows(self._writer.run, self._writer.transaction)
-        credentials = CredentialRows(self._run, self._transaction)
+        self.groups = GroupRows(self._connection)
+        self.written_groups = GroupRows(self._writer)
+        credentials = CredentialRows(self._connection)
         self.load_credentials, self.change_credentials = credentials.load, credentials.change
         try:
-            self._prepare()
+            prepare_database(self._connection, path, self.recent_path)
+            self.groups.prepare()
             self._writer.prepare()
             # `look_after_files` compares it: a file put in this one's place has another.
             self._inode = os.stat(path).st_ino
         except sqlite3.Error as error:
             self.close()
-            raise self._unusable(str(error)) from error
+            raise unusable(path, str(error)) from error
         except StorageError:
             self.close()
             raise
@@ -200,7 +166,7 @@ class MetadataStore:
             (kind,) = db.execute("PRAGMA auto_vacuum").fetchone()
             for _ in range(_VACUUMS):
                 (free,) = db.execute("PRAGMA freelist_count").fetchone()
-                if kind != _INCREMENTAL or free <= _FREE_PAGES or self._lost is not None:
+                if kind != INCREMENTAL or free <= _FREE_PAGES or self._lost is not None:
                     return
                 with self._writing:
                     db.executescript(
@@ -209,70 +175,6 @@ class MetadataStore:
         except sqlite3.Error as error:
             _logger.warning("cannot shrink %s: %s", self._path, error)
         self.checkpoint()
-
-    def _prepare(self) -> None:
-        db = self._db
-        (application_id,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application_id != _APPLICATION_ID and tables:
-            raise self._unusable("another program created it")
-        if not tables:
-            db.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")  # only before there is anything in the file
-        db.execute("PRAGMA journal_mode=WAL")
-        # Before the first change, which would overwrite the frames that are looked at (decision 0112).
-        self._report_damage()
-        self._connection.prepare()
-        if not tables:
-            db.executescript(
-                f"BEGIN; {_SCHEMA} PRAGMA application_id={_APPLICATION_ID};"
-                f" PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;"
-            )
-        elif version != _SCHEMA_VERSION:
-            raise self._unusable(f"its schema version is {version}, expected {_SCHEMA_VERSION}")
-        elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise self._unusable(damage)
-        # These tables came after the schema version: a file of an earlier version gets them here.
-        for statement in (*_LATER_TABLES.split(";"), PENDING_TABLE, CREDENTIALS_TABLE):
-            db.execute(statement)
-        self.groups.prepare()
-
-    def _report_damage(self) -> None:
-        """Log damage of the write-ahead log, which SQLite passes over, and keep a copy before it is written over."""
-        _, frames, _ = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        path = self.recent_path
-        damage = find_damage(path, max(frames, 0))
-        if damage is None:
-            return
-        if damage.is_end:
-            _logger.info(
-                "ignored an incomplete commit at the end of %s (from byte %d), for example after a power failure",
-                path,
-                damage.offset,
-            )
-            return
-        copy = path.with_name(f"{path.name}.damaged")
-        try:
-            make_private_file(copy)
-            shutil.copyfile(path, copy)
-        except OSError as error:
-            raise self._unusable(f"{path.name} is damaged and cannot be copied: {error}") from error
-        lost = "all of its changes" if damage.lost_frames is None else f"{damage.lost_frames} changed pages"
-        _logger.error(
-            "%s is damaged at byte %d: %s are lost; saved a copy as %s; hint: after a power failure the last changes"
-            " may be missing; otherwise check the disk, and if topics, quotas, users or offsets are missing, stop"
-            " the broker and restore the data directory from a backup",
-            path,
-            damage.offset,
-            lost,
-            copy.name,
-        )
-
-    def _unusable(self, why: str) -> StorageError:
-        return StorageError(
-            f"cannot use {str(self._path)!r}: {' '.join(why.split())}",
-            hint="restore the file from a backup, or move the data directory away to start empty",
-        )
 
     def close(self) -> None:
         """Close the file."""
