@@ -23,6 +23,7 @@ from tests.batches import build_batch
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
+from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import Connection, Handler, Request
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.storage import Storage, StorageConfig
@@ -237,7 +238,7 @@ def main() -> None:
         table = handler_table(
             storage, ClusterView(1, {1: {}}, storage.topics), DynamicSettings(storage.store, {}), NoTimers()
         )
-        storage.topics.create("bench", 1, {})
+        run_at_once(storage.topics.create_in_slices("bench", 1, {}))
         show(
             "Produce, small batch, frame to encoded answer", bench_produce(storage, table, count, VALUE_BYTES)
         )

@@ -17,6 +17,7 @@ from tests.fuzz.test_wire_fuzz import mutated, steps
 from tests.server.whole_node import whole_node
 from tests.wire.odd_messages import odd_frames
 
+from tidegate.in_slices import run_at_once
 from tidegate.wire import API_BY_KEY, ProtocolError, decode_request_header, encode_request, read_request
 
 SHORT_RUN_FRAMES = 1500
@@ -101,7 +102,7 @@ async def fuzz(directory, seed, frames, *, report=False):
     log.addHandler(failures)
     try:
         async with whole_node(directory) as node:
-            node.storage.topics.create("x", 1, {})
+            run_at_once(node.storage.topics.create_in_slices("x", 1, {}))
             front = node.node._front
             known = material([key for key in node.node.handlers if key in API_BY_KEY])
             port, sent = node.node.listeners["PLAINTEXT"].port, 0

@@ -10,6 +10,7 @@ from tests.batches import build_batch
 from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import fetch_body
 
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord
 from tidegate.server.requests.handler import Answer, FetchAnswer, Request
 from tidegate.testing import ManualClock
@@ -152,7 +153,7 @@ def test_a_client_that_does_not_read_is_given_up(world: MemoryNode) -> None:
 def test_who_takes_an_answer_late_and_asks_for_none_meanwhile_is_served(tmp_path: Path) -> None:
     """What sending costs after a request without an answer is charged to the one whose answer it is."""
     world = MemoryNode(tmp_path, loop=ManualLoop(TickingClock()))
-    world.storage.topics.create("t", 1, {})
+    run_at_once(world.storage.topics.create_in_slices("t", 1, {}))
     client = world.connect(room=10)
     client.client_send(ask_metadata(1) + produce_unanswered("t"))  # the answer waits for that to the second
     world.loop.turn()

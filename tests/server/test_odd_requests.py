@@ -11,6 +11,7 @@ from tests.server.whole_node import tracebacks, whole_node
 from tests.wire.messages import response_body_at
 from tests.wire.odd_messages import odd_frames
 
+from tidegate.in_slices import run_at_once
 from tidegate.wire import API_BY_KEY, read_response
 
 API_VERSIONS, DESCRIBE_QUOTAS, ALTER_QUOTAS = 18, 48, 49
@@ -32,7 +33,7 @@ def test_odd_requests_are_answered_or_closed_in_one_line(tmp_path, caplog, api_k
 
     async def main():
         async with whole_node(tmp_path) as node:
-            node.storage.topics.create("x", 1, {})
+            run_at_once(node.storage.topics.create_in_slices("x", 1, {}))
             answered = 0
             for version in range(API_BY_KEY[api_key].min_version, API_BY_KEY[api_key].max_version + 1):
                 for what, frame in odd_frames(api_key, version):

@@ -28,6 +28,7 @@ from tidegate.api_keys import (
     PRODUCE,
 )
 from tidegate.callbacks import LimitsByLedPartitions, QuotaGroups
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord
 from tidegate.server.settings.setting_changes import DELETE, SET
 from tidegate.usage.readers import read_segment
@@ -193,7 +194,7 @@ def test_the_record_alone_repeats_every_decision(
         for life in range(2):
             async with whole_node(tmp_path, count) as nodes:
                 if life == 0:
-                    nodes.storage.topics.create("t", 3, {})
+                    run_at_once(nodes.storage.topics.create_in_slices("t", 3, {}))
                     await _ask_for(nodes, rng, _quotas_of_c1)
                 await _live(nodes, rng, extensions)
 

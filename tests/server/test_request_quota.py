@@ -13,6 +13,7 @@ from tests.wire.messages import has_throttle_time_ms, response_body_at
 from tests.wire.odd_messages import plain_message
 
 from tidegate.api_keys import FETCH
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord
 from tidegate.server.muting import Muting
 from tidegate.wire import API_BY_KEY, encode_request, read_response
@@ -55,7 +56,7 @@ def test_every_version_is_throttled(tmp_path: Path, api_key: int) -> None:
 
     async def main() -> None:
         async with whole_node(tmp_path) as node:
-            node.storage.topics.create("x", 1, {})
+            run_at_once(node.storage.topics.create_in_slices("x", 1, {}))
             assert node.node.handlers.keys() == set(SERVED)
             limit(node, "slow")
             for version in range(api.min_version, api.max_version + 1):

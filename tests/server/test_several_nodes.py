@@ -23,6 +23,7 @@ from tidegate.api_keys import (
 )
 from tidegate.error_codes import INVALID_REQUEST, NOT_LEADER_OR_FOLLOWER, THROTTLING_QUOTA_EXCEEDED
 from tidegate.errors import ConfigError
+from tidegate.in_slices import run_at_once
 from tidegate.pipeline.layout import BYTE_MS, REQUEST_MS
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.server.settings.config import ServerConfig
@@ -373,7 +374,7 @@ def test_nodes_share_the_defaults_of_topics(tmp_path: Path) -> None:
             resource = {"resource_type": NODE, "resource_name": name, "configs": [config]}
             return {"resources": [resource], "validate_only": False}
 
-        nodes.storage.topics.create("orders", 3, {})
+        run_at_once(nodes.storage.topics.create_in_slices("orders", 3, {}))
         (refused,) = (await ask(nodes, 2, INCREMENTAL_ALTER_CONFIGS, changed("2")))["responses"]
         assert refused["error_code"] == INVALID_REQUEST
         assert "Set these for all nodes (--entity-default): [log.retention.ms]" in refused["error_message"]

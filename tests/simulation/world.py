@@ -27,6 +27,7 @@ from tests.simulation.clock import NS_PER_MS, VirtualClock, VirtualLoop
 from tests.simulation.requests import LASTING_TOPICS, SYNCED_TOPIC
 from tests.simulation.rules import INT_MAX
 
+from tidegate.in_slices import run_at_once
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import WINDOW_SETTINGS, ClusterMetadata, QuotaRecord, QuotaType, QuotaWindow
 from tidegate.quota.measure.sensor_table import sensor_bytes
@@ -195,7 +196,7 @@ class _Life(MemoryCluster):
         for name, partitions in LASTING_TOPICS.items():
             if name not in self.storage.topics.by_name:
                 settings = {"flush.messages": "1"} if name == SYNCED_TOPIC else {}
-                self.storage.topics.create(name, partitions, settings)
+                run_at_once(self.storage.topics.create_in_slices(name, partitions, settings))
         auditor.leader = self.leader
 
     def recorder_of(self, config: ServerConfig) -> Recorder:

@@ -11,6 +11,7 @@ from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
 from tidegate.api_keys import DESCRIBE_CONFIGS, PRODUCE
+from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import Answer, Charge, Deferred
 from tidegate.storage.errors import AppendError
 
@@ -225,7 +226,7 @@ def test_topic_deleted_while_its_producer_waits(node: DiskNode) -> None:
     """The producer gets error 3; a topic made anew under its name is not touched."""
     node.create("orders")
     reply = Reply(node.produce("orders"))
-    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["orders"]))
     node.create("orders")
     node.round()
     assert (reply.errors, node.disk.synced) == ([error_codes.UNKNOWN_TOPIC_OR_PARTITION], [])

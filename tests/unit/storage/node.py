@@ -8,6 +8,7 @@ from typing import Any
 from tests.open_stores import closed_after_test
 from tests.unit.storage.logs import NOW_MS, append, batch
 
+from tidegate.in_slices import run_at_once
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.log.group_commit import SyncFile
@@ -104,8 +105,10 @@ class StorageNode:
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:
         """Create a topic past its handler; return its id."""
-        return self.storage.topics.create(
-            name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+        return run_at_once(
+            self.storage.topics.create_in_slices(
+                name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+            )
         ).topic_id
 
     def log(self, name: str, partition: int = 0) -> PartitionLog:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import StorageNode
 
+from tidegate.in_slices import run_at_once
 from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
 
 
@@ -50,7 +51,7 @@ def test_a_later_one_is_not_written_over(node: StorageNode, tmp_path: Path) -> N
     file, disk = CheckpointFile(tmp_path), Disk()
     node.log("wide", 3).recovery_point = 7
     list(file.write_later(node.storage.topics, disk.submit))
-    node.storage.topics.delete(node.storage.topics.by_name["wide"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["wide"]))
     assert "wide" in file.names
     file.try_to_write(node.storage.topics)
     disk.work.pop()()
@@ -63,7 +64,7 @@ def test_topics_that_change_meanwhile(node: StorageNode, tmp_path: Path) -> None
     node.log("wide", 3).recovery_point = 7
     writing = file.write_later(node.storage.topics, disk.submit)
     next(writing)
-    node.storage.topics.delete(node.storage.topics.by_name["wide"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["wide"]))
     node.create("wide", 1)
     assert list(writing) == []
     assert not disk.work

@@ -12,6 +12,7 @@ from tests.unit.storage.logs import append, batch, contents, new_log
 from tests.unit.storage.node import StorageNode
 
 from tidegate import error_codes
+from tidegate.in_slices import run_at_once
 from tidegate.storage import StorageError
 from tidegate.storage.errors import AppendError, LogDamagedError
 
@@ -236,7 +237,7 @@ def test_lost_database_is_noticed_and_nothing_more_is_promised(
     for _ in range(3):
         node.scheduler.advance(0.6)
     with pytest.raises(StorageError):
-        node.storage.topics.create("new", 1, {})
+        run_at_once(node.storage.topics.create_in_slices("new", 1, {}))
     with pytest.raises(StorageError):
         node.storage.take_producer_id()
     assert not (data / "new-0").exists()

@@ -14,6 +14,7 @@ from tests.unit.storage.logs import NOW_MS, append, batch, new_log
 from tests.unit.storage.node import ManualScheduler, StorageNode
 
 from tidegate.clock import SystemClock
+from tidegate.in_slices import run_at_once
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import SAVE_EVERY_S, clean_every_s, start_housekeeping
 from tidegate.storage.log.partition_log import PartitionLog
@@ -47,7 +48,7 @@ class MeasuringScheduler(ManualScheduler):
 def test_most_partitions_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
     """Looking after the files, saving positions and retention of 4000 partitions come in slices."""
     storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), SystemClock())
-    storage.topics.create("many", MOST_PARTITIONS, {})
+    run_at_once(storage.topics.create_in_slices("many", MOST_PARTITIONS, {}))
     logs = storage.topics.by_name["many"].logs
     now_ms = storage.clock.now_ms()
     for log in logs:
@@ -147,7 +148,7 @@ def test_a_topic_does_not_inherit_positions(tmp_path: Path, caplog, restarted: b
     node.round()  # the disk thread writes it
     checkpoint = node.storage.directory / "recovery-point-offset-checkpoint"
     assert "orders 0 1" in checkpoint.read_text()
-    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["orders"]))
     node.round()  # the disk thread removes the files
     if restarted:
         shutil.copytree(tmp_path / "data", tmp_path / "again")
@@ -168,7 +169,7 @@ def test_nothing_is_written_for_a_topic_that_is_deleted_meanwhile(node: StorageN
         append(node.log(name), batch(value=bytes(300_000), producer_id=7, producer_epoch=0, base_sequence=0))
     saving = node.storage.save_positions()
     next(saving)
-    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["orders"]))
     node.create("orders")
     names = set(os.listdir(node.log("orders").directory))
     for _ in saving:
@@ -181,7 +182,7 @@ def test_nothing_is_written_for_a_topic_that_is_deleted_meanwhile(node: StorageN
 def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
     """A segment of 1 GB is renamed at once and removed by the disk thread; its last reader closes it on a thread."""
     storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), ManualClock(start_ms=NOW_MS))
-    storage.topics.create("large", 1, {})
+    run_at_once(storage.topics.create_in_slices("large", 1, {}))
     log = storage.topics.by_name["large"].logs[0]
     append(log, batch())
     fill(log, 1 << 30)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.unit.storage.logs import append, batch
 from tests.unit.storage.node import StorageNode
 
+from tidegate.in_slices import run_at_once
 from tidegate.storage.removal import FileRemoval
 
 
@@ -64,7 +65,7 @@ def test_others_are_synced_while_files_are_removed(tmp_path: Path) -> None:
     node.storage._removal._thread.submit(go_on.wait)
     node.create("victim", flush_messages="1")
     node.create("large", 50)
-    node.storage.topics.delete(node.storage.topics.by_name["large"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["large"]))
     append(node.log("victim"), batch())
     node.scheduler.turn()
     node.storage._worker.submit(lambda: None).result(10)

@@ -29,11 +29,11 @@ def test_every_change_has_a_version(node: StorageNode) -> None:
     """Creating, growing and deleting each make what was known stale."""
     topics = node.storage.topics
     versions = [topics.version]
-    topic = topics.create("orders", 1, {})
+    topic = run_at_once(topics.create_in_slices("orders", 1, {}))
     versions.append(topics.version)
     run_at_once(topics.add_partitions_in_slices(topic, 2))
     versions.append(topics.version)
-    topics.delete(topic)
+    run_at_once(topics.delete_in_slices(topic))
     versions.append(topics.version)
     assert versions == sorted(set(versions))
 
@@ -55,7 +55,7 @@ def test_topics_survive_a_restart(tmp_path: Path) -> None:
 def test_deleted_topic_leaves_nothing(node: StorageNode) -> None:
     """Directories go off the path at once and off the disk soon."""
     node.create("orders", 2)
-    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["orders"]))
     assert "orders-0" not in directories(node)
     node.storage.close()
     assert directories(node) == []
@@ -65,7 +65,7 @@ def test_topic_made_again_is_empty(node: StorageNode) -> None:
     """A topic of the same name has another id and none of the old records."""
     first = node.create("orders")
     append(node.log("orders"), batch())
-    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["orders"]))
     assert node.create("orders") != first
     assert node.log("orders").end_offset == 0
 
@@ -102,7 +102,7 @@ def test_failed_creation_leaves_nothing(node: StorageNode) -> None:
     """When a directory cannot be made the topic does not exist afterwards, neither in memory nor in the store."""
     (node.storage.directory / "orders-1").write_text("in the way")
     with pytest.raises(StorageError, match="cannot create partition 1 of topic 'orders'"):
-        node.storage.topics.create("orders", 2, {})
+        run_at_once(node.storage.topics.create_in_slices("orders", 2, {}))
     assert "orders" not in node.storage.topics.by_name
     assert list(node.storage.store.topics()) == []
     node.round()

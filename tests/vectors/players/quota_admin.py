@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from players._doubles import decode
 from players._steps import play_steps
+from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.definitions import Alteration, FilterComponent, QuotaDefinitions
 
 __all__ = ["play"]
@@ -33,9 +34,13 @@ class _Player:
             )
             for one in alterations
         ]
-        outcome = self._definitions.alter(wanted, validate_only=validate_only)
+        outcome = run_at_once(self._definitions.alter_in_slices(wanted, validate_only=validate_only))
         self._definitions.apply(outcome.records)
-        records = self._definitions.alter(wanted).records if validate_only else outcome.records
+        records = (
+            run_at_once(self._definitions.alter_in_slices(wanted)).records
+            if validate_only
+            else outcome.records
+        )
         return {
             "results": [
                 {"entity": one.entity, "error": one.error_code, "message": one.error_message}
@@ -50,7 +55,7 @@ class _Player:
 
     def describe(self, components: list, strict: bool) -> dict:
         filters = [FilterComponent(kind, match_type, match) for kind, match_type, match in components]
-        answer = self._definitions.describe(filters, strict=strict)
+        answer = run_at_once(self._definitions.describe_in_slices(filters, strict=strict))
         if answer.entries is None:
             return {"error": answer.error_code, "message": answer.error_message}
         return {"entries": [[entity, dict(values)] for entity, values in answer.entries]}

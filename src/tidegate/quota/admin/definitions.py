@@ -1,16 +1,18 @@
 """The stored quota definitions: which entity has which key at which value; asking for them and altering them.
 
-`alter` decides and changes nothing: it answers with a result per entity and with the records to store. Write
-the records where they survive, then `apply` them, before the next `alter`. `apply` also loads what was stored
+`alter_in_slices` decides and changes nothing: it answers with a result per entity and with the records to store. Write
+the records where they survive, then `apply` them, before the next alteration. `apply` also loads what was stored
 earlier. What may take long has a form in slices; between two of them only one of these changes may be under way.
 
 >>> definitions = QuotaDefinitions()
 >>> alice = (("user", "alice"),)
->>> outcome = definitions.alter([Alteration(entity=alice, ops=(("producer_byte_rate", 1024.0),))])
+>>> wanted = [Alteration(entity=alice, ops=(("producer_byte_rate", 1024.0),))]
+>>> outcome = run_at_once(definitions.alter_in_slices(wanted))
 >>> outcome.results[0].error_code
 0
 >>> definitions.apply(outcome.records)
->>> [(entity, values)] = definitions.describe([FilterComponent("user", MATCH_EXACT, "alice")]).entries
+>>> filters = [FilterComponent("user", MATCH_EXACT, "alice")]
+>>> [(entity, values)] = run_at_once(definitions.describe_in_slices(filters)).entries
 >>> entity, values
 ((('user', 'alice'),), {'producer_byte_rate': 1024.0})
 
@@ -25,7 +27,6 @@ they were made. Differs: definitions have a bound.
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from heapq import merge
 from itertools import islice
 from types import MappingProxyType
 
@@ -56,9 +57,9 @@ from tidegate.quota.admin.definition_filter import (
     filter_error,
     matches,
 )
-from tidegate.quota.admin.java_hash import entity_hash, hash_map_order, table_size
+from tidegate.quota.admin.definition_order import Definition, changed_values, definition_bytes, in_hash_order
+from tidegate.quota.admin.java_hash import table_size
 from tidegate.quota.admin.keys import ENTITY_TYPES
-from tidegate.quota.measure.sensor_table import text_bytes
 
 __all__ = [
     "MATCH_DEFAULT",
@@ -75,7 +76,6 @@ __all__ = [
     "FilterComponent",
     "QuotaDefinitions",
     "QuotaRecord",
-    "definition_bytes",
     "entity_parts",
     "is_ip_address",
 ]
@@ -84,46 +84,16 @@ MAX_RECORDS_PER_ALTER = 10_000
 """Records that one request may lead to. Follows: Kafka `QuorumController.MAX_RECORDS_PER_USER_OP`."""
 MAX_DEFINITION_BYTES = 256 << 20
 """Most memory of all definitions, as `definition_bytes` counts it: some 200,000 with short names."""
-DEFINITION_BYTES = 1000  # one key of one entity: here, with its manager, and in the usage record
-_ESCAPED = 3  # letters that the usage record may write for a byte of UTF-8
 MAX_IN_KAFKAS_ORDER = 1000  # entities that are put in order at each change, within a millisecond
 _AT_A_TIME = 100  # definitions looked at, well below a millisecond
-_HASHED_AT_A_TIME = 20  # of 256 letters each
 _PARTS_IN_ORDER = 300  # so many types have more letters than are put in order
-_SORTED_AT_A_TIME = 500  # in one part of what is merged
-
-
-def definition_bytes(entity: EntityParts) -> int:
-    """Return the most memory that the definition of one key of `entity` takes."""
-    names = [name for _, name in entity if name is not None]
-    escaped = sum(
-        2 * (text_bytes("") + _ESCAPED * len(name) * (1 if name.isascii() else 4)) for name in names
-    )
-    return DEFINITION_BYTES + sum(map(text_bytes, names)) + escaped
-
-
-class _Definition:
-    """The values set for one entity. A definition is never changed, only replaced."""
-
-    __slots__ = ("entity", "hash", "values")
-
-    def __init__(self, entity: EntityParts, values: dict[str, float]) -> None:
-        self.entity = entity
-        self.values = values
-        self.hash = -1  # not asked for yet
-
-    def table_index(self, capacity: int) -> int:
-        """Return where Kafka's hash map has the entity in a table of `capacity` places."""
-        if self.hash < 0:
-            self.hash = entity_hash(self.entity)
-        return self.hash & (capacity - 1)
 
 
 @dataclass(slots=True)
 class Changes:
     """Changes of definitions, made ready to be put in force at once."""
 
-    definitions: dict[EntityParts, _Definition] = field(default_factory=dict)
+    definitions: dict[EntityParts, Definition] = field(default_factory=dict)
     gone: list[EntityParts] = field(default_factory=list)
     grown_bytes: int = 0
 
@@ -131,7 +101,7 @@ class Changes:
 class _Found(Collection[tuple[EntityParts, Mapping[str, float]]]):
     """Definitions that match, as they were when asked for, made into pairs one by one."""
 
-    def __init__(self, size: int, found: Iterable[_Definition]) -> None:
+    def __init__(self, size: int, found: Iterable[Definition]) -> None:
         self._size = size
         self._found = found
 
@@ -142,7 +112,7 @@ class _Found(Collection[tuple[EntityParts, Mapping[str, float]]]):
         return any(one == pair for one in self)
 
     def __iter__(self) -> Iterator[tuple[EntityParts, Mapping[str, float]]]:
-        return ((definition.entity, definition.values) for definition in self._found)
+        return ((each.entity, MappingProxyType(each.values)) for each in self._found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +128,7 @@ class QuotaDefinitions:
     """All stored definitions."""
 
     def __init__(self, *, max_bytes: int = MAX_DEFINITION_BYTES) -> None:
-        self._definitions: dict[EntityParts, _Definition] = {}
+        self._definitions: dict[EntityParts, Definition] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
         self._before_last_change = 0  # how many entities there were: what the table is as large as, at least
@@ -198,10 +168,10 @@ class QuotaDefinitions:
                 yield
         for number, (entity, ops) in enumerate(wanted.items()):
             before = self.values(entity)
-            values = _changed(before, ops)
+            values = changed_values(before, ops)
             changes.grown_bytes += (len(values) - len(before)) * definition_bytes(entity)
             if values:
-                changes.definitions[entity] = _Definition(entity, values)
+                changes.definitions[entity] = Definition(entity, values)
             elif before:
                 changes.gone.append(entity)
             if number % _AT_A_TIME == 0:
@@ -235,22 +205,6 @@ class QuotaDefinitions:
 
     # --- altering
 
-    def alter(
-        self,
-        alterations: Iterable[Alteration],
-        *,
-        validate_only: bool = False,
-        is_known_host: Callable[[str], bool] = is_ip_address,
-    ) -> AlterOutcome:
-        """Return what the alterations lead to; nothing is changed until the records are applied.
-
-        An entity that fails does not stop the others. Of an entity asked for twice the first alteration
-        counts although its result is an error, as in Kafka. is_known_host: whether a name of an ip entity is an
-        address or a host.
-        """
-        work = self.alter_in_slices(alterations, validate_only=validate_only, is_known_host=is_known_host)
-        return run_at_once(work)
-
     def alter_in_slices(
         self,
         alterations: Iterable[Alteration],
@@ -258,7 +212,12 @@ class QuotaDefinitions:
         validate_only: bool = False,
         is_known_host: Callable[[str], bool] = is_ip_address,
     ) -> Generator[None, None, AlterOutcome]:
-        """Return the outcome of `alter`, yielding in between."""
+        """Return what the alterations lead to, yielding in between; nothing changes until the records are applied.
+
+        An entity that fails does not stop the others. Of an entity asked for twice the first alteration
+        counts although its result is an error, as in Kafka. is_known_host: whether a name of an ip entity is an
+        address or a host.
+        """
         results: dict[EntityParts | bytes, AlterResult] = {}
         records: list[QuotaRecord] = []
         room_bytes = self._max_bytes - self._bytes
@@ -349,63 +308,34 @@ class QuotaDefinitions:
 
     # --- describing
 
-    def describe(self, components: Sequence[FilterComponent], *, strict: bool = False) -> Description:
-        """Return the entries that match every component; `strict` refuses parts that none of them names."""
-        found = run_at_once(self.describe_in_slices(components, strict=strict))
-        if found.entries is None:
-            return found
-        return Description(entries=tuple((entity, dict(values)) for entity, values in found.entries))
-
     def describe_in_slices(
         self, components: Sequence[FilterComponent], *, strict: bool = False
     ) -> Generator[None, None, Description]:
-        """Return the description of `describe`, yielding in between. Changes made meanwhile are not included."""
+        """Return the entries that match every component, yielding in between, without changes made meanwhile.
+
+        strict: leave out entities with parts that no component names.
+        """
         error = filter_error(components)
         if error is not None:
             code, message = error
             return Description(entries=None, error_code=code, error_message=message)
         capacity = self._table_size()
-        found: list[_Definition] = []
+        found: list[Definition] = []
         for number, definition in enumerate(self._candidates(components, strict=strict)):
             entity = definition.entity
             if matches(entity, components) and not (strict and len(entity) != len(components)):
                 found.append(definition)
             if number % _AT_A_TIME == 0:
                 yield
-        in_order = yield from _in_hash_order(found, capacity)
+        in_order = yield from in_hash_order(found, capacity)
         return Description(entries=_Found(len(found), in_order))
 
     def _table_size(self) -> int:
         return table_size(len(self._definitions), initial_capacity=self._before_last_change)
 
-    def _candidates(self, components: Sequence[FilterComponent], *, strict: bool) -> Collection[_Definition]:
+    def _candidates(self, components: Sequence[FilterComponent], *, strict: bool) -> Collection[Definition]:
         """Return all definitions, or the only one that can match."""
         if strict and components and all(part.match_type != MATCH_SPECIFIED for part in components):
             only = self._definitions.get(entity_parts((part.entity_type, part.match) for part in components))
             return [] if only is None else [only]
         return list(self._definitions.values()) if components or not strict else []
-
-
-def _changed(before: Mapping[str, float], ops: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the values that an entity has after `ops`, in the order of Kafka's hash map."""
-    values = {**before, **{key: ops[key] for key in hash_map_order(ops)}}
-    kept = {key: value for key, value in values.items() if value is not None}
-    return {key: kept[key] for key in hash_map_order(kept, initial_capacity=len(before))}
-
-
-def _in_hash_order(found: list[_Definition], capacity: int) -> Generator[None, None, Iterable[_Definition]]:
-    """Return definitions in the order of Kafka's hash map: sorted in parts, which are merged as they are read."""
-
-    parts = []
-    for first in range(0, len(found), _SORTED_AT_A_TIME):
-        part = found[first : first + _SORTED_AT_A_TIME]
-        for number, definition in enumerate(part):
-            definition.table_index(capacity)
-            if number % _HASHED_AT_A_TIME == 0:
-                yield
-        parts.append(sorted(part, key=lambda definition: definition.table_index(capacity)))
-    return (
-        parts[0]
-        if len(parts) == 1
-        else merge(*parts, key=lambda definition: definition.table_index(capacity))
-    )

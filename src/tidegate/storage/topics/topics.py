@@ -182,19 +182,14 @@ class Topics:
             topic = self.by_name.get(name)
         return topic
 
-    def create(
-        self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
-    ) -> Topic:
-        """Create a topic; the caller has checked name, number and settings. Raises `StorageError`, changing nothing."""
-        return run_at_once(self.create_in_slices(name, partitions, configs, owner))
-
     def create_in_slices(
         self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
     ) -> Generator[None, None, Topic]:
-        """Create a topic like `create`, a partition at a time. The name is taken first; the topic exists when complete.
+        """Create a topic, a partition at a time. The name is taken first; the topic exists when complete.
 
-        owner: the principal that its partitions count for; the caller has asked `bound.problem`. If the work is
-        aborted, nothing has changed; if the process ends, the next start completes the topic.
+        The caller has checked name, number and settings. owner: the principal that its partitions count for; the caller
+        has asked `bound.problem`. If the work is aborted, nothing has changed; if the process ends, the next start
+        completes the topic. Raises `StorageError`, changing nothing.
         """
         stored = StoredTopic(
             topic_id=str(uuid.uuid4()),
@@ -291,12 +286,11 @@ class Topics:
             if log.settings is not topic.settings:
                 log.settings = topic.settings
 
-    def delete(self, topic: Topic) -> None:
-        """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""
-        run_at_once(self.delete_in_slices(topic))
-
     def delete_in_slices(self, topic: Topic) -> Generator[None, None, None]:
-        """Delete a topic as `delete` does: the topic disappears at once, its logs and files a few at a time."""
+        """Delete a topic and its records: the topic disappears at once, its logs and files a few at a time.
+
+        Sends under way still read the files. Raises `StorageError`.
+        """
         stored = topic.stored()
         self._store.delete_topic(stored)
         del self.by_name[topic.name]

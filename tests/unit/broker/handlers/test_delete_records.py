@@ -11,6 +11,7 @@ from tests.unit.storage.logs import append, batch
 
 from tidegate import error_codes
 from tidegate.api_keys import DELETE_RECORDS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from tidegate.in_slices import run_at_once
 from tidegate.storage.errors import StorageError
 
 EARLIEST = -2
@@ -95,7 +96,7 @@ def test_the_beginning_survives_a_restart(tmp_path: Path, clean: bool) -> None:
     node.storage.close()
     again = Node(tmp_path / ("data" if clean else "killed"))
     assert (again.log("orders").start_offset, fetched_code(again, "orders", 2)) == (3, 1)
-    again.storage.topics.delete(again.storage.topics.by_name["orders"])
+    run_at_once(again.storage.topics.delete_in_slices(again.storage.topics.by_name["orders"]))
     filled(again, "orders", 1)
     assert again.log("orders").start_offset == 0
     assert again.storage.store.start_offsets() == {}

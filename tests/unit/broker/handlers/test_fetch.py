@@ -10,6 +10,7 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, no_collection
 from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
+from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import NO_LAG, Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import encode_request
@@ -328,7 +329,7 @@ def test_time_ends_the_wait(filled: Node) -> None:
 def test_deletion_ends_the_wait(filled: Node) -> None:
     """Who waits for a topic that is deleted is told that it is not there."""
     _, answers = waiting(filled, ("orders", 0, 3))
-    filled.storage.topics.delete(filled.storage.topics.by_name["orders"])
+    run_at_once(filled.storage.topics.delete_in_slices(filled.storage.topics.by_name["orders"]))
     filled.scheduler.turn()
     (part,) = partitions(decoded(FETCH, 12, answers[0]))
     assert part["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -14,6 +14,7 @@ from tests.unit.storage.logs import append, batch
 from tidegate import error_codes
 from tidegate.api_keys import DELETE_RECORDS, FETCH
 from tidegate.broker.handlers import fetch as fetch_handlers
+from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.partition_log import PartitionLog
 
@@ -304,7 +305,7 @@ def test_topics_that_come_and_go_in_a_session(filled: Node, version: int) -> Non
     consumer = Consumer(filled, version)
     consumer.fetch({("one", 0): 3, ("two", 0): 3})
     asked = consumer.topic("two")
-    filled.storage.topics.delete(filled.storage.topics.by_name["two"])
+    run_at_once(filled.storage.topics.delete_in_slices(filled.storage.topics.by_name["two"]))
 
     def codes(answer: dict[str, Any]) -> list[int]:
         return [part["error_code"] for topic in answer["responses"] for part in topic["partitions"]]
@@ -468,7 +469,7 @@ def test_a_session_that_nobody_uses_keeps_no_deleted_log(filled: Node, partition
         return [type(one).__name__ for one in gc.get_referrers(log)]
 
     assert "FetchedPartition" in keepers()
-    filled.storage.topics.delete(filled.storage.topics.by_name["one"])
+    run_at_once(filled.storage.topics.delete_in_slices(filled.storage.topics.by_name["one"]))
     filled.scheduler.advance(fetch_handlers.FORGET_DELETED_EVERY_S)
     gc.collect()
     assert not {"FetchedPartition", "_Source"} & set(keepers())

@@ -15,6 +15,7 @@ from tests.unit.storage.logs import NOW_MS, batch, contents
 
 from tidegate import error_codes
 from tidegate.broker import known_requests
+from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import decode_request_header, encode_request
 from tidegate.wire.batch import crc_matches, read_header
@@ -426,7 +427,7 @@ def test_known_requests_follow_their_topic(node: Node) -> None:
     node.create("orders")
     for _ in range(2):
         assert partition(node.call(PRODUCE, 9, message(batch())))["error_code"] == 0
-    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    run_at_once(node.storage.topics.delete_in_slices(node.storage.topics.by_name["orders"]))
     absent = partition(node.call(PRODUCE, 9, message(batch())))
     assert absent["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     node.create("orders")

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tidegate import error_codes
 from tidegate.in_slices import run_at_once
+from tidegate.quota.admin.definition_order import definition_bytes
 from tidegate.quota.admin.definitions import (
     MATCH_DEFAULT,
     MATCH_EXACT,
@@ -23,7 +24,6 @@ from tidegate.quota.admin.definitions import (
     FilterComponent,
     QuotaDefinitions,
     QuotaRecord,
-    definition_bytes,
     entity_parts,
     is_ip_address,
     visited_parts,
@@ -39,7 +39,7 @@ NAN = float("nan")
 def _alter(
     definitions: QuotaDefinitions, *ops: tuple[str, float | None], entity: tuple = ALICE
 ) -> AlterOutcome:
-    outcome = definitions.alter([Alteration(entity=entity, ops=ops)])
+    outcome = run_at_once(definitions.alter_in_slices([Alteration(entity=entity, ops=ops)]))
     definitions.apply(outcome.records)
     return outcome
 
@@ -47,7 +47,9 @@ def _alter(
 def test_alter_changes_nothing_until_applied() -> None:
     """What was decided holds only once its records, which were stored first, are applied."""
     definitions = QuotaDefinitions()
-    outcome = definitions.alter([Alteration(entity=ALICE, ops=[("producer_byte_rate", 1.0)])])
+    outcome = run_at_once(
+        definitions.alter_in_slices([Alteration(entity=ALICE, ops=[("producer_byte_rate", 1.0)])])
+    )
     assert len(definitions) == 0
     definitions.apply(outcome.records)
     assert definitions.values(ALICE) == {"producer_byte_rate": 1.0}
@@ -57,8 +59,8 @@ def test_validate_only_gives_results_without_records() -> None:
     """The same verdict, nothing to store."""
     alterations = [Alteration(entity=ALICE, ops=[("producer_byte_rate", 1.0), ("bogus", None)])]
     definitions = QuotaDefinitions()
-    outcome = definitions.alter(alterations, validate_only=True)
-    assert outcome.results == definitions.alter(alterations).results
+    outcome = run_at_once(definitions.alter_in_slices(alterations, validate_only=True))
+    assert outcome.results == run_at_once(definitions.alter_in_slices(alterations)).results
     assert outcome.records == ()
 
 
@@ -101,8 +103,8 @@ def test_batch_that_is_too_large_fails_as_a_whole() -> None:
         for number in range(MAX_RECORDS_PER_ALTER + 1)
     ]
     definitions = QuotaDefinitions()
-    assert len(definitions.alter(many[:-1]).records) == MAX_RECORDS_PER_ALTER
-    outcome = definitions.alter(many)
+    assert len(run_at_once(definitions.alter_in_slices(many[:-1])).records) == MAX_RECORDS_PER_ALTER
+    outcome = run_at_once(definitions.alter_in_slices(many))
     assert outcome.records == ()
     assert {(one.error_code, one.error_message) for one in outcome.results} == {
         (error_codes.POLICY_VIOLATION, "Request parameters do not satisfy the configured policy.")
@@ -116,17 +118,19 @@ def test_definitions_have_a_bound_in_bytes() -> None:
     alterations = [
         Alteration(entity=[("user", f"u{number}")], ops=[("producer_byte_rate", 1.0)]) for number in range(5)
     ]
-    outcome = definitions.alter(alterations)
+    outcome = run_at_once(definitions.alter_in_slices(alterations))
     assert [one.error_code for one in outcome.results] == [error_codes.NONE] * 3 + [
         error_codes.POLICY_VIOLATION
     ] * 2
     definitions.apply(outcome.records)
-    outcome = definitions.alter(alterations[3:])
+    outcome = run_at_once(definitions.alter_in_slices(alterations[3:]))
     message = f"The quota definitions take {3 * each_bytes} bytes; there is room for {3 * each_bytes}"
     assert (outcome.results[0].error_message, outcome.records) == (message, ())
     assert _alter(definitions, ("producer_byte_rate", 2.0), entity=(("user", "u0"),)).records
     assert _alter(definitions, ("producer_byte_rate", None), entity=(("user", "u0"),)).records
-    assert definitions.alter(alterations[3:4]).results[0].error_code == error_codes.NONE
+    assert (
+        run_at_once(definitions.alter_in_slices(alterations[3:4])).results[0].error_code == error_codes.NONE
+    )
 
 
 def test_what_is_counted_is_no_less_than_the_memory_definitions_take() -> None:
@@ -161,8 +165,10 @@ def test_names_that_no_answer_could_hold_are_refused() -> None:
         ("\ud800", 42),
         ("é" * 16_383, 0),
     ):
-        outcome = QuotaDefinitions().alter(
-            [Alteration(entity=[("user", name)], ops=[("producer_byte_rate", 1.0)])]
+        outcome = run_at_once(
+            QuotaDefinitions().alter_in_slices(
+                [Alteration(entity=[("user", name)], ops=[("producer_byte_rate", 1.0)])]
+            )
         )
         assert outcome.results[0].error_code == code
 
@@ -171,13 +177,15 @@ def test_the_order_is_that_of_kafka() -> None:
     """What a real broker described after each of thirty requests: entities, their parts and their keys in its order."""
     definitions = QuotaDefinitions()
     for step in json.loads((Path(__file__).parent / "described_order.json").read_text())["steps"]:
-        outcome = definitions.alter(
-            [Alteration(entity=entity, ops=ops) for entity, ops in step["alterations"]]
+        outcome = run_at_once(
+            definitions.alter_in_slices(
+                [Alteration(entity=entity, ops=ops) for entity, ops in step["alterations"]]
+            )
         )
         definitions.apply(outcome.records)
         described = [
             [[list(part) for part in entity], list(values)]
-            for entity, values in definitions.describe([]).entries
+            for entity, values in run_at_once(definitions.describe_in_slices([])).entries
         ]
         assert described == step["described"]
 
@@ -215,28 +223,32 @@ def test_thousands_of_keys_of_one_entity_are_looked_at_in_slices() -> None:
             steps += 1
     assert steps > 5
     first = hash_map_order(keys, initial_capacity=len(keys))[0]
-    message = QuotaDefinitions().alter([alteration]).results[0].error_message
+    message = run_at_once(QuotaDefinitions().alter_in_slices([alteration])).results[0].error_message
     assert message == f"Invalid configuration key {first}"
     removals = Alteration(entity=ALICE, ops=[(key, None) for key in keys])
-    assert QuotaDefinitions().alter([removals]).results[0].error_code == error_codes.NONE
+    assert (
+        run_at_once(QuotaDefinitions().alter_in_slices([removals])).results[0].error_code == error_codes.NONE
+    )
 
 
 def test_host_names_are_asked_of_the_resolver() -> None:
     """The engine asks no name server: who knows names hands in a function."""
     alteration = Alteration(entity=[("ip", "broker.test")], ops=[("connection_creation_rate", 1.0)])
-    refused = QuotaDefinitions().alter([alteration]).results[0]
+    refused = run_at_once(QuotaDefinitions().alter_in_slices([alteration])).results[0]
     assert refused.error_message == "broker.test is not a valid IP or resolvable host."
-    outcome = QuotaDefinitions().alter([alteration], is_known_host=lambda name: name == "broker.test")
+    outcome = run_at_once(
+        QuotaDefinitions().alter_in_slices([alteration], is_known_host=lambda name: name == "broker.test")
+    )
     assert outcome.results[0].error_code == error_codes.NONE
 
 
 def test_values_given_out_do_not_change_the_store() -> None:
-    """A description is a copy."""
+    """What a description contains is read-only."""
     definitions = QuotaDefinitions()
     _alter(definitions, ("producer_byte_rate", 5.0))
-    [(_, values)] = definitions.describe([]).entries or ()
-    assert isinstance(values, dict)
-    values["producer_byte_rate"] = 6.0
+    [(_, values)] = run_at_once(definitions.describe_in_slices([])).entries or ()
+    with pytest.raises(TypeError):
+        values["producer_byte_rate"] = 6.0
     assert definitions.values(ALICE) == {"producer_byte_rate": 5.0}
 
 
@@ -252,7 +264,7 @@ def test_values_given_out_do_not_change_the_store() -> None:
 def test_parts_are_named_in_the_order_of_java(entity: list[tuple[str, str | None]], parts: str) -> None:
     """Of a hash map that is made for as many parts as there are; seen on Kafka 4.3.1."""
     alteration = Alteration(entity=entity, ops=[("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)])
-    (found,) = QuotaDefinitions().alter([alteration]).results
+    (found,) = run_at_once(QuotaDefinitions().alter_in_slices([alteration])).results
     assert found.error_message == f"Ignoring duplicate entity ClientQuotaEntity(entries={{{parts}}})"
 
 
@@ -260,7 +272,7 @@ def test_first_mistake_in_an_entity_is_that_of_kafka() -> None:
     """It visits the parts in the order of a hash map, too."""
     entity = [("user", ""), ("nonsense", "x")]
     for parts in (entity, entity[::-1]):
-        (found,) = QuotaDefinitions().alter([Alteration(entity=parts, ops=[])]).results
+        (found,) = run_at_once(QuotaDefinitions().alter_in_slices([Alteration(entity=parts, ops=[])])).results
         assert found.error_message == "Empty user not supported"
 
 
@@ -361,7 +373,7 @@ class DefinitionsMachine(RuleBasedStateMachine):
 
     @rule(alterations=ALTERATIONS)
     def alter(self, alterations: list[Alteration]) -> None:
-        outcome = self.definitions.alter(alterations)
+        outcome = run_at_once(self.definitions.alter_in_slices(alterations))
         self.definitions.apply(outcome.records)
         good = {frozenset(one.entity) for one in outcome.results if one.error_code == error_codes.NONE}
         assert good == _model_alter(self.model, alterations)
@@ -372,11 +384,11 @@ class DefinitionsMachine(RuleBasedStateMachine):
 
     @rule(alterations=ALTERATIONS)
     def alter_in_vain(self, alterations: list[Alteration]) -> None:
-        assert self.definitions.alter(alterations, validate_only=True).records == ()
+        assert run_at_once(self.definitions.alter_in_slices(alterations, validate_only=True)).records == ()
 
     @rule(components=FILTERS, strict=st.booleans())
     def describe(self, components: list[FilterComponent], strict: bool) -> None:
-        description = self.definitions.describe(components, strict=strict)
+        description = run_at_once(self.definitions.describe_in_slices(components, strict=strict))
         kinds = {component.entity_type for component in components}
         if "ip" in kinds and len(kinds) > 1:
             assert (description.entries, description.error_code) == (None, error_codes.INVALID_REQUEST)
