@@ -14,7 +14,7 @@ The file is specified in `docs/quotas-file.md`. Mistakes are refused with file, 
 fix; nothing is guessed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,13 +61,10 @@ __all__ = [
 
 MAX_ENTRIES = 100_000
 """Entries of a file: as many entities with quotas as a large cluster has."""
-
 MAX_MEMBERS = 10_000
 """Members of all groups of a file."""
-
 MAX_TEXT_CHARS = 1000
 """Characters of an owner or a reason."""
-
 FORMAT_VERSION = "1"
 _TOP_KEYS = ("version", "windows", "settings", "groups", "quotas")
 TEXT_KEYS = ("owner", "reason")
@@ -287,10 +284,9 @@ class _Parser:
         return QuotaEntry(entity=entity, values=values, **self._texts(items, values))
 
     def _values(
-        self, items: Mapping[str, Node], entity: EntityParts, keys: Iterable[str]
+        self, items: Mapping[str, Node], entity: EntityParts, keys: Container[str]
     ) -> dict[str, float]:
-        known = set(keys)
-        return {key: self._value(key, node, entity) for key, node in items.items() if key in known}
+        return {key: self._value(key, node, entity) for key, node in items.items() if key in keys}
 
     def _texts(self, items: Mapping[str, Node], values: Iterable[str]) -> dict[str, Any]:
         """Return owner, reason, and how the values were written."""

@@ -12,12 +12,15 @@ from functools import cache
 from pkgutil import get_data
 from typing import Any, Literal
 
+from tidegate.wire.codec_types import ZERO_ID
+
 __all__ = [
     "FIXED_CODES",
     "REQUIRED",
     "Direction",
     "Field",
     "Layout",
+    "empty_value",
     "field_since",
     "layout",
     "minimum_size",
@@ -180,3 +183,16 @@ def _default(line: Mapping[str, Any], fields: tuple[Field, ...], *, is_struct: b
 def _implicit(wire_type: str) -> Any:
     zero = {"bool": False, "float64": 0.0, "string": "", "uuid": "00000000-0000-0000-0000-000000000000"}
     return zero.get(wire_type, 0)
+
+
+def empty_value(field: Field) -> Any:
+    """Return the default of a field; where it has none, its empty value."""
+    if field.default is not REQUIRED:
+        return field.default
+    if field.nullable:
+        return None
+    if field.array:
+        return []
+    if field.type == "struct":
+        return {inner.name: empty_value(inner) for inner in field.fields}
+    return {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": ZERO_ID}.get(field.type, 0)

@@ -34,10 +34,11 @@ from tidegate.quota.connections.limits import (
     host_address,
 )
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.sensor_table import SAMPLE_BYTES, SENSOR_BYTES
+from tidegate.quota.measure.sensor_table import SAMPLE_BYTES, SENSOR_BYTES, SWEPT_AT_A_TIME
 from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.stats import Avg
 from tidegate.quota.measure.throttle import saturate_to_int32
+from tidegate.quota.measure.window import REGISTRY_WINDOW
 from tidegate.quota.metric import Metric
 
 __all__ = [
@@ -53,7 +54,6 @@ __all__ = [
 
 CONNECTION_METRICS = "socket-server-metrics"
 """The group of all metrics of connections (B§6.9)."""
-
 MAX_IP_RATES = 50_000
 """Addresses whose connection rate is kept at a time."""
 MAX_IP_RATE_BYTES = 96 << 20
@@ -61,9 +61,6 @@ MAX_IP_RATE_BYTES = 96 << 20
 
 IP_RATE_EXPIRY_MS = EXPIRY_MS
 """How long an address may be quiet before its rate is forgotten. Follows: Kafka, one hour."""
-
-_SWEPT_AT_A_TIME = 500  # well below a millisecond
-_AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.1)
 
 
 class AdmissionOutcome(enum.Enum):
@@ -110,8 +107,8 @@ class _Listener:
         self.rate = rate
         self.max_connections = max_connections
         self.connections = 0
-        self.throttle_time = Avg(samples=_AVG_SAMPLES, window_ms=_AVG_WINDOW_MS)
-        self.ip_throttle_time = Avg(samples=_AVG_SAMPLES, window_ms=_AVG_WINDOW_MS)
+        self.throttle_time = Avg(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
+        self.ip_throttle_time = Avg(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
 
 
 class ConnectionQuotas:
@@ -260,7 +257,7 @@ class ConnectionQuotas:
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
         """Forget addresses that have been quiet for an hour, in slices. An address that connects meanwhile stays."""
         while True:
-            quietest = list(islice(self._ip_rates.items(), _SWEPT_AT_A_TIME))
+            quietest = list(islice(self._ip_rates.items(), SWEPT_AT_A_TIME))
             for ip, rate in quietest:
                 if now_ms - rate.last_record_ms() <= IP_RATE_EXPIRY_MS:
                     return

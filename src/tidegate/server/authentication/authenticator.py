@@ -29,7 +29,6 @@ from tidegate.server.listening.sasl_config import PLAIN, SaslConfig
 from tidegate.server.requests.handler import Answer, Message, Request
 from tidegate.wire import (
     AT_ONCE_BYTES,
-    ZERO_ID,
     Encoded,
     ProtocolError,
     RequestHeader,
@@ -39,7 +38,7 @@ from tidegate.wire import (
     field_since,
     read_request,
 )
-from tidegate.wire.definitions import REQUIRED, Field, layout
+from tidegate.wire.definitions import empty_value, layout
 
 __all__ = ["Authenticator", "SaslServer"]
 
@@ -347,17 +346,4 @@ def _encoded(header: RequestHeader, message: Message) -> Encoded:
 def _refusal(header: RequestHeader, error_code: int) -> Message:
     """Return the answer of any API that says nothing but an error code, where it has a field for one."""
     fields = layout(header.api_key, header.api_version, "response").fields
-    return {**{field.name: _nothing(field) for field in fields}, "error_code": error_code}
-
-
-def _nothing(field: Field) -> Any:
-    """Return what stands for nothing in a field."""
-    if field.default is not REQUIRED:
-        return field.default
-    if field.nullable:
-        return None
-    if field.array:
-        return []
-    if field.type == "struct":
-        return {inner.name: _nothing(inner) for inner in field.fields}
-    return {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": ZERO_ID}.get(field.type, 0)
+    return {**{field.name: empty_value(field) for field in fields}, "error_code": error_code}

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from tidegate.server.connection.poller import Client, Poller
-from tidegate.server.connection.sending import Sendable
+from tidegate.server.connection.sending import Sendable, drop_bytes, first_piece
 from tidegate.server.connection.tls_session import TlsBuffers, TlsError, TlsSession
-from tidegate.server.connection.transport import Transport, drop_sent
+from tidegate.server.connection.transport import Transport
 
 __all__ = ["BURST_BYTES", "MAX_UNSENT_BYTES", "PIECE_BYTES", "HandshakeOwner", "TlsTransport"]
 
@@ -244,14 +244,14 @@ class TlsTransport:
         while True:
             if self._unsent and not self._flush():
                 return False
-            _drop(out, self._ahead)
+            drop_bytes(out, self._ahead)
             self._ahead = 0
             if not out:
                 return True
             if budget <= 0:
                 return False
             try:
-                piece = _piece(out)
+                piece = first_piece(out, PIECE_BYTES)
             except BlockingIOError:  # the source of the next part has nothing now
                 return False
             self._ahead = len(piece)
@@ -328,43 +328,3 @@ class TlsTransport:
                     if end:
                         self._inner.send(end)
         self._inner.close()
-
-
-def _piece(out: deque[Sendable]) -> Any:
-    """Return the beginning of what is to be sent, as far as a piece goes."""
-    parts: list[Any] = []
-    room = PIECE_BYTES
-    for item in out:
-        if isinstance(item, (bytes, bytearray, memoryview)):
-            part = item if len(item) <= room else memoryview(item)[:room]
-        else:
-            try:
-                part = item.read_some(min(item.size, room))
-            except BlockingIOError:
-                if not parts:
-                    raise
-                break
-            if not part and item.size:
-                raise ConnectionAbortedError("the source of an answer is shorter than announced")
-        parts.append(part)
-        room -= len(part)
-        if room <= 0 or len(part) < len(item):
-            break
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _drop(out: deque[Sendable], count: int) -> None:
-    """Remove `count` bytes that have left from `out`, and the empty items behind them.
-
-    Slices of files that have left are released.
-    """
-    while out and (count or not len(out[0])):
-        first = out[0]
-        size = min(count, len(first))
-        count -= size
-        if not isinstance(first, (bytes, bytearray, memoryview)):
-            drop_sent(out, size)
-        elif size == len(first):
-            out.popleft()
-        else:
-            out[0] = memoryview(first)[size:]

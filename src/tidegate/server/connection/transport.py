@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tidegate.server.connection.poller import Client, SocketPoller
-from tidegate.server.connection.sending import Sendable
+from tidegate.server.connection.sending import Sendable, drop_sent
 
 __all__ = ["GONE_PROBES", "MAX_BURST_BYTES", "SocketTransport", "Transport"]
 
@@ -198,13 +198,3 @@ class SocketTransport:
         """Close the socket."""
         self._poller.forget(self.fd)
         self._sock.close()
-
-
-def drop_sent(out: deque[Sendable], sent: int) -> None:
-    """Remove the first `sent` bytes of `out`, whose first part is no memory."""
-    first = out[0]
-    if sent == first.size:
-        out.popleft()
-        first.release()
-    else:
-        out[0] = first.rest(sent)

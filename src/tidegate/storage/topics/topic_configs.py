@@ -38,13 +38,8 @@ __all__ = [
     "value_problem",
 ]
 
-TOPIC_SOURCE, NODE_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = (
-    1,
-    2,
-    3,
-    4,
-    5,
-)  # Kafka `ConfigSource`
+TOPIC_SOURCE, NODE_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = range(1, 6)
+"""Follows: Kafka `ConfigSource`."""
 
 LEAST_INDEX_INTERVAL, MOST_INDEX_INTERVAL = 4096, 64 * 1024
 """Bytes of records between two entries of an index, whatever `index.interval.bytes` says: an index that is denser takes
