@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from tests.e2e.kafka_commands import run_commands
 
 pytestmark = pytest.mark.java
 JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -43,6 +44,39 @@ def test_topic_command(kafka_classpath, broker, unique):
         *("--bootstrap-server", broker.address, "--create", "--topic", unique, "--partitions", "3"),
     )
     assert f"Created topic {unique}." in out
+
+
+def test_topic_command_does_not_retry_error_89(kafka_classpath, broker, unique, tmp_path):
+    """kafka-topics prints the refusal of the mutation quota on stdout, and exits with code 1 (B§9.4)."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"client.id={unique}\n")
+    server = ("--bootstrap-server", broker.address, "--command-config", str(file))
+    topics, of_client = (
+        "org.apache.kafka.tools.TopicCommand",
+        ("--entity-type", "clients", "--entity-name", unique),
+    )
+    create = (topics, *server, "--create", "--partitions", "50", "--topic")
+    commands = [
+        (
+            "kafka.admin.ConfigCommand",
+            *server,
+            "--alter",
+            "--add-config",
+            "controller_mutation_rate=0.5",
+            *of_client,
+        ),
+        (*create, unique),  # admitted: the tokens may go below zero
+        (*create, f"{unique}-2"),
+        (topics, *server, "--list"),
+    ]
+    _, created, refused, listed = run_commands(kafka_classpath, commands, tmp_path)
+    assert created == (0, f"Created topic {unique}.\n")
+    assert refused[0] == 1
+    assert refused[1].startswith(
+        "Error while executing topic command : The throttling quota has been exceeded."
+    )
+    assert unique in listed[1].splitlines()
+    assert f"{unique}-2" not in listed[1].splitlines()
 
 
 OF_THE_CLUSTER = """\

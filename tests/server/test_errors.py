@@ -16,6 +16,7 @@ from tests.server.nodes import (
 from tests.server.test_turns import NO_TOPICS, NotedTurn, all_accepted, all_in_one_turn, ask
 
 from tidegate.server.requests.handler import Answer, Deferred, Request
+from tidegate.wire import ZERO_ID
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -46,6 +47,22 @@ def test_any_error_of_a_handler_is_logged_with_its_traceback(with_node, caplog, 
     with_node(scenario)
     assert messages(caplog) == ["request with api key 3 failed"]
     assert caplog.records[0].exc_info[1] is error
+
+
+@pytest.mark.parametrize("telemetry", [71, 72])
+def test_telemetry_is_not_offered_and_not_answered(with_node, telemetry: int) -> None:
+    """Without these APIs no client is told error 89 by them (B§5.6); a request for one closes its connection."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        offered = (await client.ask(18, 0, {}))["api_keys"]
+        assert telemetry not in {api["api_key"] for api in offered}
+        # The fields of both requests.
+        message = {"subscription_id": 0, "terminating": False, "compression_type": 0, "metrics": b""}
+        client.send(telemetry, 0, {"client_instance_id": ZERO_ID, **message})
+        assert await client.closed()
+
+    with_node(scenario)
 
 
 def test_a_request_whose_handler_failed_is_charged(with_node) -> None:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from tidegate.fair_share import ReclaimableBound, Rounds, address_owner
 from tidegate.gateway.addresses import ANY_BROKER, ServerNames
 from tidegate.gateway.broker_part import BrokerPart
-from tidegate.server.authentication.authenticator import MAX_LOGIN_S
+from tidegate.server.authentication.logins import MAX_LOGIN_S
 from tidegate.server.connection.client_hello import MAX_HELLO_BYTES, server_name, whole_hello
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.tls_session import HANDSHAKE, TlsError

@@ -84,6 +84,18 @@ def test_records_are_answered(filled: Node, version: int) -> None:
     assert bytes(part["records"]) == contents(filled.log("orders"))[SIZE:]
 
 
+def test_replication_throttles_do_not_reach_clients(node: Node) -> None:
+    """A topic whose replicas are throttled is read like any other, in full and at once (B§6.10)."""
+    throttled = {f"{end}.replication.throttled.replicas": "*" for end in ("leader", "follower")}
+    run_at_once(node.storage.topics.create_in_slices("throttled", 1, throttled))
+    for _ in range(3):
+        append(node.log("throttled"), batch())
+    answer = node.call(FETCH, 12, message(("throttled", 0, 0)))
+    (part,) = partitions(answer)
+    assert (answer["throttle_time_ms"], part["error_code"]) == (0, 0)
+    assert bytes(part["records"]) == contents(node.log("throttled"))
+
+
 def test_records_are_a_slice_of_the_file(filled: Node) -> None:
     """The answer refers to the file instead of holding its bytes; the fetch is charged as one."""
     answer = filled.ask(FETCH, 12, message(("orders", 0, 0)))
