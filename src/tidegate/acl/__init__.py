@@ -1,4 +1,4 @@
-"""Access control lists: who may do what, by the rules of Kafka's StandardAuthorizer. Standard library only; no clock.
+"""Access control lists: the rights of users, by the rules of Kafka's StandardAuthorizer. Standard library only.
 
 `Authorizer` holds the ACLs and answers; `bindings` says what an ACL and a filter are; `codes` has Kafka's numbers.
 """

@@ -7,7 +7,7 @@
 ...  for operation in (codes.READ, codes.DESCRIBE, codes.WRITE)]
 [True, True, False]
 
-1. Who is in `super.users` may do everything.
+1. A user in `super.users` may do everything.
 2. The ACLs of a resource are those of its type with its name, with a prefix of it, or with the literal name `*`. Of
    these count the ones of the user or of `User:*`, for the client's host or `*`.
 3. One that denies the operation, or `ALL`, decides. Else one that allows it does: `ALL` allows everything; `READ`,
@@ -35,7 +35,7 @@ from tidegate.errors import ConfigError
 __all__ = ["MAX_ACL_BYTES", "MAX_KNOWN", "MAX_TEXT", "Authorizer", "parse_super_users"]
 
 MAX_ACL_BYTES = 128 << 20
-"""What all ACLs may take, as `Acl.memory_bytes` counts it: some 60,000 with short names."""
+"""Most memory of all ACLs, as `Acl.memory_bytes` counts it: some 60,000 with short names."""
 MAX_TEXT = 1024
 """Letters of a resource name, of a principal and of a host in an ACL. A question looks at prefixes of each length."""
 MAX_KNOWN = 16_384

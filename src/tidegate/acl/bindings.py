@@ -1,4 +1,4 @@
-"""An ACL: who may, or may not, do what, to which resources, from where; and the filters that find ACLs.
+"""An ACL: it allows or denies a user an operation on resources, from a host; and the filters that find ACLs.
 
 >>> alice = Acl(codes.TOPIC, "orders-", codes.PREFIXED, "User:alice", "*", codes.READ, codes.ALLOW)
 >>> print(alice)

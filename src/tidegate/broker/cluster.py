@@ -1,4 +1,4 @@
-"""The cluster as one of its nodes sees it: brokers and their addresses, the controller, who leads which partition.
+"""The cluster as one of its nodes sees it: brokers and their addresses, the controller, the leader of each partition.
 
 Handlers ask this and nothing else where they name a node. Every partition has one replica; the partitions of a topic
 are led by the brokers in turn, beginning with one that its id says, so that each node finds the same without asking.
@@ -19,7 +19,7 @@ from tidegate.storage.topics.topics import Topic, Topics
 __all__ = ["NO_OPERATIONS", "ClusterView", "Endpoints", "cluster_operations"]
 
 NO_OPERATIONS: Final = -(2**31)
-"""What stands there when the client did not ask."""
+"""Value of the authorized operations if the client did not ask for them."""
 
 Endpoints = Mapping[int, Mapping[str, tuple[str, int]]]
 """Node id → listener → the host and port that clients connect to. A node without the listener that a client

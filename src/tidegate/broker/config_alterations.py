@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 MAX_VALUE_BYTES = 32_767
-"""Of a list that grows: what is longer could not be described."""
+"""Longest list after an append: a longer one could not be described."""
 _READ_AT_ONCE = 100
 _RESOURCE = itemgetter("resource_type", "resource_name")
 _ORDERED_CHARACTERS = 5_000

@@ -32,7 +32,7 @@ COPIED_BYTES = 32 * 1024
 MAX_KEPT_ANSWERS = 64
 """Answers of an API that are kept; when there are more, all are forgotten and those asked for again kept anew."""
 MAX_KEPT_ANSWER_BYTES = 4 * 1024 * 1024
-"""What all of them take at most; larger ones are made each time."""
+"""Most memory of all kept answers; larger answers are encoded each time."""
 _MAX_KEPT_REQUEST_BYTES = 1024
 
 _MARKS = (0x5A01_7B3C_C6D4_E2F1, 0x5A02_7B3C_C6D4_E2F2, 0x5A03_7B3C_C6D4_E2F3)

@@ -30,7 +30,7 @@ __all__ = ["MAX_ENTRY_BYTES", "MAX_KEPT", "KnownRequests"]
 MAX_KEPT = 8192
 """Requests of one API that are kept."""
 MAX_ENTRY_BYTES = 2048
-"""What one of them takes at most, its key included: with `MAX_KEPT`, 16 MB for an API."""
+"""Most memory of a known request with its key: with `MAX_KEPT`, 16 MB for an API."""
 
 Kept = TypeVar("Kept")
 Find = Callable[[memoryview, int, Mapping[bytes, Kept]], Any]

@@ -10,7 +10,7 @@ __all__ = ["LateAnswers"]
 
 _STEPS_AT_ONCE = 100  # in one slice; each reads or writes one partition
 _SLICE_NS = 500_000
-"""How long a slice may last, but for the step that is under way when it is over."""
+"""Longest slice, without the step that is under way when it is over."""
 _TURN_NS = 2_000_000
 """The same of all slices of a turn."""
 

@@ -1,7 +1,7 @@
 """The groups of a node between the coordinator's state machine, the storage and the event loop.
 
 The coordinator says what is to be kept and when it has something to do; here it is kept (`Storage.group_writes`), and
-run when that time has come. Offsets of groups that nobody consumes with go after `offsets.retention.minutes`.
+run when that time has come. Offsets of groups without consumers expire after `offsets.retention.minutes`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -25,7 +25,7 @@ __all__ = ["NodeGroups", "Writes"]
 _AT_ONCE = (
     50  # sessions and rebalances that are over, in one turn: a rebalance of a large group takes some ms
 )
-_RUN_NS = 2_000_000  # so long at most, but for one of them
+_RUN_NS = 2_000_000  # longest run, without the one that is under way
 _MEMBERS_AT_ONCE = 32  # of one answer
 _BYTES_AT_ONCE = 64 * 1024  # of their metadata, or of an assignment
 _MS_PER_MINUTE = 60_000
@@ -256,7 +256,7 @@ class Writes:
     def answer(self, make: Callable[[list[GroupChange]], Work], late: LateAnswers) -> Deferred:
         """Return what `make`, in slices, makes of the changes that failed, when all are over. No more may be added.
 
-        The work is under way: it is charged whoever may have left.
+        The work is under way: it is charged even if the client has left.
         """
         deferred = Deferred()
 

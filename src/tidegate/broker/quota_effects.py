@@ -37,7 +37,7 @@ from tidegate.storage.storage import Storage
 __all__ = ["MAX_CHANGES", "MAX_PARTITIONS", "MAX_WARNINGS", "MEASURED_MS", "QuotaEffects"]
 
 MEASURED_MS = 10_000
-"""How long the growth of partitions is measured: the default window of quotas, 10 samples of a second."""
+"""Time over which the growth of partitions is measured: the default window of quotas, 10 samples of a second."""
 MAX_CHANGES = 1_000
 """Changed quotas that are looked at together. Further ones are not looked at."""
 MAX_PARTITIONS = 50_000

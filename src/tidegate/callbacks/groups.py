@@ -4,8 +4,8 @@
     client.quota.callback.group.etl.members=user:alice, user:bob, client-id:nightly
     client.quota.callback.group.etl.producer_byte_rate=1000000
 
-A user's group counts before that of its client id. Who is in no group has Kafka's own rules, with stored quotas; who is
-in one has none but the group's, and is unlimited where the group has no limit of the type.
+A user's group counts before that of its client id. For a client in no group, Kafka's own rules apply, with stored
+quotas; a member of a group has only the group's, and is unlimited where the group has no limit of the type.
 
 >>> groups = QuotaGroups()
 >>> prefix = "client.quota.callback.group.etl"
@@ -60,7 +60,7 @@ class QuotaGroups(OwnRules):
         self._groups = Groups(members=members, limits=limits)
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
-        """Return the tag `group` of who is in one."""
+        """Return the tag `group` of a member."""
         group = self._groups.group_of(user, client_id)
         return super().quota_metric_tags(quota_type, user, client_id) if group is None else {GROUP_TAG: group}
 

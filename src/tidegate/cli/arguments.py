@@ -74,7 +74,7 @@ class ArgumentParser(argparse.ArgumentParser):
         raise SystemExit(EXIT_ERROR)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help or version; unlike argparse's own it does not hide that nobody can read it."""
+        """Print help or version; unlike argparse's own, raise the error if it cannot be written."""
         (file or sys.stderr).write(message)
 
     def _help_hint(self) -> str:

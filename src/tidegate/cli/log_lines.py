@@ -1,8 +1,8 @@
-"""Log lines that nobody waits for.
+"""Log lines that are written without waiting for their reader.
 
-Who writes to a pipe waits when nobody reads it: a pager at its end, a collector that hangs. The event loop must not. So
-a line is written at once where the pipe has room for it; where it has none a thread writes it and those behind it, a
-bounded number of characters, and what does not fit in there is dropped and counted.
+A write to a pipe waits while the pipe is full and not read: by a pager at its end, by a collector that hangs. The event
+loop must not wait. If the pipe has room, a line is written at once. Otherwise a thread writes it and those after it,
+a bounded number of characters; lines beyond that bound are dropped and counted.
 """
 
 import logging
@@ -16,7 +16,7 @@ from collections import deque
 __all__ = ["MAX_CHARS", "LogLines"]
 
 MAX_CHARS = 4_000_000
-"""Of lines that wait: 20,000 or so."""
+"""Most characters of waiting lines: about 20,000 lines."""
 _LAST_LINES_S = 1.0
 
 
@@ -63,7 +63,7 @@ class LogLines(logging.Handler):
                 self._changed.wait(left_s)
 
     def close(self) -> None:
-        """Write what is left, if somebody reads it, and end."""
+        """Write what is left, if it is read, and end."""
         self.flush()
         with self._changed:
             self._closing = True
@@ -88,7 +88,7 @@ class LogLines(logging.Handler):
         while left:
             try:
                 left = left[os.write(self._fd, left) :]
-            except OSError:  # there is nobody to tell
+            except OSError:  # stderr is gone, and with it the place to report it
                 return
 
     def _next(self) -> str | None:

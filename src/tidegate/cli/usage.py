@@ -1,4 +1,4 @@
-"""`tidegate usage`: who used what, out of the usage files of a server."""
+"""`tidegate usage`: the usage of each client, from the usage files of a server."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`tidegate watch`: who uses what just now, and who would be throttled under these quotas."""
+"""`tidegate watch`: current usage, and the clients that quotas would throttle."""
 
 import argparse
 import contextlib

@@ -37,7 +37,7 @@ _HARMLESS = frozenset(
         "user",
     }
 )
-"""What a URI's query may say: options of Arrow's filesystems that hold no secret."""
+"""Parameters of a URI's query: options of Arrow's filesystems that hold no secret."""
 
 _HINT = "pass credentials as the storage client expects them: AWS_ACCESS_KEY_ID, a profile, a role (docs/clusters.md)"
 _MAX_CHARS = 4096

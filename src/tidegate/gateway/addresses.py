@@ -22,7 +22,7 @@ __all__ = ["ANY_BROKER", "BROKER_ID", "MAX_PORT", "Addresses", "ServerNames"]
 
 MAX_PORT = 65_535
 ANY_BROKER = -1
-"""What a bootstrap name leads to. No broker has this id."""
+"""Target of a bootstrap name. No broker has this id."""
 BROKER_ID = "{id}"
 _IDS = r"(0|[1-9][0-9]{0,9})"
 

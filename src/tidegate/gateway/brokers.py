@@ -20,9 +20,9 @@ __all__ = ["REFRESH_S", "Broker", "Brokers"]
 _log = logging.getLogger("tidegate.gateway")
 
 REFRESH_S = 5.0
-"""How often the gateway asks the cluster for its brokers."""
+"""Interval at which the gateway asks the cluster for its brokers."""
 SETTINGS_EVERY_S = 60.0
-"""How often the gateway asks for the number of partitions of new topics."""
+"""Interval at which the gateway asks for the number of partitions of new topics."""
 _BROKER_RESOURCE = 4
 _NUM_PARTITIONS = "num.partitions"
 _DEFAULT_PARTITIONS = 1  # Kafka's default

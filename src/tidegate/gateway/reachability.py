@@ -18,7 +18,7 @@ _log = logging.getLogger("tidegate.gateway")
 
 TRY_AGAIN_S = 0.5
 CHECK_AFTER_S = (0.0, 0.2, 1.0)
-"""How long to wait before each check of a broker that has closed a connection."""
+"""Delays before the checks of a broker that has closed a connection."""
 _CONNECT_S = 2.0
 
 

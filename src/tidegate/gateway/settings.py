@@ -39,7 +39,7 @@ MAX_CONVERTED = 16
 """Brokers that one process serves if it converts its usage record to Parquet: each has a process for that."""
 MAX_LISTED = 10_000
 MIN_RECEIVE_BUFFER_BYTES = 64 * 1024
-"""What a socket has to hold of a ClientHello before it is read."""
+"""Bytes of a ClientHello that a socket has to hold before it is read."""
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 

@@ -25,9 +25,9 @@ MAX_NAME_BYTES = 249
 MAX_ASKED = 200
 """Ids that are asked for in one request."""
 PAUSE_S = 0.2
-"""How long the gateway waits for further ids before it asks for their names."""
+"""Delay in which the gateway collects further ids before it asks for their names."""
 UNKNOWN_FOR_S = 60.0
-"""How long an id without a name is not asked for again."""
+"""Time for which an id without a name is not asked for again."""
 
 
 class TopicNames:

@@ -58,9 +58,9 @@ MAX_COLLECTED_BYTES = 64 << 20
 PIPE_BYTES = 1 << 20
 """Capacity of the pipe of a streamed response, where the system grants it."""
 CONNECT_TIMEOUT_S = 10.0
-"""How long connecting and logging in may take. Follows: Kafka `socket.connection.setup.timeout.ms`."""
+"""Longest time to connect and log in. Follows: Kafka `socket.connection.setup.timeout.ms`."""
 ENCRYPTED_PART_BYTES = 64 * 1024
-"""How much of a long response that comes by TLS is decrypted at a time."""
+"""Bytes of a long response over TLS that are decrypted at a time."""
 _RENEWAL_MIN_S = (
     1.05  # a broker takes another login of a connection after one second at the earliest (KIP-368)
 )
@@ -69,7 +69,7 @@ _SPLICE_NONBLOCK = 2  # SPLICE_F_NONBLOCK of Linux; `os` names it from Python 3.
 _LENGTH = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
 _FIRST_BYTES = 32
-"""So much of a long response has to be there before it is forwarded: what lies before its first array."""
+"""Bytes of a long response that must have arrived before it is forwarded: those before its first array."""
 _CLOSED = "the broker closed the connection"
 _KIND_CHARS = 80  # by these, numbers aside, the lines about one broker are alike
 _NO_DIGITS = str.maketrans("", "", "0123456789")

@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol: who is a member, of which generation, and until when.
+"""Consumer groups of the classic protocol: their members, generations and sessions.
 
 A state machine: it is told what requests say and what time it is, and calls back with answers. It knows neither sockets
 nor storage; `GroupCoordinator` has everything that the broker calls.

@@ -1,10 +1,10 @@
-"""The coordinator of consumer groups: joins, generations, assignments, sessions, and who may commit.
+"""The coordinator of consumer groups: joins, generations, assignments, sessions, and the right to commit.
 
     coordinator.join(JoinRequest(...), respond, now_ms)  # MEMBER_ID_REQUIRED at once, or an answer later
     coordinator.run(now_ms)  # when `next_ms` has come: sessions and rebalances that are over
 
 What a request says is looked at here and in `joining` and `assigning`; what happens over time in `rebalances`. A member
-whose session is over, or who did not come back for a rebalance, is let go.
+whose session is over, or that did not come back for a rebalance, is removed.
 
 Every method returns at once. `respond` is called once for each request, at once or later, also for one that Kafka
 forgets (a member that joins again while its first JoinGroup still waits): with UNKNOWN_MEMBER_ID.

@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["Deadline", "Deadlines"]
 
-_KEPT = 64  # entries of nobody that are not worth looking for
+_KEPT = 64  # stale entries that cost nothing
 
 
 class Deadline:

@@ -1,4 +1,4 @@
-"""One group: its members, who leads, which protocol they choose; not when anything happens.
+"""One group: its members, their leader and their protocol; not when anything happens.
 
 Follows: Kafka 4.3 `ClassicGroup`.
 """

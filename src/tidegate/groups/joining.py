@@ -1,4 +1,4 @@
-"""JoinGroup: who becomes a member, under which id, and in whose place.
+"""JoinGroup: new members, their ids, and static members that come back.
 
 A member without an id is given one and comes back with it (KIP-394); a static member that was started anew goes on
 where it was, and what it was is fenced (KIP-345, 814).

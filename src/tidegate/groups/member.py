@@ -118,7 +118,7 @@ class Member(Deadline):
 
     @property
     def throttled_ms(self) -> int:
-        """For how long in all its connection was muted."""
+        """Total time that its connection was muted."""
         return 0 if self.source is None else self.source.throttled_ms
 
     def answer_sync(self, answer: Message) -> None:

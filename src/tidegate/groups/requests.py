@@ -26,7 +26,7 @@ Respond = Callable[[Message], None]
 
 
 class Source(Protocol):
-    """By what a member speaks: a connection. `throttled_ms`: for how long in all it was muted."""
+    """The connection of a member. `throttled_ms`: the total time that it was muted."""
 
     throttled_ms: int
 

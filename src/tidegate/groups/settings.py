@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""How long a member that has no generation yet waits for one. Source: Kafka `classicGroupNewMemberJoinTimeoutMs`."""
+"""Longest wait of a new member for its first generation. Source: Kafka `classicGroupNewMemberJoinTimeoutMs`."""
 
 MAX_MEMBERS: Final = 20_000
 """Members of all groups of a node: a threshold bound, divided between the principals that join."""

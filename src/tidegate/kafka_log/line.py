@@ -31,7 +31,7 @@ _OTHER_FORMATS = {
 _PREFIX_BYTES_MAX = 4096  # of a line, in which its time is looked for
 _EPOCH = datetime(1970, 1, 1)
 _YEARS = range(1971, 2200)
-"""Of a time that a broker may have written; `seq` is made of it, and has 64 bits."""
+"""Years of times that a broker may have written; `seq`, which has 64 bits, contains the time."""
 _SECOND = timedelta(seconds=1)
 
 

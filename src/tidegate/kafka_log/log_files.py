@@ -13,7 +13,7 @@ from tidegate.errors import ConfigError, TidegateError
 __all__ = ["BLOCK_BYTES", "LINE_BYTES_MAX", "LogFile", "LogFileError", "Source", "find_logs"]
 
 BLOCK_BYTES = 8 << 20
-"""Of lines that are read at once."""
+"""Bytes of lines that are read at a time."""
 LINE_BYTES_MAX = 64 << 20
 """A longer line is none of a request log."""
 

@@ -66,13 +66,13 @@ NO_TOPICS = -1
 MAKING_A_LINE_US = 150
 """Between the end of sending and the time of the line (0.1 to 0.2 ms, measured)."""
 HALF_A_MS_US = 500
-"""What a time of whole milliseconds lacks on average."""
+"""Mean error of a time of whole milliseconds."""
 
 SIZE_MAX = 2**31 - 1
-"""Of a message; its length is an INT32."""
+"""Largest size of a message; its length is an INT32."""
 
 _MOST_RECORDS = 2**53
-"""Of a lag and of a sum of offsets, which no log comes near to."""
+"""Largest lag and largest sum of offsets; no log comes near."""
 
 _MUTATIONS = frozenset({CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS})
 _FROM_ZOOKEEPER_CONTROLLERS = frozenset({4, 5, 6})

@@ -1,4 +1,4 @@
-"""The quota engine: who shares a quota, how much they used, how long they must wait.
+"""The quota engine: the clients that share a quota, their usage, and their throttle time.
 
 Standard library only. Time comes in as `now_ms`; being over quota is a returned value. The rules are Kafka's;
 `docs/kafka-differences.md` has every departure.

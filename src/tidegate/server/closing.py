@@ -29,7 +29,7 @@ from tidegate.server.settings.config import ServerConfig
 __all__ = ["MAX_SEND_STALL_S", "Closing"]
 
 MAX_SEND_STALL_S = 60.0
-"""How long a client may take no byte of its answer before its connection is closed."""
+"""Longest time in which a client may receive no byte of its answer before its connection is closed."""
 
 
 class Closing:

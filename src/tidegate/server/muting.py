@@ -19,7 +19,7 @@ __all__ = ["Muting", "Throttle"]
 _log = logging.getLogger("tidegate.server")
 
 REAP_NS = 5_000_000
-"""How long throttles that are over are ended, oldest first, before the loop's other work gets a turn."""
+"""Longest time to end expired throttles, oldest first, before the loop's other work gets a turn."""
 
 
 class Throttle(NamedTuple):

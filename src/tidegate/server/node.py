@@ -70,7 +70,7 @@ _log = logging.getLogger("tidegate.server")
 
 EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
 METRICS_SLICE_NS = 1_000_000
-"""How long metrics are read before the loop's other work gets a turn."""
+"""Longest time to read metrics before the loop's other work gets a turn."""
 _ROLL_USAGE_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _COMPILE_EVERY_S = 0.005

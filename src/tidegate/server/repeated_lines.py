@@ -1,6 +1,6 @@
 """Log lines that a client can cause by the thousand: the first is written at once, its like are counted.
 
-Who logs such a line says what counts as alike, a kind and what it is about:
+The caller that logs such a line names its kind; lines of the same kind are alike:
 
     _log.warning("closed %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
 

@@ -1,7 +1,7 @@
 """Kafka's `recovery-point-offset-checkpoint`: up to which offset each partition is on the disk.
 
-What is said of a topic that was deleted must not be taken for its successor of the same name: who makes one asks
-`names` first, and has the file written again.
+What is said of a topic that was deleted must not apply to its successor of the same name: the caller that creates one
+asks `names` first, and has the file written again.
 
 Follows: Kafka `OffsetCheckpointFile`.
 """

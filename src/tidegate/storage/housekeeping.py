@@ -43,7 +43,7 @@ def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
 
 
 def clean_every_s(config: StorageConfig) -> float:
-    """Return how often it is looked for what is past its retention (`log.retention.check.interval.ms`), in seconds."""
+    """Return how often expired data is deleted (`log.retention.check.interval.ms`), in seconds."""
     asked_s = config.log_retention_check_interval_ms / 1000
     return max(LEAST_CLEAN_EVERY_S, min(asked_s, HOUSEKEEPING_EVERY_S))
 

@@ -1,4 +1,4 @@
-"""Files that only the broker's own user may read: records, quotas and what clients are called are nobody else's."""
+"""Files that only the broker's own user may read: they contain records, quotas and names of clients."""
 
 import contextlib
 import os

@@ -31,7 +31,7 @@ from tidegate.usage.segment import (
 __all__ = ["RETRY_MS", "Appender", "RecorderStatistics"]
 
 RETRY_MS = 250
-"""How often room is looked for when there is none."""
+"""Interval of checks for room when the spool is full."""
 BUFFER_ROWS = 512
 """Rows in memory: more than a turn of requests has, few enough to stay in the processor's cache."""
 

@@ -64,7 +64,7 @@ _LIMIT = ("quota", "tags")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: its Arrow type by name, whether it may be null, its meaning and unit, and who fills it."""
+    """One column: its Arrow type by name, whether it may be null, its meaning and unit, and its writer."""
 
     name: str
     type: str

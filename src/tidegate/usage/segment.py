@@ -8,7 +8,7 @@
 A row is 128 bytes, little endian, its fields taken from `COLUMNS` and sorted by width; its `seq` is the
 first one's plus its place. It begins a multiple of 128 into the file, so no row lies across two disk sectors,
 and it ends with a marker: a row cut short by `kill -9` has none. A slot without a marker before the last row
-that has one (in a closed file: any) was lost by a crash of the machine or by somebody who cut the file, and so was
+that has one (in a closed file: any) was lost by a crash of the machine or by cutting the file, and so was
 a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
 Segments of earlier versions are read, too (`older_segments`).
 

@@ -1,4 +1,4 @@
-"""The rows that still lie in a spool, for those who read the record: copied to Parquet files of their own.
+"""The rows that still lie in a spool, for readers of the record: copied to Parquet files of their own.
 
 A job that reads the usage directory of a running broker, or of one that was killed, wants the last rows too. They are
 copied before the Parquet files are listed: a segment that the writer converts meanwhile is then in both, by the same

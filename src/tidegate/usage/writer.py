@@ -29,11 +29,11 @@ from tidegate.usage.writer_process import EXIT_NO_PYARROW, RETENTION_MS
 __all__ = ["Writer", "main"]
 
 POLL_S = 0.25
-"""How often the spool is looked at for closed segments."""
+"""Interval at which the spool is searched for closed segments."""
 IDLE_S = 60.0
 """A writer that had nothing to do for so long begins anew, without the memory that pyarrow keeps."""
 TIDY_MS = 30_000
-"""How often compaction and retention are looked at."""
+"""Interval of compaction and retention."""
 NICENESS = 10
 """The broker goes first where processors are scarce."""
 

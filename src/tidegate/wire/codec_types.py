@@ -29,10 +29,10 @@ Message = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
 
 MALFORMED = (MalformedError, struct.error, IndexError)
-"""What reading malformed bytes raises in compiled code; becomes a `ProtocolError`."""
+"""Exceptions of compiled code that reads malformed bytes; they become a `ProtocolError`."""
 
 UNWRITABLE = (LookupError, TypeError, AttributeError, ValueError, OverflowError, struct.error)
-"""What writing a message that does not fit raises in compiled code; becomes a `MessageError`."""
+"""Exceptions of compiled code that writes a message that does not fit; they become a `MessageError`."""
 
 
 @dataclass(slots=True, eq=False)

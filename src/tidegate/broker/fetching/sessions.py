@@ -52,11 +52,11 @@ NEW_EPOCH, NO_EPOCH = 0, -1
 EVICTED_AFTER_MS = 120_000
 """Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`."""
 MAX_SESSION_BYTES = 64 * 1024 * 1024
-"""What all sessions of a node take at most: 100,000 partitions with short names."""
+"""Most memory of all sessions of a node: 100,000 partitions with short names."""
 PARTITION_BYTES = 600
-"""What a partition of a session takes, but for its topic's name (measured by a test)."""
+"""Memory of a partition of a session, without its topic's name (measured by a test)."""
 SESSION_BYTES = 2500
-"""What a session takes besides, with what is kept to answer it (measured by a test)."""
+"""Memory of a session besides, with its prepared answers (measured by a test)."""
 _LETTER_BYTES = 4
 _EVICTED_AT_ONCE = 16_000  # partitions: letting go of so many takes 2 ms
 _LARGEST = 2**31 - 1
@@ -132,7 +132,7 @@ class FetchedPartition:
 
 Partitions = dict[PartitionKey, FetchedPartition]
 _Rank = tuple[bool, int, int]
-"""What a session is worth: privileged, partitions, id. The least is evicted first."""
+"""Rank of a session: privileged, partitions, id. The lowest is evicted first."""
 
 
 class FetchSession:

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1. KIP-848.
 
-The protocol of KIP-848 is not served. Error 35 (UNSUPPORTED_VERSION) says so, in every version and to whoever asks, as
+The protocol of KIP-848 is not served. Error 35 (UNSUPPORTED_VERSION) says so, in every version and to every client, as
 by a Kafka whose `group.coordinator.rebalance.protocols` is `classic`: clients give it to the application at once. Were
 the API not there, librdkafka's consumer would wait for ever without a word.
 Memory: at most 60 bytes for each byte of the request (a name of one byte is a text in a list).

@@ -7,7 +7,7 @@ free, Kafka 4.3 charges it). A topic is there when all of its partitions are; it
 A timeout of 0 or less fails the request as a whole, unless nothing is left to create.
 A principal without rights to the cluster gets a share of the node's partitions, past it error 44 with a text that says
 why (docs/fair-bounds.md).
-Needs CREATE on the cluster or on the topic, else error 29; the settings are answered to who may describe them.
+Needs CREATE on the cluster or on the topic, else error 29; clients that may describe the settings get them.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes three dicts), and the answer.
 Not implemented: more than one replica, topic policies.
 """

@@ -4,7 +4,7 @@ Each topic costs as many permits as it has partitions, charged just before it go
 the topics of one request is unspecified, here it is the request's. The records are gone for everybody at once; answers
 on their way still send them.
 A timeout of 0 or less fails the request as a whole, unless no topic is named once.
-Needs DELETE on the cluster or on each topic, else error 29; the name behind an id is told to who may describe it.
+Needs DELETE on the cluster or on each topic, else error 29; the name behind an id needs DESCRIBE.
 Memory: at most 310 bytes for each byte of the request (a topic of one byte becomes two dicts and an entry of a third),
 and the answer.
 """

@@ -37,7 +37,7 @@ from tidegate.storage.storage import Storage
 __all__ = ["MAX_ANSWER_BYTES", "describe_configs_handler"]
 
 MAX_ANSWER_BYTES = 64 << 20
-"""What is past it gets error 42. Source: twice what there is to say about the most topics that a node can have."""
+"""Larger answers get error 42. Source: twice the size for the most topics that a node can have."""
 
 _AT_ONCE = 256  # resources or names looked at between two yields
 _Refused = tuple[Message, tuple[int, str]]

@@ -12,9 +12,9 @@ Sessions, those that wait, and those that are met by the bytes they begin with a
 Memory: at most 100 bytes for each byte of the request (a partition of 16 bytes becomes three dicts and an object); a
 long poll keeps an object for each partition, of which there are at most as many as the node has.
 A partition that another broker leads is error 6, with that leader from version 16 on (KIP-951).
-Consumers need READ on each topic; those that they may not read get error 29, whether or not they are there. Who says
-that it is a follower needs CLUSTER_ACTION on the cluster: it is exempt then, else all its partitions get error 29 and
-it is charged.
+Consumers need READ on each topic; those that they may not read get error 29, whether or not they are there. A
+client that says it is a follower needs CLUSTER_ACTION on the cluster: it is exempt then, else all its partitions get
+error 29 and it is charged.
 Not implemented: followers (error 6), rack awareness.
 """
 
@@ -69,7 +69,7 @@ from tidegate.wire import UNKNOWN, Encoded
 __all__ = ["FORGET_DELETED_EVERY_S", "fetch_handler"]
 
 FORGET_DELETED_EVERY_S = 60.0
-"""So often sessions let go of the logs of topics that were deleted."""
+"""Interval at which sessions release the logs of deleted topics."""
 
 
 def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:

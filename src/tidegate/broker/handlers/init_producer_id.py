@@ -1,6 +1,6 @@
 """InitProducerId (key 22), versions 0-5 (6 is unstable in Kafka 4.3). KIP-98, KIP-360.
 
-A producer without a transactional id gets a number that nobody had before, with epoch 0: what an idempotent producer
+A producer without a transactional id gets a new number, with epoch 0: what an idempotent producer
 needs. Not implemented: transactions. A transactional id is refused with error 53, which every client takes as final
 instead of trying for ever; an empty one or too long a timeout with Kafka's own errors. An id without an epoch, or the
 reverse, is error 42.

@@ -5,7 +5,7 @@ refused, and none is ever under way. What is wrong with an assignment is said in
 or the request fails as a whole (as with a timeout of 0 or less), the answer has its defaults, as Kafka's.
 Needs ALTER on the cluster, to list them DESCRIBE, else error 31.
 Memory: at most 130 bytes for each byte of the request (a partition of 5 bytes becomes two dicts, and one that is not
-there an error with its text), to list them 40, or 70 who may not (a partition of 4 bytes becomes a dict).
+there an error with its text), to list them 40, or 70 without the right (a partition of 4 bytes becomes a dict).
 """
 
 from collections.abc import Generator, Sequence

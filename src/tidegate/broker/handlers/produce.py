@@ -2,7 +2,7 @@
 
 Every partition holds one record batch of format 2, in any compression: it is stored as it came. The answer is sent
 when the batch has been written to its file; there are no replicas. Where an append makes a sync due (`flush.messages`),
-acks=all is answered after the sync, which all who wait then share; acks=1 and acks=0 never wait for the disk (in Kafka
+acks=all is answered after the sync, shared by all waiting requests; acks=1 and acks=0 never wait for the disk (in Kafka
 every append that makes a sync due does). acks=0 has no answer; a refused batch then closes the connection (B§6.2). A
 first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2); so does one that
 belongs to a transaction, with error 53, as in Kafka for a request without a transactional id. Of several batches for
@@ -53,7 +53,7 @@ _Unsynced = tuple[PartitionLog, int, dict[str, Any]]
 """A log, the offset that must be synced, and the part of the answer that depends on it."""
 _Batch = tuple[memoryview | None, AppendError | None]
 _ByPartition = dict[str, dict[int, _Batch]]
-"""What is to be stored, and why something was refused before its log was looked at, by topic and partition."""
+"""Batches to store, and errors found before a log was examined, by topic and partition."""
 _NOTHING: _Batch = (None, None)
 _CHARGE = Charge.PRODUCE  # looked up in its class it takes 100 ns in Python 3.11
 
@@ -243,7 +243,7 @@ def _find(topics: Topics, name: str, version: int) -> tuple[Topic | None, int]:
 
 
 def _may_write(request: Request, topics: Topics, name: str) -> bool:
-    """Return whether the client may write to the topic of a name or id; an id without a topic is nobody's."""
+    """Return whether the client may write to the topic of a name or id; False for an id without a topic."""
     if request.header.api_version >= _TOPIC_IDS_SINCE:
         topic = topics.by_id.get(name)
         return topic is None or request.authorized(acl.WRITE, acl.TOPIC, topic.name)

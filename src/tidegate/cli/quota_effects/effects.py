@@ -42,7 +42,7 @@ MAX_GROUPS = 200
 MAX_PARTITIONS = 20_000
 """Partitions whose growth is looked at. Those beyond are not counted."""
 MAX_S = 10.0
-"""How long a cluster is asked, in seconds."""
+"""Timeout of the requests to a cluster, in seconds."""
 
 _CATCH_UP_S = 3600  # a consumer that lags and needs longer is named
 _EXACT = "tidegate.kafka.exact"

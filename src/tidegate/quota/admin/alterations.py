@@ -48,7 +48,7 @@ T = TypeVar("T")
 MAX_NAME_BYTES = 32_767
 """Most bytes of a name: what Kafka's protocol can carry. One that is read from invalid UTF-8 may have grown beyond."""
 _LETTERS_AT_A_TIME = 5000  # of keys that are hashed: half a millisecond
-_LETTERS_OF_A_LOOK = 20  # so many could be hashed while a key is looked up
+_LETTERS_OF_A_LOOK = 20  # letters that could be hashed in the time of a lookup
 _LETTERS_IN_ORDER = 256  # of an entity's types: with all of them known there are 15
 _LARGEST_FRACTION = 1e-6  # B§6.8: what a LONG or an INT may be off a whole number
 

@@ -86,7 +86,7 @@ MAX_DEFINITION_BYTES = 256 << 20
 """Most memory of all definitions, as `definition_bytes` counts it: some 200,000 with short names."""
 MAX_IN_KAFKAS_ORDER = 1000  # entities that are put in order at each change, within a millisecond
 _AT_A_TIME = 100  # definitions looked at, well below a millisecond
-_PARTS_IN_ORDER = 300  # so many types have more letters than are put in order
+_PARTS_IN_ORDER = 300  # more types than this have more letters than are put in order
 
 
 @dataclass(slots=True)

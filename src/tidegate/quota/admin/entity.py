@@ -1,4 +1,4 @@
-"""Whom a quota is for: the eight levels, which of them applies to a client, and whom it shares its usage with.
+"""The entity of a quota: the eight levels, the one that applies to a client, and the clients that share its usage.
 
 >>> quotas = EntityQuotas()
 >>> quotas.set(QuotaEntity(user="alice"), 1000.0)

@@ -1,7 +1,7 @@
 """Quota groups: users and client ids that share one limit, in place of the quotas that each would have.
 
-A user's group counts before that of its client id. Who is in a group has no quota but the group's, and is unlimited
-where that has none of the type; who is in none has Kafka's own rules.
+A user's group counts before that of its client id. A member of a group has no quota but the group's, and is
+unlimited where that has none of the type; for other clients, Kafka's own rules apply.
 
 >>> groups = Groups(
 ...     members={("user", "alice"): "etl", ("client-id", "nightly"): "etl", ("client-id", "c1"): "web"},

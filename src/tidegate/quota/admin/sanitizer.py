@@ -1,7 +1,7 @@
 """Names made fit for metric tags, sensor names and JMX bean names, and back.
 
 User names are sanitised in metric tags and sensor names, client ids are not. The default entity is written
-`<default>`; a user who is really called so sanitises to something else, so the two never meet.
+`<default>`; a user of that name sanitises to something else, so the two never meet.
 
 >>> sanitize("O=A client,CN=localhost")
 'O%3DA%20client%2CCN%3Dlocalhost'

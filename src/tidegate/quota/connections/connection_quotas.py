@@ -60,7 +60,7 @@ MAX_IP_RATE_BYTES = 96 << 20
 """Most memory of all these rates: with many samples in a window there are fewer of them."""
 
 IP_RATE_EXPIRY_MS = EXPIRY_MS
-"""How long an address may be quiet before its rate is forgotten. Follows: Kafka, one hour."""
+"""Idle time after which the rate of an address expires. Follows: Kafka, one hour."""
 
 
 class AdmissionOutcome(enum.Enum):

@@ -37,7 +37,7 @@ from tidegate.quota.metric import Metric
 __all__ = ["OVERFLOW", "CallbackError", "NoteTags", "SensorManager"]
 
 OVERFLOW = "<overflow>"
-"""What stands for the names of clients that are counted together. No user has it: names of users are sanitised."""
+"""Name for clients that are counted together. No user has it: names of users are sanitised."""
 
 NoteTags = Callable[[QuotaType, str, str, Sensor, int], None]
 """Called with user, client id, the sensor that a custom callback's tags lead to, as its bound is, and now_ms."""
@@ -52,7 +52,7 @@ class CallbackError(TidegateError, TypeError):
 class SensorManager(ABC, Generic[S]):
     """Sensors of one quota type, by client.
 
-    enabled: whether any quota of this type is defined. folded: how often a client had to share a sensor with others.
+    enabled: whether any quota of this type is defined. folded: the number of times that a client had to share a sensor.
     note_tags: called just before a custom callback's client is charged.
     late_limits: whether a custom callback is asked for the limit of each sensor when that is used next.
     """

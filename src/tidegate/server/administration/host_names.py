@@ -22,7 +22,7 @@ __all__ = ["LOOK_UP_S", "MAX_LOOKUPS", "HostNames", "addresses_of_literal", "res
 _log = logging.getLogger("tidegate.server")
 
 LOOK_UP_S = 10.0
-"""How long a request waits for the names in it; Kafka's admin client waits 30 s for its answer."""
+"""Longest wait of a request for the names in it; Kafka's admin client waits 30 s for its answer."""
 MAX_LOOKUPS = 10_000
 """Names that wait for a thread; as many as one request may set quotas of. Past it a name counts as unknown."""
 _THREADS = 4

@@ -1,9 +1,9 @@
 """The quota definitions of a cluster: loading, altering, and telling the nodes, which put them in force.
 
 An alteration is decided, stored, told to every subscriber and answered in this order, all of it or nothing, in
-slices; the next one waits until it is over. What was decided holds from one moment on for whoever describes the
+slices; the next one waits until it is over. What was decided holds from one moment on for all that describe the
 definitions, and for clients record by record, as Kafka's brokers take over a change of the metadata record by record.
-Names of hosts are looked up before, so that nobody else waits for a name server.
+Names of hosts are looked up before, so that no other client waits for a name server.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ connection over to the front, which it stays in front of where a login holds for
 
 A failed login is answered, and its connection closed, after `connection.failed.authentication.delay.ms`; meanwhile
 nothing but the socket is kept. Time spent here is network time of the connection's first request (B§4.2): a client that
-does not get that far is nobody who could be charged.
+does not get that far has no principal to charge.
 
 Follows: Kafka `SaslServerAuthenticator`, `KafkaChannel`, `Selector`.
 """

@@ -19,7 +19,7 @@ from tidegate.server.settings.config import ServerConfig
 __all__ = ["MAX_DELAYED", "MAX_LOGIN_S", "Logins"]
 
 MAX_LOGIN_S = 30.0
-"""How long a login may take. Kafka knows `connections.max.idle.ms` alone."""
+"""Longest login. Kafka has only `connections.max.idle.ms`."""
 MAX_DELAYED = 1000
 """Failed logins whose end waits; when there are more, the first of them ends at once."""
 _ENDED_AT_ONCE_NS = 1_000_000  # for so long others wait; one takes some 100 us

@@ -1,7 +1,7 @@
 """The SCRAM credentials of a cluster: describing, altering, and finding them at a login.
 
-An alteration is decided user by user, stored, and holds when it is answered: the next login finds it. Who is logged in
-stays so. Of a password salt, iterations and two keys are kept (`tidegate.scram`).
+An alteration is decided user by user, stored, and holds when it is answered: the next login finds it. Clients that
+are logged in stay so. Of a password salt, iterations and two keys are kept (`tidegate.scram`).
 
 Follows: Kafka `ScramControlManager`, `ScramImage` (KIP-554).
 """
@@ -103,7 +103,7 @@ class Described(NamedTuple):
 
 
 class ScramCredentials:
-    """All SCRAM credentials. exact: who is not there is refused at its first token, as by Kafka."""
+    """All SCRAM credentials. exact: an unknown user is refused at the first token, as by Kafka."""
 
     def __init__(self, store: CredentialStore, *, exact: bool = False) -> None:
         self._store = store

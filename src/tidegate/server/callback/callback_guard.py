@@ -26,7 +26,7 @@ SLOW_MS: Final = 5
 MAX_REMEMBERED: Final = 10_000
 """Answers of a kind that are remembered; past it the oldest is forgotten."""
 NO_TAGS: Final[Mapping[str, str]] = {"callback": "(failed)"}
-"""What is counted of clients that the callback has never given tags."""
+"""Tags for clients that the callback has never given tags."""
 _MAX_REMEMBERED_CHARS = 512  # of the names in one question; answers to longer ones are not remembered
 _METHODS = (
     "configure",

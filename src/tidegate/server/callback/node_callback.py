@@ -24,9 +24,9 @@ from tidegate.server.settings.table import CALLBACK_SETTINGS
 __all__ = ["LOAD_S", "UNCHANGED", "NodeCallback"]
 
 LOAD_S = 10.0
-"""How long a class may take to load and to be configured while the broker runs; Kafka's admin client waits 30 s."""
+"""Time for a class to load and to be configured while the broker runs; Kafka's admin client waits 30 s."""
 UNCHANGED: Final = object()
-"""What is prepared where the settings of the callback stay the same."""
+"""The prepared state if the settings of the callback stay the same."""
 
 
 class NodeCallback:

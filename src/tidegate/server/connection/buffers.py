@@ -71,7 +71,7 @@ class FrameBuffers:
         frame = self._freeing[0]
         try:
             frame.resize(max(len(frame) - FREED_AT_ONCE_BYTES, 1))
-        except (BufferError, SystemError):  # it is looked into, or the system cannot shrink it
+        except (BufferError, SystemError):  # a view of it exists, or the system cannot shrink it
             self._freeing.popleft()
         else:
             if len(frame) <= FREED_AT_ONCE_BYTES:

@@ -45,12 +45,12 @@ __all__ = [
 ]
 
 PENDING_BYTES = 64 * 1024  # early bytes kept before the socket is left alone
-COLLECTED_BYTES = 16 * 1024  # so much of a frame has come when it gets a buffer of its own
+COLLECTED_BYTES = 16 * 1024  # bytes of a frame after which it gets a buffer of its own
 ANSWER_DUE = 1  # a request was taken and its answer has not left completely
 THROTTLED = 2  # muted until its throttle ends (KIP-219)
-PUT_OFF_BYTES = 64 * 1024  # so much of answers may wait for the next one of the connection,
-PUT_OFF_ANSWERS = 64  # so many,
-PUT_OFF_NS = 1_000_000  # and so long
+PUT_OFF_BYTES = 64 * 1024  # most bytes of answers that wait for the connection's next one,
+PUT_OFF_ANSWERS = 64  # most answers,
+PUT_OFF_NS = 1_000_000  # and longest wait
 _NO_BYTES = memoryview(b"")
 CallLate = Callable[[Callable[[], None], str], None]
 HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
@@ -146,7 +146,7 @@ class Channel:
     ) -> None:
         self.connection = connection
         self.handlers = handlers  # of its next request; another table may take its place at any time
-        self.owner = owner  # of its next frame, likewise: who logs a client in hands it over to the front
+        self.owner = owner  # of its next frame, likewise: after the login it is the front
         self.max_frame_bytes = max_frame_bytes
         self.transport = transport
         self.held = 0

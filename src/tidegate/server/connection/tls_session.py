@@ -61,7 +61,7 @@ _MEANINGS = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "client rejected the broker's certificate; hint: check the client's truststore",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "client rejected the broker's certificate: expired",
 }
-"""What some of OpenSSL's reasons mean at the server's end."""
+"""Meanings of some of OpenSSL's reasons at the server's end."""
 
 
 class TlsError(ssl.SSLError):

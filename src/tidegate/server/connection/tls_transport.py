@@ -7,7 +7,7 @@ One call works on a bounded number of records (`tidegate.server.connection.tls_s
 Bounds: encrypted bytes that came, `MAX_KEPT_BYTES`; on the way out one encrypted piece, `PIECE_BYTES` of an answer.
 Slices of files are read and encrypted in such pieces.
 
-Who ends the connection without close_notify has sent its last byte all the same, as in Kafka. Who asks for another
+A client that ends the connection without close_notify has sent its last byte, as in Kafka. One that asks for another
 handshake (TLS 1.2) gets an alert, for which the context has OP_NO_RENEGOTIATION, and the connection closes.
 
 Follows: Kafka `SslTransportLayer`.
@@ -27,7 +27,7 @@ from tidegate.server.connection.transport import Transport
 __all__ = ["BURST_BYTES", "MAX_UNSENT_BYTES", "PIECE_BYTES", "HandshakeOwner", "TlsTransport"]
 
 PIECE_BYTES = 64 * 1024
-"""How much of an answer is encrypted at a time: four records of the largest size."""
+"""Bytes of an answer that are encrypted at a time: four records of the largest size."""
 BURST_BYTES = 1024 * 1024
 """One connection's share of a turn; encrypting it takes about a millisecond."""
 MAX_UNSENT_BYTES = 2 * PIECE_BYTES
@@ -95,7 +95,7 @@ class TlsTransport:
         self._writing = False  # the transport below calls when it can be written
         self._unsent: bytes | memoryview = b""  # encrypted
         self._ahead = (
-            0  # so much of what the channel sends next is encrypted already, the end of it in `_unsent`
+            0  # bytes of what the channel sends next that are encrypted, the last of them in `_unsent`
         )
 
     @property
@@ -157,7 +157,7 @@ class TlsTransport:
         otherwise: nothing is decrypted in this call.
         """
         session, owner = self._session, self._owner
-        assert owner is not None, "nobody reads after the end of a handshake that failed"
+        assert owner is not None, "nothing is read after a failed handshake"
         try:
             if session.has_more and session.handshake():
                 owner.on_established(session.certificate)
@@ -308,7 +308,7 @@ class TlsTransport:
             if self._unsent and not self._flush():
                 return
         except OSError:
-            self._unsent = b""  # the connection is broken: whoever reads, or waits for its end, is told next
+            self._unsent = b""  # the connection is broken: the next read, or the watch of its end, finds out
         self.stop_writing()
 
     # --- the end ----------------------------------------------------------------------------------------------------

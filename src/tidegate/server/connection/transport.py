@@ -30,7 +30,7 @@ GONE_PROBES = [
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 ]
-"""How a client that has sent its last byte and waits for an answer is asked whether it is still there, in seconds."""
+"""Socket options of the probes of a client that has sent its last byte and waits for an answer, with values."""
 _IOV_MAX = 64
 
 

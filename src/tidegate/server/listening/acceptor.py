@@ -75,7 +75,7 @@ class Acceptor:
         """Admit a connection that was just accepted, or queue it, or hold it and stop the listener."""
         hold_ms = self._quotas.record_arrival(self._name, now_ms=self._clock.now_ms())
         if hold_ms > 0 or (self._is_exact and not self._quotas.slot_available(self._name)):
-            assert self._held is None, "a held listener accepts nobody"
+            assert self._held is None, "a held listener accepts no connection"
             self.listener.stop()
             self._held = (transport, host)
             self._timer = self._loop.call_later(hold_ms / 1000, self._retry)

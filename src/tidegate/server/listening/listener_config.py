@@ -93,9 +93,9 @@ class ListenerConfig:
 def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
     """Return the listeners of a broker. `values` are settings in force, `texts` those that were given.
 
-    Raises `ConfigError` where there is none, two have one name or one place, one is advertised that is not there or
-    that nobody can connect to, or one has no security protocol, or lets anybody in from elsewhere and
-    `tidegate.allow.anonymous` does not say so.
+    Raises `ConfigError` if there is none; if two have the same name or address; if one is advertised that does not
+    exist or that no client can connect to; if one has no security protocol; or if one accepts unauthenticated clients
+    from other machines without `tidegate.allow.anonymous`.
     """
     controllers = {name.upper() for name in listed(values["controller.listener.names"])}
     addresses = _addresses(values, "listeners", controllers)

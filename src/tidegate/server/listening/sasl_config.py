@@ -84,7 +84,7 @@ def sasl_settings(listeners: Iterable[str]) -> set[str]:
 
 
 def _plain_users(listener: str, mechanisms: tuple[str, ...], texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the users of PLAIN; what JAAS says of SCRAM is the broker's own name and password, which nobody asks."""
+    """Return the users of PLAIN; for SCRAM, JAAS has the broker's own name and password, which are not used."""
     users: dict[str, str] = {}
     for mechanism in mechanisms:
         setting = f"{listener_prefix(listener)}{mechanism.lower()}.{JAAS}"

@@ -33,7 +33,7 @@ __all__ = ["TlsListeners", "store_settings"]
 _log = logging.getLogger("tidegate.server")
 _LOCATIONS = tuple(name for name in STORE_SETTINGS if name.endswith(".location"))
 _Made = tuple[tuple[str, ...], tuple[tuple[int, int, int] | None, ...]]
-"""What stores are made of: their settings, and inode, time and size of their files."""
+"""The identity of stores: their settings, and inode, time and size of their files."""
 
 
 def store_settings(listeners: Iterable[str]) -> set[str]:

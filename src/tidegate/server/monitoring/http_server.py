@@ -40,10 +40,10 @@ REQUEST_S = 5.0
 RESPONSE_S = 20.0
 """More than it takes to read the largest response over a slow network."""
 LINGER_S = 1.0
-"""How long a client may take to read why its TLS handshake has failed."""
+"""Time for a client to read why its TLS handshake has failed."""
 _CHUNK_BYTES = 65_536
 _KIND_CHARS = 15
-"""What distinguishes lines about failed handshakes; numbers come later in them."""
+"""Length of the part that distinguishes lines about failed handshakes; numbers come later in them."""
 _END_OF_HEAD = b"\r\n\r\n"
 _TLS_HANDSHAKE = b"\x16\x03"
 _NO_TLS = "looks like a TLS handshake, but the metrics listener does not use TLS"
@@ -52,7 +52,7 @@ _TLS_FAILURES = {
     HTTP_HINT: "looks like an HTTP request without TLS; hint: write https:// in the URL",
     NO_TLS_HINT: "looks like a Kafka client; hint: this is the address of the metrics, not that of a listener",
 }
-"""What some of TLS's reasons mean here."""
+"""Meanings of some of TLS's reasons here."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Connection": "close",

@@ -1,4 +1,4 @@
-"""The metrics listener of a node: what each path of its HTTP server returns, and who may read it.
+"""The metrics listener of a node: what each path of its HTTP server returns, and to which clients.
 
 | path | returns |
 |---|---|

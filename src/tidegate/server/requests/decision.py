@@ -59,7 +59,7 @@ class Decider:
             exchange.request_ms = self._request.record_times(
                 user, client_id, exchange.network_ns, exchange.handler_ns, now_ms
             )
-        elif not exchange.answer.close:  # a failed acks=0 is charged to nobody (B§6.2)
+        elif not exchange.answer.close:  # a failed acks=0 is not charged (B§6.2)
             self._request.record_exempt(exchange.network_ns, now_ms)
             self._request.record_exempt(exchange.handler_ns, now_ms)
         if charge is _FETCH:

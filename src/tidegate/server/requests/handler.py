@@ -77,7 +77,7 @@ class Charge(enum.Enum):
 
 
 NO_LAG = -1
-"""Of a `FetchAnswer`: it is not known."""
+"""Lag of a `FetchAnswer` that is not known."""
 _FETCH = Charge.FETCH  # looked up in its class it takes 100 ns in Python 3.11
 
 
@@ -95,7 +95,7 @@ class Connection:
     software: tuple[str, str] = ("", "")
     """Name and version of the client's software, as its ApiVersions has them."""
     recorded: Any = None
-    """What the usage record keeps of the client id that came last; None: nothing."""
+    """The usage record's entry for the client id that came last; None: no entry."""
     at_controller: "Connection | None" = None
     """The connection as the controller's usage record has it, once something was forwarded to another node."""
     authorizer: Authorizer | None = None
@@ -103,7 +103,7 @@ class Connection:
     upstream: Any = None
     """The connection to another broker that a gateway forwards its requests to; None where there is none."""
     throttled_ms: int = 0
-    """For how long in all it has been, or will have been, muted for a throttle."""
+    """Total time that it has been, or will have been, muted for throttles."""
     owner: str = field(init=False)
     """The principal that its part of a shared bound is counted for (`tidegate.fair_share.owner_of`)."""
 

@@ -37,7 +37,7 @@ FIRST_SLICES_NS = 8_000_000
 """Time of recent first slices above which they become short, in ns. A quarter of the elapsed time is subtracted."""
 _PAST_PER_FIRST = 4
 NO_FRAME = memoryview(b"")
-"""What a request has for a frame that is no longer its own."""
+"""Stand-in for the frame of a request whose buffer is used again."""
 
 
 class LaterWork:

@@ -25,9 +25,9 @@ __all__ = ["SLICE_NS", "UNFINISHED", "OneAtATime", "RunSlice", "Slices", "advanc
 T = TypeVar("T")
 
 SLICE_NS = 2_000_000
-"""How long one slice may last: others wait for one at the most between two looks at the sockets."""
+"""Longest slice: other clients wait for at most one between two looks at the sockets."""
 UNFINISHED: Any = object()
-"""What `advance` returns when the slice was over before the work."""
+"""Result of `advance` when the slice was over before the work."""
 
 RunSlice = Callable[[], bool]
 

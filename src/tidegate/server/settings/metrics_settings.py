@@ -1,4 +1,4 @@
-"""Settings of the metrics listener: where a node serves its metrics over HTTP, and who may read them.
+"""Settings of the metrics listener: its address, and the token that its clients need.
 
     tidegate.metrics.listener=https://10.0.0.5:9404
     tidegate.metrics.token.file=/etc/tidegate/metrics-token

@@ -1,7 +1,7 @@
 """Kafka's settings that have no effect here: those that mean nothing on one node, and those that would be missed.
 
-What means nothing is named once at the start. What somebody relies on (a class that decides who may do what, the
-deletion of topics switched off) is refused, unless it has the value that holds here anyway. Together with
+Settings without effect are named once at the start. Settings that operators rely on (an authorizer class, the
+deletion of topics switched off) are refused, unless they have the value that holds here anyway. Together with
 `tidegate.server.settings.config.SETTINGS` this is all that Kafka 4.3's `KafkaConfig` knows (`tests/vectors/settings`).
 """
 
@@ -132,7 +132,7 @@ def is_unused(name: str) -> bool:
 
 
 def check_needed(texts: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a setting that somebody relies on and that cannot be followed."""
+    """Raise `ConfigError` for a setting that operators rely on and that Tidegate cannot follow."""
     for name, text in texts.items():
         needed = _NEEDED.get(without_listener(name))
         if needed is not None and text.strip() not in needed.values:

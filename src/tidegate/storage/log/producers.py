@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MAX_PRODUCER_BYTES = 64 * 1024 * 1024
-"""What the producers of all partitions of a node take at most."""
+"""Most memory of the producers of all partitions of a node."""
 MAX_PRODUCERS = 3_000
 """Producers of one partition: a snapshot takes few milliseconds. Past it a tenth is forgotten."""
 REMEMBERED_BATCHES = 5

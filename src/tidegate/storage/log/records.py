@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 LEAST_RECORD_BYTES: Final = 7
-"""Of an uncompressed record: length, attributes, deltas, no key, value or header."""
+"""Size of the smallest uncompressed record: length, attributes, deltas, no key, value or header."""
 INVALID_TIMESTAMP_TEXT: Final = "One or more records have been rejected due to invalid timestamp"
 
 _LENGTH = struct.Struct(">i")

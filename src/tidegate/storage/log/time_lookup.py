@@ -50,7 +50,7 @@ _SEGMENTS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 200
 _RECORD_HEAD_BYTES = 3 * MAX_VARLONG_BYTES + 1  # the most that a record's size, time and offset take
 _LENGTH_AND_TIME = struct.Struct(f">{LENGTH_AT}xi{MAX_TIMESTAMP_AT - OVERHEAD_BYTES}xq")
-"""Of a batch: its length and its largest timestamp."""
+"""Layout of a batch's length and its largest timestamp."""
 
 
 def offset_by_time(log: PartitionLog, time_ms: int, unpack: Unpack) -> Lookup:

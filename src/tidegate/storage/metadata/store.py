@@ -31,7 +31,7 @@ PRODUCER_ID_BLOCK = (
 
 _MOST_RECENT_BYTES = 64 << 20  # beyond it changes wait for what `checkpoint` has not moved yet
 _FREE_PAGES = 1024  # of 4 KB, that the file may keep for what comes
-_VACUUMED_AT_ONCE, _VACUUMS = 256, 4  # pages: a millisecond or two; and how often in a row
+_VACUUMED_AT_ONCE, _VACUUMS = 256, 4  # pages, a millisecond or two; and repetitions
 _DECOY_KEY = "scram_decoy_key"
 _DECOY_KEY_BYTES = 32
 _logger = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ class TopicSettings:
     log_append_time: bool = False
     timestamp_after_max_ms: int = 3_600_000
     only_compacted: bool = False
-    """Whether records are neither deleted by retention nor on request: the policy is compact alone."""
+    """True if the policy is compact alone: records are deleted neither by retention nor on request."""
     compacted: bool = False
-    """Whether the policy asks for compaction, alone or beside deletion."""
+    """True if the policy includes compaction."""
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
     flush_messages: int = NEVER
