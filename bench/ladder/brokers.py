@@ -46,6 +46,7 @@ SHORT_LIVED = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Java's options where a node lives for some tests: half of its time would go into compiling what then hardly runs."""
 _CPU_CLOCK_OF_PROCESS = 2  # Linux: the clock id of another process's CPU time
 _FIRST_PORT, _PORTS = 20_000, 12_000
+_LOG_END_CHARS = 5_000
 _CLUSTER_ID = "dGlkZWdhdGUtYmVuY2gtMQ"
 
 
@@ -54,15 +55,17 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK_OF_PROCESS)
 
 
-def free_port() -> int:
+def free_port(following: int = 0) -> int:
     """Return a port on which no server listens, and that the system gives to no client.
 
     The system takes the ports of clients from 32768 on: one of those may be in use when a broker has started.
+    following: the number of ports behind it that are free, too, as for the brokers of a gateway.
     """
     while True:
         port = _FIRST_PORT + secrets.randbelow(_PORTS)
-        with socket.socket() as sock, contextlib.suppress(OSError):
-            sock.bind(("127.0.0.1", port))
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for each in range(port, port + following + 1):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
             return port
 
 
@@ -103,15 +106,31 @@ class BenchBroker:
             )
         while not _answers(self.port):
             if self.process.poll() is not None or time.monotonic() - begun > START_TIMEOUT_S:
-                raise RuntimeError(
-                    f"{self.name} did not start:\n{(self.directory / 'broker.log').read_text()}"
-                )
+                raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
             time.sleep(0.002)
         self.start_s = time.monotonic() - begun
         return self
 
+    def check_running(self) -> None:
+        """Raise `RuntimeError` with the end of the log if the process has ended by itself."""
+        if self.process is not None and self.process.poll() is not None:
+            code, self.process = self.process.returncode, None
+            raise RuntimeError(f"{self.name} has ended with exit code {code}:\n{self._log_end()}")
+
+    def kill(self) -> None:
+        """Kill the process as a crash would (SIGKILL)."""
+        self.check_running()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
     def stop(self) -> None:
-        """Stop the process; kill it where it takes too long, as Apache Kafka does now and then."""
+        """Stop the process; kill it where it takes too long, as Apache Kafka does now and then.
+
+        Raises `RuntimeError` where it has ended by itself before.
+        """
+        self.check_running()
         if self.process is not None:
             self.process.terminate()
             try:
@@ -130,6 +149,10 @@ class BenchBroker:
         """Return the resident memory of the process and its children in MB."""
         assert self.process is not None
         return sum(_resident_kb(pid) for pid in _with_children(self.process.pid)) / 1000
+
+    def _log_end(self) -> str:
+        text = (self.directory / "broker.log").read_text(encoding="utf-8", errors="replace")
+        return text[-_LOG_END_CHARS:]
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         raise NotImplementedError

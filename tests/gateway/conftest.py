@@ -30,6 +30,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBench]:
     broker.stop()
 
 
+@pytest.fixture(autouse=True)
+def shared_brokers_run(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test during which a shared Apache Kafka has ended, with the end of its log."""
+    yield
+    for name in request.fixturenames:
+        if name in ("kafka", "secure_kafka"):
+            request.getfixturevalue(name).check_running()
+
+
 @pytest.fixture(scope="module")
 def gateway(kafka: KafkaBench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """Return a gateway before the shared Kafka."""

@@ -12,6 +12,7 @@ from bench.ladder.brokers import free_port
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+MOST_BROKERS = 4
 _SERVES = re.compile(r"gateway: broker (\d+) \(.*?\) at \S+?:(\d+)")
 
 
@@ -59,7 +60,7 @@ class GatewayProcess:
     def start(self) -> "GatewayProcess":
         """Start the process and wait until it serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.base_port = self.base_port or free_port()
+        self.base_port = self.base_port or free_port(MOST_BROKERS)
         port_file = self.directory / "ports"
         port_file.unlink(missing_ok=True)
         with (self.directory / "gateway.log").open("ab") as log:

@@ -106,8 +106,7 @@ def survive(kafka: KafkaBench, gateway: GatewayProcess, kills: Sequence[str]) ->
             gateway.kill()
             gateway.start()
         else:
-            kafka.process.kill()
-            kafka.process.wait()
+            kafka.kill()
             kafka.start()
     wait_for(load, ACKED_BETWEEN)
     load.end()

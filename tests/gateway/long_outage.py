@@ -15,7 +15,7 @@ SETTLES_S = 60.0
 
 def test_quotas_stay_in_force_while_the_cluster_does_not_answer(kafka, tmp_path):
     """The gateways run on with their quotas, warn once, and follow the topic again when the cluster answers."""
-    port = free_port()
+    port = free_port(1)
     options = ("--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
     pair = [
         GatewayProcess(tmp_path / "one", kafka.address, options),

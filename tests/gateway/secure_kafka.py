@@ -125,6 +125,10 @@ class SecureKafka:
         assert producer.flush(30) == 0
         return name
 
+    def check_running(self) -> None:
+        """Raise `RuntimeError` with the end of the log if the broker has ended by itself."""
+        self.broker.check_running()
+
     def stop(self) -> None:
         """Stop the broker."""
         self.broker.stop()

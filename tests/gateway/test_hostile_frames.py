@@ -107,3 +107,16 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "Traceback" not in gateway.log, gateway.log[-5000:]
+
+
+def test_texts_that_stop_kafka_are_not_forwarded(gateway):
+    """A request to change topics is refused if the broker could not answer it: Kafka would be silent, and then end."""
+    frames = [
+        frame
+        for api_key in (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS)
+        for label, frame in odd_frames(api_key, API_BY_KEY[api_key].max_version)
+        if label.endswith("name=long-not-utf8")
+    ]
+    assert len(frames) >= 3
+    assert all(map(is_deadly, frames))
+    assert {outcome(gateway.port, frame) for frame in frames} == {CLOSED}

@@ -17,8 +17,7 @@ def test_kills_lose_and_double_nothing(tmp_path):
     gateway = GatewayProcess(tmp_path / "gateway", kafka.address)
     try:
         survive(kafka, gateway.start(), (GATEWAY, KAFKA, GATEWAY))
-        kafka.process.kill()
-        kafka.process.wait()
+        kafka.kill()
         begun = time.monotonic()
         with RawClient(gateway.port, "late") as client:
             client.socket.settimeout(ANSWERED_WITHIN_S)

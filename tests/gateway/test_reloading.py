@@ -117,7 +117,7 @@ quotas:
 
 def test_metrics_of_each_broker(kafka, new_gateway):
     """The metrics listener has the port of its setting plus the id of the broker."""
-    base = free_port()
+    base = free_port(1)
     gateway = new_gateway("--override", f"tidegate.metrics.listener=127.0.0.1:{base}")
     wait_for_line(gateway, f"metrics of broker 1 at http://127.0.0.1:{base + 1}/")
     with urlopen(f"http://127.0.0.1:{base + 1}/metrics", timeout=WAIT_S) as answer:

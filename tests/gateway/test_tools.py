@@ -43,7 +43,7 @@ class Tools:
 @pytest.fixture(scope="module")
 def tools(secure_kafka, tmp_path_factory) -> Iterator[Tools]:
     """Return a gateway before the listener PLAINTEXT."""
-    port = free_port()
+    port = free_port(1)
     options = ("--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
     process = GatewayProcess(tmp_path_factory.mktemp("tools"), secure_kafka.broker.address, options).start()
     yield Tools(process, port)
