@@ -5,8 +5,17 @@ from typing import Any
 
 from tests.batches import build_batch
 from tests.e2e.plain_client import receive_frame
+from tests.waiting import wait_until
 
-from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, FETCH, METADATA, PRODUCE
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    CREATE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+)
 from tidegate.wire import encode_request, read_response
 from tidegate.wire.header import decode_response_header
 
@@ -71,6 +80,13 @@ class RawClient:
         answer = self.ask(ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
         assert [each["error_code"] for each in answer["entries"]] == [0], answer
 
+    def quota(self, client_id: str, key: str = "producer_byte_rate") -> float | None:
+        """Return a quota of a client id; None where there is none."""
+        component = {"entity_type": "client-id", "match_type": 0, "match": client_id}
+        answer = self.ask(DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": True})
+        values = [each for entry in answer["entries"] or () for each in entry["values"]]
+        return next((each["value"] for each in values if each["key"] == key), None)
+
     def create_topics(
         self, *topics: tuple[str, int], version: int = 6, replicas: int = 1, **options: Any
     ) -> dict[str, Any]:
@@ -87,6 +103,24 @@ class RawClient:
         ]
         message = {"topics": asked, "timeout_ms": 10_000, "validate_only": False, **options}
         return self.ask(CREATE_TOPICS, version, message)
+
+    def wait_for_topic(self, topic: str, partitions: int = 1) -> None:
+        """Wait until the broker leads all partitions of a topic: Kafka creates it some ms before that."""
+        places = [
+            {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
+            for index in range(partitions)
+        ]
+        message = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": topic, "partitions": places}],
+        }
+
+        def is_led() -> bool:
+            (found,) = self.ask(LIST_OFFSETS, 5, message)["topics"]
+            return all(part["error_code"] == 0 for part in found["partitions"])
+
+        wait_until(is_led)
 
     def topic_ids(self, *names: str) -> dict[str, str]:
         """Return the ids of topics."""

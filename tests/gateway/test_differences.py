@@ -4,13 +4,14 @@ import errno
 import re
 import socket
 import time
-from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import PlainClient, receive_frame
+from tests.gateway.raw_client import RawClient
+from tests.waiting import wait_until
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, DESCRIBE_CLIENT_QUOTAS, JOIN_GROUP, METADATA
 from tidegate.wire import encode_request, read_response
@@ -69,6 +70,8 @@ def topic(kafka):
     name = unique("differences")
     admin = AdminClient({"bootstrap.servers": kafka.address})
     assert admin.create_topics([NewTopic(name, 1, 1)])[name].result(30) is None
+    with RawClient(kafka.port, "creator") as client:
+        client.wait_for_topic(name)
     return name
 
 
@@ -77,7 +80,7 @@ def test_quotas_of_the_gateway_are_not_those_of_kafka(kafka, gateway, topic):
     ours, theirs = unique("ours"), unique("theirs")
     assert alter(port_of(gateway), ours, "producer_byte_rate", QUOTA / 2) == 0
     assert alter(kafka.port, theirs, "producer_byte_rate", QUOTA / 2) == 0
-    until(lambda: theirs in described(kafka.port))  # the broker follows its controller a little later
+    wait_until(lambda: theirs in described(kafka.port))  # the broker follows its controller a little later
     assert ours in described(port_of(gateway)) - described(kafka.port)
     assert theirs in described(kafka.port) - described(port_of(gateway))
     assert throttle_time_ms(kafka.port, topic, ours) == 0
@@ -87,7 +90,7 @@ def test_quotas_of_the_gateway_are_not_those_of_kafka(kafka, gateway, topic):
     for client_id, of_gateway, of_kafka in ((both, QUOTA / 2, QUOTA), (other, QUOTA, QUOTA / 2)):
         assert alter(port_of(gateway), client_id, "producer_byte_rate", of_gateway) == 0
         assert alter(kafka.port, client_id, "producer_byte_rate", of_kafka) == 0
-        until(lambda client_id=client_id: client_id in described(kafka.port))
+        wait_until(lambda client_id=client_id: client_id in described(kafka.port))
         assert throttle_time_ms(port_of(gateway), topic, client_id) > LONG_MS
 
 
@@ -156,8 +159,8 @@ def test_brokers_see_the_address_of_the_gateway(kafka, gateway):
         "reason": None,
     }
     admin = AdminClient({"bootstrap.servers": kafka.address})
-    until(lambda: is_coordinated(admin, group))  # creates the topic of the coordinators
-    until(lambda: ask(port_of(gateway), JOIN_GROUP, 3, joining, source="127.0.0.7")["error_code"] == 0)
+    wait_until(lambda: is_coordinated(admin, group))  # creates the topic of the coordinators
+    wait_until(lambda: ask(port_of(gateway), JOIN_GROUP, 3, joining, source="127.0.0.7")["error_code"] == 0)
     (member,) = admin.describe_consumer_groups([group])[group].result(30).members
     assert member.host == "/127.0.0.1"
 
@@ -192,14 +195,6 @@ def test_connections_are_refused_while_the_broker_is_down(gateway_before, tmp_pa
     assert gateway.process.poll() is None
 
 
-def until(is_true: Callable[[], bool]) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def is_coordinated(admin: AdminClient, group: str) -> bool:
     """Return whether the coordinator of a group answers."""
     try:
@@ -216,4 +211,4 @@ def wait_status(port: int, wanted: int) -> None:
         with socket.socket() as client:
             return client.connect_ex(("127.0.0.1", port)) == wanted
 
-    until(is_wanted)
+    wait_until(is_wanted)

@@ -6,14 +6,24 @@ from collections.abc import Iterator
 import pytest
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.raw_client import RawClient, fetched
+from tests.waiting import wait_until
 
 from tidegate.api_keys import (
     CREATE_PARTITIONS,
     DELETE_TOPICS,
     FETCH,
 )
+from tidegate.error_codes import (
+    INVALID_REQUEST,
+    THROTTLING_QUOTA_EXCEEDED,
+    TOPIC_ALREADY_EXISTS,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 
-REFUSED = 89
+REFUSED = THROTTLING_QUOTA_EXCEEDED
+NO_ID, UNKNOWN_ID = "00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-0000000000fe"
+CHANGE = {"timeout_ms": 10_000, "validate_only": False}
 BRIEF_MS = 20
 LATE_MS = 100
 SESSIONS = 40  # that the broker keeps (`conftest`)
@@ -35,7 +45,7 @@ def test_the_longest_throttle_time_wins(kafka, gateway, topic, unique):
             client_id = f"{unique}-{kafkas}-{gateways}"
             own.set_quotas(client_id, producer_byte_rate=kafkas)
             ours.set_quotas(client_id, producer_byte_rate=gateways)
-            time.sleep(0.3)  # until Kafka's is in force
+            wait_until(lambda of=client_id, value=kafkas: own.quota(of) == value)  # in force then
             with RawClient(gateway.port, client_id) as client:
                 # Of Kafka's window of 11 s nothing is over: rate = size / 10 s (B§2).
                 told = client.produce(topic, 51_500)["throttle_time_ms"]
@@ -143,9 +153,8 @@ def test_long_withheld_responses_are_drained(brief_gateway, topic, unique):
 
 def wait_for_topics(client: RawClient, *names: str) -> dict[str, str]:
     """Return the ids of topics when the broker shows them, some ms after it has created them."""
-    while len(ids := client.topic_ids(*names)) < len(names):
-        time.sleep(0.01)
-    return ids
+    wait_until(lambda: len(client.topic_ids(*names)) == len(names))
+    return client.topic_ids(*names)
 
 
 def test_a_strict_request_is_admitted_in_part(gateway, unique):
@@ -184,9 +193,8 @@ def test_deletions_by_name_and_id_and_added_partitions_cost_permits(gateway, uni
             CREATE_PARTITIONS,
             3,
             {
+                **CHANGE,
                 "topics": [{"name": names[0], "count": 9, "assignments": None}],
-                "timeout_ms": 10_000,
-                "validate_only": False,
             },
         )
         assert [each["error_code"] for each in grown["results"]] == [0]
@@ -196,9 +204,9 @@ def test_deletions_by_name_and_id_and_added_partitions_cost_permits(gateway, uni
             6,
             {
                 "topics": [
-                    {"name": names[1], "topic_id": "00000000-0000-0000-0000-000000000000"},
+                    {"name": names[1], "topic_id": NO_ID},
                     {"name": None, "topic_id": ids[names[2]]},
-                    {"name": f"{unique}-none", "topic_id": "00000000-0000-0000-0000-000000000000"},
+                    {"name": f"{unique}-none", "topic_id": NO_ID},
                 ],
                 "timeout_ms": 10_000,
             },
@@ -213,9 +221,58 @@ def test_deletions_by_name_and_id_and_added_partitions_cost_permits(gateway, uni
             {"topics": [{"name": None, "topic_id": ids[names[2]]}], "timeout_ms": 10_000},
         )
         assert [each["error_code"] for each in by_id["responses"]] == [0]
-        while len(left := other.topic_ids(*names)) > 1:
-            time.sleep(0.01)
-        assert list(left) == [names[0]]
+        wait_until(lambda: list(other.topic_ids(*names)) == [names[0]])
+
+
+def test_topics_that_cannot_be_changed_cost_no_permits(gateway, unique):
+    """As at a broker: topics that are named twice, that exist or that do not exist are refused and charged nothing."""
+    names = [f"{unique}-{letter}" for letter in "abc"]
+    with RawClient(gateway.port, "other") as other:
+        other.create_topics(*((name, 50) for name in names))
+        ids = wait_for_topics(other, *names)
+    with RawClient(gateway.port, unique) as client:
+        client.set_quotas(unique, controller_mutation_rate=0.1)
+        for _ in range(2):  # a single one of these charges would refuse the next
+            made = client.create_topics((names[0], 50), (f"{unique}-d", 50), (f"{unique}-d", 50))
+            assert {(each["name"], each["error_code"]) for each in made["topics"]} == {
+                (names[0], TOPIC_ALREADY_EXISTS),
+                (f"{unique}-d", INVALID_REQUEST),
+            }
+            twice = {"name": names[0], "count": 100, "assignments": None}
+            grown = client.ask(CREATE_PARTITIONS, 3, {**CHANGE, "topics": [twice, twice]})
+            assert {each["error_code"] for each in grown["results"]} == {INVALID_REQUEST}
+            deleted = client.ask(
+                DELETE_TOPICS,
+                6,
+                {
+                    **CHANGE,
+                    "topics": [
+                        {"name": names[1], "topic_id": NO_ID},
+                        {"name": names[1], "topic_id": NO_ID},
+                        {"name": names[2], "topic_id": ids[names[2]]},
+                        {"name": f"{unique}-none", "topic_id": NO_ID},
+                        {"name": None, "topic_id": UNKNOWN_ID},
+                    ],
+                },
+            )
+            assert {each["error_code"] for each in deleted["responses"]} == {
+                INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
+            }  # fmt: skip
+            assert deleted["throttle_time_ms"] == 0
+        assert list(client.topic_ids(*names)) == names
+        assert client.create_topics((f"{unique}-e", 1))["topics"][0]["error_code"] == 0
+
+
+def test_validation_costs_permits_in_exact_mode_only(gateway, new_gateway, unique):
+    """As at `tidegate serve`: what only validates is free, unless Kafka is followed exactly."""
+    codes = []
+    for each in (gateway, new_gateway("--override", "tidegate.kafka.exact=true")):
+        with RawClient(each.port, unique) as client:
+            client.set_quotas(unique, controller_mutation_rate=0.1)
+            for _ in range(2):
+                made = client.create_topics((f"{unique}-a", 50), validate_only=True)
+                codes.append(made["topics"][0]["error_code"])
+    assert codes == [0, 0, 0, REFUSED]
 
 
 def test_request_percentage_throttles(gateway, topic, unique):

@@ -6,6 +6,7 @@ import time
 
 from tests.e2e.plain_client import receive_frame
 from tests.gateway.raw_client import RawClient, fetched, produced
+from tests.waiting import wait_until
 
 from tidegate.api_keys import FETCH, METADATA, PRODUCE
 from tidegate.wire import encode_request
@@ -13,14 +14,6 @@ from tidegate.wire import encode_request
 CONNECTIONS = 1000
 MOST_HELD_MB = 3
 QUIET_S = 10.0
-
-
-def wait_until(done, timeout_s: float = QUIET_S) -> None:
-    """Wait until `done()` is true."""
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def records_of(answer: dict) -> bytes:
@@ -31,14 +24,13 @@ def records_of(answer: dict) -> bytes:
 def fill(gateway, topic: str, *, batches: int, size: int) -> None:
     """Produce batches of one record."""
     with RawClient(gateway.port, "filler") as client:
-        wait_until(lambda: produced_to(client, topic))
         for _ in range(batches):
             answer = client.produce(topic, size)
             assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
 
 
-def produced_to(client: RawClient, topic: str, partitions: int = 1) -> bool:
-    """Produce a record to each partition of a topic; return whether the broker leads all of them by now."""
+def is_produced(client: RawClient, topic: str, partitions: int = 1) -> bool:
+    """Produce a record to each partition of a topic; return whether none was refused."""
     answer = client.produce(topic, *[1] * partitions)
     return {part["error_code"] for part in answer["responses"][0]["partition_responses"]} == {0}
 
@@ -74,7 +66,8 @@ def test_many_partitions_are_fetched_at_once(kafka, gateway, unique):
     """A Fetch of 200 partitions, and a Produce to all of them, are as those of Kafka."""
     with RawClient(gateway.port, unique) as client:
         client.create_topics((unique, 200))
-        wait_until(lambda: produced_to(client, unique, 200))
+        client.wait_for_topic(unique, 200)
+        assert is_produced(client, unique, 200)
         asked = fetched({unique: dict.fromkeys(range(200), 0)})
         with RawClient(kafka.port, unique) as direct:
             expected, found = direct.ask(FETCH, 11, asked), client.ask(FETCH, 11, asked)
@@ -85,7 +78,7 @@ def test_many_partitions_are_fetched_at_once(kafka, gateway, unique):
 def test_pipelined_requests_are_answered_in_order(gateway, topic, unique):
     """Requests of many kinds that were sent together are answered one after the other."""
     with RawClient(gateway.port, unique) as client:
-        wait_until(lambda: produced_to(client, topic))
+        assert is_produced(client, topic)
         for number in range(50):
             client.send(PRODUCE, 9, produced(topic, 100_000 if number % 10 == 0 else 100))
             client.send(PRODUCE, 9, produced(topic, 100, acks=0))
@@ -113,7 +106,7 @@ def _metadata(topic: str) -> dict:
 def test_a_client_that_half_closes_is_answered(gateway, topic, unique):
     """A client that has sent its last byte gets the answers to what it sent."""
     with RawClient(gateway.port, unique) as client:
-        wait_until(lambda: produced_to(client, topic))
+        assert is_produced(client, topic)
         for _ in range(3):
             client.send(PRODUCE, 9, produced(topic, 100))
         client.socket.shutdown(socket.SHUT_WR)
@@ -128,7 +121,7 @@ def test_connections_and_streams_leave_no_descriptors(gateway, topic, unique):
     fill(gateway, topic, batches=1, size=900_000)
     before = gateway.descriptors()
     frame = encode_request(FETCH, 11, 1, unique, fetched({topic: {0: 0}}))
-    long_poll = encode_request(FETCH, 11, 1, unique, fetched({topic: {0: 2}}, max_wait_ms=200))
+    long_poll = encode_request(FETCH, 11, 1, unique, fetched({topic: {0: 1}}, max_wait_ms=200))
     for number in range(CONNECTIONS):
         with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as sock:
             way = number % 5
@@ -151,11 +144,15 @@ def test_requests_of_clients_that_left_are_charged(gateway, topic, unique):
     """A producer that leaves before its answer has used its quota all the same."""
     with RawClient(gateway.port, "admin") as admin:
         admin.set_quotas(unique, producer_byte_rate=1_000)
+    before = gateway.descriptors()
     for _ in range(3):
         client = RawClient(gateway.port, unique)
         client.send(PRODUCE, 9, produced(topic, 20_000))
         client.socket.close()
-    time.sleep(0.5)
-    with RawClient(gateway.port, unique) as client:
-        told = client.produce(topic, 10)["throttle_time_ms"]
-    assert told > 45_000, told  # 60,000 bytes are 6 windows of 10 s
+
+    def told() -> int:
+        with RawClient(gateway.port, unique) as client:
+            return client.produce(topic, 10)["throttle_time_ms"]
+
+    wait_until(lambda: told() > 45_000)  # 60,000 bytes are 6 windows of 10 s
+    wait_until(lambda: gateway.descriptors() <= before)

@@ -47,6 +47,7 @@ from tidegate.server.node import Node
 from tidegate.server.requests.handler import Handler, Wait
 from tidegate.server.requests.recorder import Recorder
 from tidegate.server.settings.config import ServerConfig
+from tidegate.server.settings.table import KAFKA_EXACT
 
 __all__ = ["Gateway"]
 
@@ -260,11 +261,17 @@ class Gateway:
         """Return the handlers of what the gateway answers itself, or reads."""
         describe = partial(handle_describe_client_quotas, self._quotas.definitions)
         alter = partial(handle_alter_client_quotas, self._quotas, lambda: node.config)
+
+        def charges_validation() -> bool:
+            return bool(node.config[KAFKA_EXACT])
+
         own: dict[int, Handler] = {
             DESCRIBE_CLIENT_QUOTAS: partial(with_quota_rights, describe),
             ALTER_CLIENT_QUOTAS: partial(with_quota_rights, alter),
-            CREATE_TOPICS: partial(handle_create_topics, lambda: self.brokers.default_partitions),
-            CREATE_PARTITIONS: handle_create_partitions,
+            CREATE_TOPICS: partial(
+                handle_create_topics, lambda: self.brokers.default_partitions, charges_validation
+            ),
+            CREATE_PARTITIONS: partial(handle_create_partitions, charges_validation),
             DELETE_TOPICS: handle_delete_topics,
         }
         with_sasl = frozenset(

@@ -4,14 +4,18 @@ The gateway asks the broker which topics there are, charges the permits of each 
 forwards the topics that are admitted; for the others it answers error 89 itself (strict), or forwards all of them and
 throttles (older versions). A topic that fails at the broker for another reason has cost its permits, too.
 
-Only of topics that the client may describe is the number of partitions known; deleting any other costs one permit.
+A topic that the broker is sure to refuse costs none, as in Kafka (B§5.3): one that is named twice, one to create that
+exists, and one to change or delete that does not exist, or that the client may not describe. validate_only is free
+unless `tidegate.kafka.exact` is set.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import METADATA
 from tidegate.gateway.asking import UpstreamLostError, ask_broker, forward_message
+from tidegate.in_slices import counts_in_slices
 from tidegate.server.requests.handler import Answer, Charge, Message, Request, Wait, Work
 
 __all__ = ["handle_create_partitions", "handle_create_topics", "handle_delete_topics"]
@@ -22,76 +26,102 @@ _NO_ID = "00000000-0000-0000-0000-000000000000"
 _REFUSED = error_codes.THROTTLING_QUOTA_EXCEEDED
 
 
-def handle_create_topics(default_partitions: Callable[[], int], request: Request) -> Work:
-    """Forward a CreateTopics. default_partitions: returns `num.partitions` of the brokers."""
-    body = yield from request.body_in_slices()
-    refused: list[Message] = []
-    if not body.get("validate_only", False):
-        try:
-            existing = yield from _partitions(request, [topic["name"] for topic in body["topics"]])
-        except UpstreamLostError:
-            return Answer(None, Charge.MUTATION, close=True)
-        admitted = []
-        for topic in body["topics"]:
-            permits = _created(topic, default_partitions())
-            if topic["name"] in existing or request.quotas.record_mutations(permits):
-                admitted.append(topic)
-            else:
-                refused.append(_refused_topic(topic["name"]))
-            yield
-        body["topics"] = admitted
-    return (yield from _answer(request, body, "topics", "topics", refused))
+def handle_create_topics(
+    default_partitions: Callable[[], int], charges_validation: Callable[[], bool], request: Request
+) -> Work:
+    """Forward a CreateTopics.
+
+    default_partitions: returns `num.partitions` of the brokers. charges_validation: returns whether validate_only is
+    charged.
+    """
+
+    def permits(topic: Message, existing: dict[str, int]) -> int:
+        return 0 if topic["name"] in existing else _created(topic, default_partitions())
+
+    return _forward_changes(request, permits, charges_validation, "topics", _refused_topic)
 
 
-def handle_create_partitions(request: Request) -> Work:
-    """Forward a CreatePartitions."""
+def handle_create_partitions(charges_validation: Callable[[], bool], request: Request) -> Work:
+    """Forward a CreatePartitions. charges_validation: returns whether validate_only is charged."""
+
+    def permits(topic: Message, existing: dict[str, int]) -> int:
+        return max(topic["count"] - existing.get(topic["name"], topic["count"]), 0)
+
+    return _forward_changes(request, permits, charges_validation, "results", _refused_result)
+
+
+def _forward_changes(
+    request: Request,
+    permits: Callable[[Message, dict[str, int]], int],
+    charges_validation: Callable[[], bool],
+    results_key: str,
+    refusal: Callable[[str], Message],
+) -> Work:
+    """Forward a request with topics by name, as far as it is admitted.
+
+    permits: returns the permits of a topic, given the number of partitions of those that exist. refusal: returns the
+    result of a topic that is refused. results_key: the field of the results in the response.
+    """
     body = yield from request.body_in_slices()
     refused: list[Message] = []
-    if not body["validate_only"]:
+    if not body.get("validate_only", False) or charges_validation():
+        times = yield from counts_in_slices(topic["name"] for topic in body["topics"])
         try:
-            existing = yield from _partitions(request, [topic["name"] for topic in body["topics"]])
+            existing = yield from _partitions(request, list(times))
         except UpstreamLostError:
             return Answer(None, Charge.MUTATION, close=True)
-        admitted = []
-        for topic in body["topics"]:
-            added = topic["count"] - existing.get(topic["name"], topic["count"])
-            if added <= 0 or request.quotas.record_mutations(added):
-                admitted.append(topic)
-            else:
-                refused.append({"name": topic["name"], "error_code": _REFUSED, "error_message": None})
-            yield
-        body["topics"] = admitted
-    return (yield from _answer(request, body, "topics", "results", refused))
+        body["topics"], refused = yield from _admitted(
+            request,
+            body["topics"],
+            lambda topic: permits(topic, existing) if times[topic["name"]] == 1 else 0,
+            lambda topic: refusal(topic["name"]),
+        )
+    return (yield from _answer(request, body, "topics", results_key, refused))
 
 
 def handle_delete_topics(request: Request) -> Work:
     """Forward a DeleteTopics, of topics by name or, from version 6 on, by id."""
     body = yield from request.body_in_slices()
-    by_name = "topic_names" in body
-    wanted = body["topic_names"] if by_name else body["topics"]
-    names = wanted if by_name else [topic["name"] for topic in wanted if topic["name"] is not None]
-    ids = [] if by_name else [topic["topic_id"] for topic in wanted if topic["name"] is None]
+    key = "topic_names" if "topic_names" in body else "topics"
+
+    def place(topic: Any) -> tuple[str | None, str]:
+        return (topic, _NO_ID) if key == "topic_names" else (topic["name"], topic["topic_id"])
+
+    times = yield from counts_in_slices(place(topic) for topic in body[key])
     try:
-        existing = yield from _partitions(request, names)
+        existing = yield from _partitions(request, [name for name, _ in times if name is not None])
+        ids = [topic_id for name, topic_id in times if name is None and topic_id != _NO_ID]
         existing.update((yield from _partitions(request, ids, are_ids=True)))
     except UpstreamLostError:
         return Answer(None, Charge.MUTATION, close=True)
-    admitted: list[object] = []
+
+    def permits(topic: Any) -> int:
+        name, topic_id = place(topic)
+        is_wrong = times[name, topic_id] > 1 or (name is not None and topic_id != _NO_ID)
+        return 0 if is_wrong else existing.get(topic_id if name is None else name, 0)
+
+    def refusal(topic: Any) -> Message:
+        name, topic_id = place(topic)
+        return {"name": name, "topic_id": topic_id, "error_code": _REFUSED, "error_message": None}
+
+    body[key], refused = yield from _admitted(request, body[key], permits, refusal)
+    return (yield from _answer(request, body, key, "responses", refused))
+
+
+def _admitted(
+    request: Request, topics: Sequence[Any], permits: Callable[[Any], int], refusal: Callable[[Any], Message]
+) -> Generator[Wait | None, None, tuple[list[Any], list[Message]]]:
+    """Charge the permits of each topic; return the topics that are admitted, and the results of those that are not."""
+    admitted: list[Any] = []
     refused: list[Message] = []
-    for topic in wanted:
-        name = topic if by_name else topic["name"]
-        topic_id = _NO_ID if by_name else topic["topic_id"]
-        partitions = existing.get(topic_id if name is None else name, 0)
-        if not partitions or request.quotas.record_mutations(partitions):
+    for topic in topics:
+        needed = permits(topic)
+        if not needed or request.quotas.record_mutations(needed):
             admitted.append(topic)
         else:
-            refused.append(
-                {"name": name, "topic_id": topic_id, "error_code": _REFUSED, "error_message": None}
-            )
+            refused.append(refusal(topic))
         yield
-    key = "topic_names" if by_name else "topics"
-    body[key] = admitted
-    return (yield from _answer(request, body, key, "responses", refused))
+    return admitted, refused
 
 
 def _answer(
@@ -138,6 +168,10 @@ def _created(topic: Message, default_partitions: int) -> int:
         return len(topic["assignments"])
     partitions: int = topic["num_partitions"]
     return partitions if partitions > 0 else default_partitions
+
+
+def _refused_result(name: str) -> Message:
+    return {"name": name, "error_code": _REFUSED, "error_message": None}
 
 
 def _refused_topic(name: str) -> Message:
