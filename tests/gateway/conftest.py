@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
-from tests.e2e.conftest import create_topic as create_topic_at_once
-from tests.e2e.conftest import kafka_classpath, kcat, topic
+from tests.e2e.conftest import create_topic, kafka_classpath, kcat, topic
 from tests.gateway.gateway_process import GatewayProcess
-from tests.gateway.raw_client import RawClient
 from tests.gateway.secure_kafka import SecureKafka
 
-__all__ = ["create_topic_at_once", "kafka_classpath", "kcat", "topic"]
+__all__ = ["create_topic", "kafka_classpath", "kcat", "topic"]
 
 ALONE = (
     "share.coordinator.state.topic.replication.factor=1",
@@ -85,19 +83,6 @@ def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
     yield start
     for process in started:
         process.close()
-
-
-@pytest.fixture
-def create_topic(create_topic_at_once: Callable[..., str]) -> Callable[..., str]:
-    """Return a function that creates a topic, waits until the broker leads it, and returns its name."""
-
-    def create(broker: GatewayProcess | KafkaBench, topic: str, partitions: int = 1, **config: str) -> str:
-        create_topic_at_once(broker, topic, partitions, **config)
-        with RawClient(broker.port, "creator") as client:
-            client.wait_for_topic(topic, partitions)
-        return topic
-
-    return create
 
 
 @pytest.fixture

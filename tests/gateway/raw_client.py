@@ -5,14 +5,12 @@ from typing import Any
 
 from tests.batches import build_batch
 from tests.e2e.plain_client import receive_frame
-from tests.waiting import wait_until
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
     CREATE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     FETCH,
-    LIST_OFFSETS,
     METADATA,
     PRODUCE,
 )
@@ -103,24 +101,6 @@ class RawClient:
         ]
         message = {"topics": asked, "timeout_ms": 10_000, "validate_only": False, **options}
         return self.ask(CREATE_TOPICS, version, message)
-
-    def wait_for_topic(self, topic: str, partitions: int = 1) -> None:
-        """Wait until the broker leads all partitions of a topic: Kafka creates it some ms before that."""
-        places = [
-            {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
-            for index in range(partitions)
-        ]
-        message = {
-            "replica_id": -1,
-            "isolation_level": 0,
-            "topics": [{"name": topic, "partitions": places}],
-        }
-
-        def is_led() -> bool:
-            (found,) = self.ask(LIST_OFFSETS, 5, message)["topics"]
-            return all(part["error_code"] == 0 for part in found["partitions"])
-
-        wait_until(is_led)
 
     def topic_ids(self, *names: str) -> dict[str, str]:
         """Return the ids of topics."""

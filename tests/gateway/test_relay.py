@@ -62,11 +62,10 @@ def test_a_client_that_does_not_read_holds_little(gateway, topic, unique):
         assert slow.produce(topic, 10)["responses"][0]["partition_responses"][0]["error_code"] == 0
 
 
-def test_many_partitions_are_fetched_at_once(kafka, gateway, unique):
+def test_many_partitions_are_fetched_at_once(kafka, gateway, create_topic, unique):
     """A Fetch of 200 partitions, and a Produce to all of them, are as those of Kafka."""
     with RawClient(gateway.port, unique) as client:
-        client.create_topics((unique, 200))
-        client.wait_for_topic(unique, 200)
+        create_topic(kafka, unique, 200)
         assert is_produced(client, unique, 200)
         asked = fetched({unique: dict.fromkeys(range(200), 0)})
         with RawClient(kafka.port, unique) as direct:

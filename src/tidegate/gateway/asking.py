@@ -5,8 +5,9 @@ The broker answers them with the rights of the client: what the client may not s
 
 from collections.abc import Generator
 
-from tidegate.gateway.upstream import Response, Upstream
-from tidegate.server.requests.handler import Answer, Deferred, Request, Wait
+from tidegate.gateway.upstream import Upstream
+from tidegate.gateway.upstream_response import Response
+from tidegate.server.requests.handler import Answer, Request, Wait
 from tidegate.wire import Message, RequestHeader, encode_request_in_slices, read_response_in_slices
 from tidegate.wire.encoded import LENGTH_BYTES
 from tidegate.wire.header import decode_response_header
@@ -38,7 +39,8 @@ def ask_broker(
     own = Request(
         header, memoryview(frame)[LENGTH_BYTES:], request.connection, request.quotas, request.now_ms
     )
-    deferred = yield from _sent(upstream, own, keep)
+    deferred = upstream.start(own, keep)
+    yield from upstream.send_rest(own)
     if not deferred.is_complete:
         wait = Wait()
         deferred.when_ready(wait.resume)
@@ -55,10 +57,3 @@ def ask_broker(
 def forward_message(request: Request, message: Message) -> Generator[Wait | None, None, Message]:
     """Send `message` in the place of the body of `request`, and return the decoded response."""
     return (yield from ask_broker(request, request.header.api_key, request.header.api_version, message))
-
-
-def _sent(upstream: Upstream, own: Request, keep: object) -> Generator[Wait | None, None, Deferred]:
-    result = upstream.forward(own, keep)  # type: ignore[arg-type]
-    if isinstance(result, Deferred):
-        return result
-    return (yield from result)  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from tidegate.client import Admin
 from tidegate.client.cluster import NO_TOPICS
 from tidegate.client.errors import ClientError
 from tidegate.client.settings import Address, ClientSettings
-from tidegate.gateway.upstream import SocketAddress
+from tidegate.gateway.upstream_connection import SocketAddress
 
 __all__ = ["REFRESH_S", "Broker", "Brokers"]
 
@@ -145,4 +145,4 @@ async def _resolved(address: Address, before: SocketAddress | None) -> SocketAdd
         )
         return before
     family, _, _, _, sockaddr = found[0]
-    return int(family), sockaddr  # type: ignore[return-value]
+    return family, sockaddr

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tidegate import error_codes
 from tidegate.gateway.relay import Forwarded, upstream_of
 from tidegate.gateway.responses import plain_answer
-from tidegate.gateway.upstream import Response
+from tidegate.gateway.upstream_response import Response
 from tidegate.server.connection.channel import Channel
 from tidegate.server.requests.handler import Answer, Charge, Request
 from tidegate.wire import API_BY_KEY, RequestHeader, read_request, read_response

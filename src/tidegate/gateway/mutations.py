@@ -45,7 +45,8 @@ def handle_create_partitions(charges_validation: Callable[[], bool], request: Re
     """Forward a CreatePartitions. charges_validation: returns whether validate_only is charged."""
 
     def permits(topic: Message, existing: dict[str, int]) -> int:
-        return max(topic["count"] - existing.get(topic["name"], topic["count"]), 0)
+        count: int = topic["count"]
+        return max(count - existing.get(topic["name"], count), 0)
 
     return _forward_changes(request, permits, charges_validation, "results", _refused_result)
 
@@ -110,7 +111,7 @@ def handle_delete_topics(request: Request) -> Work:
 
 def _admitted(
     request: Request, topics: Sequence[Any], permits: Callable[[Any], int], refusal: Callable[[Any], Message]
-) -> Generator[Wait | None, None, tuple[list[Any], list[Message]]]:
+) -> Generator[None, None, tuple[list[Any], list[Message]]]:
     """Charge the permits of each topic; return the topics that are admitted, and the results of those that are not."""
     admitted: list[Any] = []
     refused: list[Message] = []

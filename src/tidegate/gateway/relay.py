@@ -32,7 +32,8 @@ from tidegate.gateway.responses import (
 )
 from tidegate.gateway.topic_names import TopicNames
 from tidegate.gateway.topics import produced_sizes
-from tidegate.gateway.upstream import Response, Upstream
+from tidegate.gateway.upstream import Upstream
+from tidegate.gateway.upstream_response import Response
 from tidegate.server.handlers.api_versions import good_software
 from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
 from tidegate.wire import (

@@ -13,7 +13,7 @@ from tidegate.gateway.addresses import Addresses
 from tidegate.gateway.metadata import with_addresses
 from tidegate.gateway.topic_names import IDS_SINCE, TopicNames
 from tidegate.gateway.topics import UNKNOWN_TOPICS, Sizes, fetched_topics, stored_topics
-from tidegate.gateway.upstream import Response
+from tidegate.gateway.upstream_response import Response
 from tidegate.server.requests.handler import Answer, Charge, FetchAnswer
 from tidegate.wire import (
     API_BY_KEY,

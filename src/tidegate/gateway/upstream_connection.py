@@ -1,0 +1,298 @@
+"""A connection to a broker of the cluster: its address, TCP, TLS, and the gateway's own login.
+
+    connection = UpstreamConnection(owner, link, client, ...)
+    connection.open()          # once, and again whenever a request comes while it is not ready
+    connection.transport       # carries requests and responses from `owner.on_ready()` on
+
+Where the gateway logs in with credentials of its own, it does so before the first request, and again before a request
+when the session is about to end (`upstream_login`, KIP-368): the connection is not ready until then.
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.gateway.upstream_login import USED_OF_SESSION, UpstreamLogin, UpstreamSecurity
+from tidegate.scheduling import Scheduler, Timer
+from tidegate.server.connection.poller import Client, SocketPoller
+from tidegate.server.connection.tls_session import TlsError
+from tidegate.server.connection.tls_transport import TlsTransport
+from tidegate.server.connection.transport import GONE_PROBES, SocketTransport
+
+__all__ = [
+    "CONNECT_TIMEOUT_S",
+    "ConnectionOwner",
+    "SocketAddress",
+    "UpstreamConnection",
+    "UpstreamLink",
+    "reason_of",
+]
+
+CONNECT_TIMEOUT_S = 10.0
+"""Longest time to connect and log in. Follows: Kafka `socket.connection.setup.timeout.ms`."""
+_RENEWAL_MIN_S = (
+    1.05  # a broker takes another login of a connection after one second at the earliest (KIP-368)
+)
+_RENEWAL_RETRY_S = 0.1
+
+SocketAddress = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+"""Address family and address, as `getaddrinfo` returns them and `socket.connect` takes them."""
+
+
+class UpstreamLink(Protocol):
+    """The broker that the connections of a node lead to. `address` is None while it is not known."""
+
+    @property
+    def name(self) -> str:
+        """The broker, for messages."""
+
+    @property
+    def host(self) -> str:
+        """The broker's host as the cluster names it, which its certificate has to have."""
+
+    @property
+    def address(self) -> SocketAddress | None:
+        """The address to connect to, now."""
+
+    def on_unreachable(self) -> None:
+        """Note that no connection to the broker can be made now."""
+
+    def on_lost(self) -> None:
+        """Note that a connection to the broker has ended that was not meant to."""
+
+
+class ConnectionOwner(Protocol):
+    """The user of a connection. Every call comes from the event loop."""
+
+    @property
+    def is_sending(self) -> bool:
+        """True while a part of a request has been sent: no login may come between."""
+
+    def on_ready(self) -> None:
+        """Send requests: the connection is made, and the login, if any, accepted."""
+
+    def on_readable(self) -> None:
+        """Receive: the broker has sent something, or has closed the connection."""
+
+    def on_broken(self, reason: str) -> None:
+        """Close the connection, which cannot be used."""
+
+
+class UpstreamConnection:
+    """One connection to a broker. `is_ready`: requests can be sent. `transport`: None before `open`, and once closed.
+
+    login: the gateway's own, while it is under way; what the broker sends is for it.
+    """
+
+    __slots__ = (
+        "_client",
+        "_link",
+        "_loop",
+        "_owner",
+        "_poller",
+        "_security",
+        "_timer",
+        "is_closed",
+        "is_ready",
+        "login",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        link: UpstreamLink,
+        client: Client,
+        *,
+        security: UpstreamSecurity,
+        poller: SocketPoller,
+        loop: Scheduler,
+    ) -> None:
+        self._owner = owner
+        self._link = link
+        self._client = client  # its turns count for it
+        self._security = security
+        self._poller = poller
+        self._loop = loop
+        self._timer: Timer | None = None  # until it is ready, then until the session is about to end
+        self.transport: SocketTransport | TlsTransport | None = None
+        self.login: UpstreamLogin | None = None
+        self.is_ready = False
+        self.is_closed = False
+
+    def open(self) -> None:
+        """Begin to connect, or to log in again; `on_ready` or `on_broken` of the owner follows."""
+        if self.is_closed or self.login is not None:
+            return
+        if self.transport is not None:
+            if self._security.credentials is not None and self._timer is None:
+                self._begin_login()
+            return
+        found = self._link.address
+        if found is None:
+            self._link.on_unreachable()
+            self._owner.on_broken("its address is not known")
+            return
+        family, address = found
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            self.transport = transport = SocketTransport(sock, self._poller)
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A broker that is gone without a word is noticed, as Kafka's clients would notice it.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in GONE_PROBES:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            code = sock.connect_ex(address)
+        except OSError as error:
+            self._owner.on_broken(reason_of(error))
+            return
+        if code not in (0, errno.EINPROGRESS):
+            self._owner.on_broken(os.strerror(code))
+            return
+        transport.set_client(self._client)
+        transport.start_writing(lambda: self._on_connected(sock))
+        self._start_timer("not connected")
+
+    def read(self) -> None:
+        """Call `on_readable` of the owner again while there is something to receive."""
+        if self.transport is not None:
+            self.transport.start_reading(self._owner.on_readable)
+
+    def pause(self) -> None:
+        """Leave what comes in the kernel."""
+        if self.transport is not None:
+            self.transport.pause_reading(_ignore)
+
+    def wait_for_bytes(self, call: Callable[[], None]) -> None:
+        """Call `call` once when the broker has sent more, or has closed the connection."""
+
+        def on_bytes() -> None:
+            self.pause()
+            call()
+
+        if self.transport is None:
+            self._poller.call_in_turn(call, self._client.owner)
+        else:
+            self.transport.start_reading(on_bytes)
+
+    def close(self) -> None:
+        """Close the connection at once; the owner is not called again."""
+        self.is_closed, self.is_ready = True, False
+        self._stop_timer()
+        self.login = None
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            transport.close()
+
+    # --- connecting; a `HandshakeOwner` -----------------------------------------------------------------------------
+
+    def _on_connected(self, sock: socket.socket) -> None:
+        transport, security = self.transport, self._security
+        assert transport is not None
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._link.on_unreachable()
+            self._owner.on_broken(os.strerror(code))
+            return
+        transport.stop_writing()
+        if security.tls is None:
+            transport.start_reading(self._owner.on_readable)
+            self.on_established(None)
+            return
+        self.transport = transport = TlsTransport(
+            transport,
+            security.tls,
+            security.buffers,
+            poller=self._poller,
+            owner=self,
+            server_name=self._link.host,
+        )
+        try:
+            transport.begin()
+        except OSError as error:
+            self._owner.on_broken(reason_of(error))
+            return
+        transport.start_reading(self._owner.on_readable)
+
+    def on_established(self, certificate: bytes | None) -> None:
+        """Log in, where the gateway does so itself; otherwise requests can be sent."""
+        if self._security.credentials is None:
+            self._become_ready()
+        else:
+            self._begin_login()
+
+    def on_handshake_failed(self, reason: str) -> None:
+        """Leave that to `on_readable` of the owner, which closes the connection."""
+
+    # --- the gateway's own login ------------------------------------------------------------------------------------
+
+    def _begin_login(self) -> None:
+        """Begin a login of the gateway's own: the first one, or another one before the session ends."""
+        credentials = self._security.credentials
+        assert credentials is not None
+        self.login = UpstreamLogin(credentials, send=self._send_login, on_end=self._on_logged_in)
+        if self._timer is None:
+            self._start_timer("no login")
+        self.login.begin()
+
+    def _send_login(self, frame: bytes) -> None:
+        if self.transport is None:
+            return
+        try:
+            sent = self.transport.send(frame)
+        except OSError as error:
+            self._owner.on_broken(reason_of(error))
+            return
+        if sent < len(frame):  # the socket is empty: it takes the few bytes of a login
+            self._owner.on_broken("it takes no bytes of a login")
+
+    def _on_logged_in(self, failure: str, lifetime_ms: int) -> None:
+        """End a login. failure: why it has failed; empty: it has not."""
+        self.login = None
+        if self.is_closed:
+            return
+        if failure:
+            self._owner.on_broken(failure)
+            return
+        self._become_ready()
+        if lifetime_ms > 0 and not self.is_closed:
+            renewal_s = max(USED_OF_SESSION * lifetime_ms / 1000, _RENEWAL_MIN_S)
+            self._timer = self._loop.call_later(renewal_s, self._end_session)
+
+    def _end_session(self) -> None:
+        """Mark the session as over: the next request begins with a login."""
+        if self._owner.is_sending:
+            self._timer = self._loop.call_later(_RENEWAL_RETRY_S, self._end_session)
+        else:
+            self._timer = None
+            self.is_ready = False
+
+    # --- becoming ready ---------------------------------------------------------------------------------------------
+
+    def _become_ready(self) -> None:
+        self._stop_timer()
+        self.is_ready = True
+        self._owner.on_ready()
+
+    def _start_timer(self, missing: str) -> None:
+        reason = f"{missing} within {CONNECT_TIMEOUT_S:.0f} s"
+        self._timer = self._loop.call_later(CONNECT_TIMEOUT_S, lambda: self._owner.on_broken(reason))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of a failure, for the log."""
+    if isinstance(error, TlsError):
+        return f"TLS failed: {error.reason}"
+    return error.strerror or str(error)
+
+
+def _ignore() -> None:
+    """Leave a break to the next read or write."""
