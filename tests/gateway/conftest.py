@@ -16,8 +16,14 @@ ALONE = (
     "share.coordinator.state.topic.replication.factor=1",
     "share.coordinator.state.topic.min.isr=1",
     "max.incremental.fetch.session.cache.slots=40",
+    "log.retention.ms=-1",
 )
-"""Without the first two, share groups wait for more brokers; with the last, abandoned fetch sessions are noticed."""
+"""Settings of the shared broker.
+
+Without the first two, share groups wait for more brokers. With the third, abandoned fetch sessions are noticed. Without
+the last, Kafka deletes the records of `build_batch`, which have old timestamps, half a minute after its start and then
+every five minutes, and closes the connections that are reading them.
+"""
 
 
 @pytest.fixture(scope="session")
