@@ -1,4 +1,4 @@
-"""What takes long and is different each time: a node and groups on a virtual clock, logins, a broker that is killed."""
+"""What takes long and is different each time: nodes and groups on a virtual clock, hostile frames, kills."""
 
 import argparse
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.fuzz.test_handshake_fuzz import run as fuzz_handshakes
 from tests.fuzz.test_login_fuzz import run as fuzz_logins
+from tests.gateway.hostility import fuzz as fuzz_gateway
 from tests.kills.run import kill
 from tests.simulation.auditor import ViolationError
 from tests.simulation.groups.test_groups import run as simulate_groups
@@ -19,6 +20,7 @@ STEPS = 100_000
 KILLS = 100
 GROUP_STEPS = 1_000_000
 LOGIN_FRAMES = 1_000_000
+GATEWAY_FRAMES = 1_000_000
 FRAMES_FOR_A_HANDSHAKE_STEP = 5
 _SHOWN = re.compile("login|expired|connections|established|answered")
 _EXAMPLES = """\
@@ -28,6 +30,7 @@ examples:
   make soak ARGS='simulation --seed 5'             one seed again, step by step the same
   make soak ARGS='groups'                          10^6 steps of consumer groups: joins, crashes, restarts
   make soak ARGS='logins'                          10^6 frames of clients that log in, or do not; TLS handshakes
+  make soak ARGS='gateway'                         10^6 hostile requests and as hostile responses at a gateway
   make soak ARGS='kills --kills 20 --seed 7'       20 kills; a seed repeats what is done, not what it meets
   make soak ARGS='kills --nodes 3'                 three brokers in the process
 
@@ -47,6 +50,9 @@ def main() -> int:
     _add_simulation(parts.add_parser("simulation", help="a node on a virtual clock, from seeds"))
     _add_groups(parts.add_parser("groups", help="consumer groups on a virtual clock, from seeds"))
     _add_logins(parts.add_parser("logins", help="any frames at a listener with logins, from seeds"))
+    _add_gateway(
+        parts.add_parser("gateway", help="hostile frames at a gateway, from clients and from its broker")
+    )
     _add_kills(parts.add_parser("kills", help="`kill -9` of a broker under load, quotas changing"))
     chosen = parser.parse_args()
     every = [chosen] if chosen.part else [parser.parse_args([part]) for part in parts.choices]
@@ -78,6 +84,14 @@ def _add_logins(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="this one (default: any)")
     parser.set_defaults(run=_log_in)
+
+
+def _add_gateway(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--frames", type=int, default=GATEWAY_FRAMES, help=f"how many requests (default: {GATEWAY_FRAMES})"
+    )
+    parser.add_argument("--seed", type=int, help="that of the frames (default: any)")
+    parser.set_defaults(run=_fuzz_gateway)
 
 
 def _add_kills(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +153,21 @@ def _log_in(options: argparse.Namespace) -> None:
                 ) from error
         shown = ", ".join(f"{number} {name}" for name, number in counts.items() if _SHOWN.search(name))
         print(f"{count} {what} in {time.perf_counter() - begun_s:.0f} s: {shown}", flush=True)
+
+
+def _fuzz_gateway(options: argparse.Namespace) -> None:
+    """Send hostile frames through a gateway; the first thing that is wrong ends it."""
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}:", end=" ", flush=True)
+    begun_s = time.perf_counter()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            counts = fuzz_gateway(seed, options.frames, Path(directory))
+        except AssertionError as error:
+            again = f"make soak ARGS='gateway --frames {options.frames} --seed {seed}'"
+            raise ViolationError(f"{again}: {error}") from error
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(f"{options.frames} frames in {time.perf_counter() - begun_s:.0f} s: {shown}", flush=True)
 
 
 def _kill(options: argparse.Namespace) -> None:

@@ -1,5 +1,9 @@
-"""Sixty kills of a gateway and its Kafka under load: nothing that was acknowledged is lost or doubled."""
+"""Sixty kills of a gateway and its Kafka under load: nothing that was acknowledged is lost or doubled.
 
+`TIDEGATE_KILLS=20` in the environment: so many instead.
+"""
+
+import os
 import random
 import time
 
@@ -7,11 +11,11 @@ from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.killing import GATEWAY, KAFKA, survive
 
-KILLS = 60
-OF_KAFKA = 15
+KILLS = int(os.environ.get("TIDEGATE_KILLS", "60"))
+OF_KAFKA = KILLS // 4
 
 
-def test_sixty_kills_lose_and_double_nothing(tmp_path):
+def test_kills_lose_and_double_nothing(tmp_path):
     """Three of four kills are of the gateway, in an order of chance."""
     seed = time.time_ns()
     print(f"seed {seed}")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from tidegate.api_keys import API_VERSIONS, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, PRODUCE
-from tidegate.wire import RequestHeader, decode_request_header, encode_response
+from tidegate.wire import ProtocolError, RequestHeader, decode_request_header, encode_response
 
 BROKER_ID = 1
 _SERVED = {
@@ -37,6 +37,14 @@ class LyingBroker:
         """Accept no more connections."""
         self._listener.close()
 
+    def answer(self, sock: socket.socket, header: RequestHeader) -> None:
+        """Answer a request: by the lie for its client, or honestly."""
+        lie = self.lies.get(header.client_id)
+        if lie is None:
+            sock.sendall(self.honest_frame(header))
+        else:
+            lie(sock, header)
+
     def honest_frame(self, header: RequestHeader) -> bytes:
         """Return the right answer to a request, length prefix included."""
         message = getattr(self, f"_api_{header.api_key}")()
@@ -50,14 +58,10 @@ class LyingBroker:
                 threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError):
+        with sock, contextlib.suppress(OSError, ProtocolError):
             while frame := _receive(sock):
                 header = decode_request_header(memoryview(frame))
-                lie = self.lies.get(header.client_id)
-                if lie is None:
-                    sock.sendall(self.honest_frame(header))
-                else:
-                    lie(sock, header)
+                self.answer(sock, header)
 
     def _api_18(self) -> dict:
         keys = [

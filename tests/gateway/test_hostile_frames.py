@@ -8,47 +8,20 @@ from collections import Counter
 
 from tests.e2e.plain_client import receive_frame
 from tests.fuzz.test_node_fuzz import harmless
-from tests.fuzz.test_wire_fuzz import mutated, steps
+from tests.fuzz.test_wire_fuzz import mutated
+from tests.gateway.hostility import fuzz, hostile_requests
 from tests.gateway.raw_client import RawClient
 from tests.wire.odd_messages import odd_frames
 
-from tidegate.api_keys import (
-    ALTER_CLIENT_QUOTAS,
-    API_VERSIONS,
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    DESCRIBE_CLIENT_QUOTAS,
-    FETCH,
-    FIND_COORDINATOR,
-    LIST_OFFSETS,
-    METADATA,
-    PRODUCE,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-)
+from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.wire import API_BY_KEY
 
-READ = (
-    PRODUCE, FETCH, METADATA, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS,
-    DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS, SASL_HANDSHAKE, SASL_AUTHENTICATE, LIST_OFFSETS,
-)  # fmt: skip
-"""The APIs of which the gateway reads requests or responses, and one that it only forwards."""
 FRAMES = 800
+BOTH_SIDES = 3_000
 MAX_STRING_BYTES = 32_767
 ANSWERED, CLOSED, SILENT = "answered", "closed", "silent"
 MOST_GROWTH_MB = 10
 ANSWER_WITHIN_S = 3.0
-
-
-def material() -> list[bytes]:
-    """Return recorded frames, and some with an odd value, of the APIs that the gateway reads."""
-    frames = [step.request for step in steps() if step.api_key in READ]
-    for api_key in READ:
-        api = API_BY_KEY[api_key]
-        for version in range(api.min_version, api.max_version + 1):
-            frames += [frame for _, frame in list(odd_frames(api_key, version))[::10]]
-    return frames
 
 
 def is_deadly(frame: bytes) -> bool:
@@ -82,7 +55,7 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
     seed = time.time_ns()
     print(f"seed {seed}")
     rng = random.Random(seed)
-    frames = material()
+    frames = hostile_requests()
     before, before_mb = gateway.descriptors(), 0.0
     outcomes: Counter[tuple[str, str]] = Counter()
     with RawClient(gateway.port, "neighbour") as neighbour:
@@ -120,3 +93,13 @@ def test_texts_that_stop_kafka_are_not_forwarded(gateway):
     assert len(frames) >= 3
     assert all(map(is_deadly, frames))
     assert {outcome(gateway.port, frame) for frame in frames} == {CLOSED}
+
+
+def test_hostile_frames_from_both_sides(tmp_path):
+    """Mutated requests and garbled responses at once: each ends in an answer or a closed connection."""
+    seed = time.time_ns() % 2**32
+    print(f"seed {seed}")
+    outcomes = fuzz(seed, BOTH_SIDES, tmp_path)
+    print(outcomes)
+    assert outcomes["answered"] > BOTH_SIDES // 20
+    assert outcomes["closed"] > BOTH_SIDES // 20

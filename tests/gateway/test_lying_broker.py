@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.e2e.plain_client import receive_frame
 from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.hostility import garbled
 from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 from tests.wire.odd_messages import plain_message
 
@@ -204,17 +205,7 @@ def test_garbled_responses_leave_no_trace(broker, lied_to):
     ]
 
     def tell(sock, header):
-        answer = bytearray(broker.honest_frame(header))
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(8 if rng.random() < 0.9 else 0, len(answer))
-            answer[at] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
-        if rng.random() < 0.2:
-            cut = rng.randrange(8, len(answer) + 1)
-            answer = answer[:cut] + rng.randbytes(rng.randrange(80))
-            struct.pack_into(">i", answer, 0, len(answer) - 4)
-        if rng.random() < 0.05:
-            answer += rng.randbytes(70_000)
-            struct.pack_into(">i", answer, 0, len(answer) - 4)
+        answer = garbled(rng, broker.honest_frame(header))
         sock.sendall(answer)
         if struct.unpack_from(">i", answer)[0] > len(answer) - 4:
             sock.shutdown(socket.SHUT_WR)  # nothing follows, as the length says
