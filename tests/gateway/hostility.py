@@ -171,7 +171,7 @@ class HostileClients:
         except TimeoutError:
             self.failures.append(f"no answer and no end within {ANSWER_WITHIN_S:.0f} s: {frame[:200]!r}")
             return "silent"
-        except ConnectionError:
+        except OSError:
             return "closed"
         return "answered"
 

@@ -23,6 +23,7 @@ from tidegate.error_codes import (
 
 REFUSED = THROTTLING_QUOTA_EXCEEDED
 NO_ID, UNKNOWN_ID = "00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-0000000000fe"
+EXISTS = 36
 CHANGE = {"timeout_ms": 10_000, "validate_only": False}
 BRIEF_MS = 20
 LATE_MS = 100
@@ -158,13 +159,18 @@ def wait_for_topics(client: RawClient, *names: str) -> dict[str, str]:
 
 
 def test_a_strict_request_is_admitted_in_part(gateway, unique):
-    """Topics that the quota refuses are answered with error 89 beside those that Kafka creates, and has."""
+    """Topics that the quota refuses get error 89 beside those that Kafka creates, and has, in the request's order."""
+    has, made, *refused = (f"{unique}-{letter}" for letter in "eabc")
+    with RawClient(gateway.port, "other") as other:
+        other.create_topics((has, 1))
+        wait_for_topics(other, has)
     with RawClient(gateway.port, unique) as client:
         client.set_quotas(unique, controller_mutation_rate=1.0)
-        answer = client.create_topics((f"{unique}-a", 12), (f"{unique}-b", 1), (f"{unique}-c", 1))
-        found = {each["name"]: each["error_code"] for each in answer["topics"]}
-        assert found == {f"{unique}-a": 0, f"{unique}-b": REFUSED, f"{unique}-c": REFUSED}
+        answer = client.create_topics((made, 12), (refused[0], 1), (has, 1), (refused[1], 1))
+        found = [(each["name"], each["error_code"]) for each in answer["topics"]]
+        assert found == [(made, 0), (refused[0], REFUSED), (has, EXISTS), (refused[1], REFUSED)]
         assert 0 < answer["throttle_time_ms"] < 5_000
+        assert answer["topics"][1]["configs"] == []
     with RawClient(gateway.port, "other") as other:
         wait_for_topics(other, f"{unique}-a")
         assert list(other.topic_ids(f"{unique}-a", f"{unique}-b")) == [f"{unique}-a"]

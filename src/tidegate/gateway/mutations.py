@@ -65,10 +65,12 @@ def _forward_changes(
     """
     body = yield from request.body_in_slices()
     refused: list[Message] = []
+    order: list[str] = []
     if not body.get("validate_only", False) or charges_validation():
         times = yield from counts_in_slices(topic["name"] for topic in body["topics"])
+        order = list(times)
         try:
-            existing = yield from _partitions(request, list(times))
+            existing = yield from _partitions(request, order)
         except UpstreamLostError:
             return Answer(None, Charge.MUTATION, close=True)
         body["topics"], refused = yield from _admitted(
@@ -77,7 +79,7 @@ def _forward_changes(
             lambda topic: permits(topic, existing) if times[topic["name"]] == 1 else 0,
             lambda topic: refusal(topic["name"]),
         )
-    return (yield from _answer(request, body, "topics", results_key, refused))
+    return (yield from _answer(request, body, "topics", results_key, order, refused))
 
 
 def handle_delete_topics(request: Request) -> Work:
@@ -105,8 +107,9 @@ def handle_delete_topics(request: Request) -> Work:
         name, topic_id = place(topic)
         return {"name": name, "topic_id": topic_id, "error_code": _REFUSED, "error_message": None}
 
+    order = [topic_id if name is None else name for name, topic_id in times]
     body[key], refused = yield from _admitted(request, body[key], permits, refusal)
-    return (yield from _answer(request, body, key, "responses", refused))
+    return (yield from _answer(request, body, key, "responses", order, refused))
 
 
 def _admitted(
@@ -126,17 +129,43 @@ def _admitted(
 
 
 def _answer(
-    request: Request, body: Message, wanted_key: str, results_key: str, refused: Sequence[Message]
+    request: Request,
+    body: Message,
+    wanted_key: str,
+    results_key: str,
+    order: Sequence[str],
+    refused: Sequence[Message],
 ) -> Generator[Wait | None, None, Answer]:
-    """Forward what was admitted, if anything, and answer with the broker's results and the refusals."""
+    """Forward what was admitted, if anything, and answer with the broker's results and the refusals.
+
+    order: the names or ids of the request's topics, in which the results are told if some were refused.
+    """
     message: Message = {"throttle_time_ms": 0, results_key: []}
     if body[wanted_key] or not refused:
         try:
             message = yield from forward_message(request, body)
         except UpstreamLostError:
             return Answer(None, Charge.MUTATION, close=True)
-    message[results_key] = [*message[results_key], *refused]
+    if refused:
+        message[results_key] = yield from _in_order(order, [*message[results_key], *refused])
     return (yield from request.answer_in_slices(message, Charge.MUTATION))
+
+
+def _in_order(order: Sequence[str], results: Sequence[Message]) -> Generator[None, None, list[Message]]:
+    """Return the results in the order of their topics. Those of no topic in `order` come last."""
+    by_topic: dict[str, list[Message]] = {topic: [] for topic in order}
+    left: list[Message] = []
+    for result in results:
+        own = by_topic.get(result["name"])
+        if own is None:
+            own = by_topic.get(result.get("topic_id", ""), left)
+        own.append(result)
+        yield
+    ordered: list[Message] = []
+    for own in by_topic.values():
+        ordered += own
+        yield
+    return ordered + left
 
 
 def _partitions(
@@ -184,5 +213,5 @@ def _refused_topic(name: str) -> Message:
         "topic_config_error_code": error_codes.NONE,
         "num_partitions": -1,
         "replication_factor": -1,
-        "configs": None,
+        "configs": [],
     }
