@@ -14,7 +14,8 @@ from tidegate.quota.admin.java_hash import string_hash
 from tidegate.quota.managers.callback import ClusterMetadata, ClusterNode
 from tidegate.server.requests.handler import Connection, Message, Request
 from tidegate.storage.log.partition_log import LEADER_EPOCH
-from tidegate.storage.topics.topics import Topic, Topics
+from tidegate.storage.topics.topic import Topic
+from tidegate.storage.topics.topics import Topics
 
 __all__ = ["NO_OPERATIONS", "ClusterView", "Endpoints", "cluster_operations"]
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegate.storage.private_files import replace_private_file
-from tidegate.storage.topics.topics import Topic, Topics
+from tidegate.storage.topics.topic import Topic
+from tidegate.storage.topics.topics import Topics
 
 __all__ = ["CHECKPOINT", "CheckpointFile"]
 

@@ -25,7 +25,7 @@ from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 
 __all__ = ["handle_create_partitions"]
 

@@ -20,7 +20,7 @@ from tidegate.server.audit import Audit
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 from tidegate.wire import ZERO_ID
 
 __all__ = ["handle_delete_topics"]

@@ -16,7 +16,7 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.in_slices import release_messages
 from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 from tidegate.wire import UNKNOWN
 
 __all__ = ["handle_describe_log_dirs"]

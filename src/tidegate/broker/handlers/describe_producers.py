@@ -19,7 +19,7 @@ from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.server.requests.late_messages import LateMessages
 from tidegate.storage.log.producers import NO_TRANSACTION, ProducerState
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 
 __all__ = ["MAX_PRODUCERS_ANSWERED", "handle_describe_producers"]
 

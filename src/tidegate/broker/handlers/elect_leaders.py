@@ -16,7 +16,7 @@ from tidegate.broker.answering import answer_partitions, answers_by_topic, has_t
 from tidegate.error_codes import Problem
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 
 __all__ = ["handle_elect_leaders"]
 

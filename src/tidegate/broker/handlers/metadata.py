@@ -29,7 +29,7 @@ from tidegate.server.requests.handler import Answer, Handler, Message, Request, 
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 from tidegate.wire import ZERO_ID
 
 __all__ = ["PartitionMessages", "absent_topic_message", "metadata_handler", "topic_message"]

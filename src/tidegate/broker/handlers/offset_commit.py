@@ -38,7 +38,7 @@ from tidegate.storage.groups.committed_offsets import (
     times,
 )
 from tidegate.storage.groups.group_rows import GroupChange, batched_partitions
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 from tidegate.wire import API_BY_KEY, AT_ONCE_BYTES, EncodedElements, PlainRows, field_since
 
 __all__ = ["offset_commit_handler"]

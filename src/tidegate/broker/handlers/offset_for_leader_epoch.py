@@ -16,7 +16,7 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 from tidegate.wire import UNKNOWN
 
 __all__ = ["handle_offset_for_leader_epoch"]

@@ -17,7 +17,7 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.error_codes import Problem
 from tidegate.server.requests.handler import Charge, Message, Request, Work
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic
+from tidegate.storage.topics.topic import Topic
 
 __all__ = ["handle_alter_partition_reassignments", "handle_list_partition_reassignments"]
 

@@ -35,7 +35,8 @@ from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.records import is_one_batch, is_transactional, only_batch, raise_unparsable
 from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics.topics import Topic, Topics
+from tidegate.storage.topics.topic import Topic
+from tidegate.storage.topics.topics import Topics
 from tidegate.topic_sizes import TopicSizes
 from tidegate.wire import field_since
 from tidegate.wire.batch import CorruptRecordsError

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import RLock
 
 from tidegate.acl import Acl
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.storage.errors import StorageError
 from tidegate.storage.groups.group_rows import GroupRows
 from tidegate.storage.metadata.credential_rows import CredentialRows
@@ -63,6 +64,10 @@ class StoredTopic:
             if partitions == self.partitions:
                 return owner
         return f"Topic:{self.name}"
+
+    def partitions_by_owner(self) -> dict[str, int]:
+        """Return the number of partitions of each owner, `UNKNOWN_OWNER` included."""
+        return {**self.owners, UNKNOWN_OWNER: self.partitions - sum(self.owners.values())}
 
 
 class MetadataStore:

@@ -17,56 +17,24 @@ from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import open_log
-from tidegate.storage.metadata.consistency import check_partition, check_strays
 from tidegate.storage.metadata.store import MetadataStore, StoredTopic
-from tidegate.storage.private_files import PRIVATE_DIRECTORY, replace_private_file
 from tidegate.storage.topics.compaction_notice import CompactionNotice
 from tidegate.storage.topics.partition_bound import PartitionBound
+from tidegate.storage.topics.topic import (
+    Topic,
+    check_directories,
+    own_directory,
+    owner_of,
+    partition_directory,
+)
 from tidegate.storage.topics.topic_configs import settings_of
 from tidegate.storage.topics.topic_settings import TopicSettings
 
-__all__ = ["LogOpener", "Topic", "Topics", "partition_directory"]
+__all__ = ["LogOpener", "Topics"]
 
 LogOpener = Callable[[Path, TopicSettings, StoredTopic], PartitionLog]
 
-_PARTITION_METADATA = "partition.metadata"  # Kafka's file that says whose directory this is
 _logger = logging.getLogger(__name__)
-
-
-def partition_directory(data_dir: Path, name: str, partition: int) -> Path:
-    """Return where a partition's log lies."""
-    return data_dir / f"{name}-{partition}"
-
-
-class Topic:
-    """A topic: `logs[n]` is partition n. `topic_id` is a UUID as text.
-
-    owners: how many of its partitions belong to which principal; the others to none (`PartitionBound`).
-    """
-
-    __slots__ = ("configs", "logs", "name", "owners", "settings", "topic_id")
-
-    def __init__(self, stored: StoredTopic, settings: TopicSettings) -> None:
-        self.name = stored.name
-        self.topic_id = stored.topic_id
-        self.configs: Mapping[str, str] = dict(stored.configs)
-        self.owners: Mapping[str, int] = dict(stored.owners)
-        self.settings = settings
-        self.logs: list[PartitionLog] = []
-
-    def log(self, partition: int) -> PartitionLog | None:
-        """Return the log of a partition, None where there is no such partition."""
-        return self.logs[partition] if 0 <= partition < len(self.logs) else None
-
-    def stored(self) -> StoredTopic:
-        """Return the topic as the store keeps it."""
-        return StoredTopic(
-            topic_id=self.topic_id,
-            name=self.name,
-            partitions=len(self.logs),
-            configs=self.configs,
-            owners=self.owners,
-        )
 
 
 class Topics:
@@ -111,15 +79,16 @@ class Topics:
         leftovers = list(self._data_dir.glob("*.deleted"))
         all_stored = self._finish_lost_deletions(leftovers)
         growing = self._store.growing_topics()
-        self._check(all_stored, growing, recovery_points)
+        check_directories(self._data_dir, all_stored, growing, recovery_points)
         for leftover in leftovers:
             self._remove(leftover)
         for stored in all_stored:
             topic = Topic(stored, settings_of(stored.configs, self._config))
             for partition in range(stored.partitions):
-                directory = self._own_directory(stored, partition)
+                directory = own_directory(self._data_dir, stored, partition)
                 topic.logs.append(open_log(stored, partition, directory, topic.settings))
-            self._count_loaded(stored)
+            for owner, partitions in stored.partitions_by_owner().items():
+                self.bound.count_partitions(owner, partitions)
             self._add(topic)
         for topic_id in growing:
             self._store.forget_growing_topic(topic_id)
@@ -136,29 +105,6 @@ class Topics:
             else:
                 kept.append(stored)
         return kept
-
-    def _check(
-        self,
-        all_stored: list[StoredTopic],
-        growing: Mapping[str, int],
-        recovery_points: Mapping[tuple[str, int], int],
-    ) -> None:
-        """Refuse to open directories that do not agree with the store. Raises `StorageError`."""
-        known = set()
-        for stored in all_stored:
-            for partition in range(stored.partitions):
-                directory = partition_directory(self._data_dir, stored.name, partition)
-                known.add(directory.name)
-                if partition < growing.get(stored.topic_id, stored.partitions):
-                    recovery_point = recovery_points.get((stored.name, partition), 0)
-                    check_partition(directory, stored, owner=_owner(directory), recovery_point=recovery_point)
-        check_strays(self._data_dir, known)
-
-    def _count_loaded(self, stored: StoredTopic) -> None:
-        """Count the partitions of a stored topic for their owners."""
-        unknown = stored.partitions - sum(stored.owners.values())
-        for owner, partitions in (*stored.owners.items(), (UNKNOWN_OWNER, unknown)):
-            self.bound.count_partitions(owner, partitions)
 
     def is_taken(self, name: str) -> bool:
         """Return whether there is a topic of this name, or one is being created or deleted."""
@@ -279,12 +225,9 @@ class Topics:
 
     def _settle(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
         """Apply the current settings to new logs of a topic: settings may have changed while the logs were made."""
-        settings = settings_of(topic.configs, self._config)
-        if settings != topic.settings:
-            topic.settings = settings
+        topic.settings = settings_of(topic.configs, self._config)
         for log in logs:
-            if log.settings is not topic.settings:
-                log.settings = topic.settings
+            log.settings = topic.settings
 
     def delete_in_slices(self, topic: Topic) -> Generator[None, None, None]:
         """Delete a topic and its records: the topic disappears at once, its logs and files a few at a time.
@@ -299,8 +242,7 @@ class Topics:
         self._by_plain_name[plain_name].remove(topic.name)
         if not self._by_plain_name[plain_name]:
             del self._by_plain_name[plain_name]
-        unknown = len(topic.logs) - sum(topic.owners.values())
-        self.bound.give_back({**topic.owners, UNKNOWN_OWNER: unknown})
+        self.bound.give_back(stored.partitions_by_owner())
         self._changed()
         for log in topic.logs:
             log.deleted = True
@@ -347,7 +289,7 @@ class Topics:
         try:
             for partition in numbers:
                 yield
-                directory = self._own_directory(stored, partition)
+                directory = own_directory(self._data_dir, stored, partition)
                 yield
                 logs.append(self.open_log(directory, topic.settings, stored))
             yield
@@ -356,20 +298,6 @@ class Topics:
                 f"cannot create partition {numbers[len(logs)]} of topic {topic.name!r}: {error}"
             ) from error
         return logs
-
-    def _own_directory(self, stored: StoredTopic, partition: int) -> Path:
-        """Return a partition's directory, made when absent. One that belongs to another topic is moved aside."""
-        directory = partition_directory(self._data_dir, stored.name, partition)
-        owner = _owner(directory)
-        if owner is not None and owner != stored.topic_id:
-            stray = self._data_dir / f"{stored.name}-{partition}.{owner}-stray"
-            _logger.warning("moving %s to %s: it belongs to another topic id", directory.name, stray.name)
-            directory.rename(stray)
-        directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)  # not those above it: they must be there
-        metadata = directory / _PARTITION_METADATA
-        if not metadata.exists():
-            replace_private_file(metadata, f"version: 0\ntopic_id: {stored.topic_id}\n".encode())
-        return directory
 
     def _forget_rows(self, name: str) -> Iterator[None]:
         while self._store.groups.forget_topic(name):
@@ -386,7 +314,7 @@ class Topics:
                 yield
             for partition in range(stored.partitions):
                 directory = partition_directory(self._data_dir, stored.name, partition)
-                if _owner(directory) == stored.topic_id:
+                if owner_of(directory) == stored.topic_id:
                     moved.append(directory.rename(self._data_dir / f"{stored.topic_id}-{partition}.deleted"))
                 yield
             self._store.forget_deleted_topic(stored.topic_id)
@@ -408,15 +336,6 @@ def _with_more(owners: Mapping[str, int], owner: str, partitions: int) -> Mappin
 
 def _nothing(*_: object) -> None:
     """Ignore the arguments."""
-
-
-def _owner(directory: Path) -> str | None:
-    """Return the id of the topic that a directory belongs to, None where that is not written down."""
-    try:
-        lines = (directory / _PARTITION_METADATA).read_text().splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
 
 
 def _open_new_log(directory: Path, settings: TopicSettings, stored: StoredTopic) -> PartitionLog:
