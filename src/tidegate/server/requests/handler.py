@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from tidegate.acl import Authorizer
 from tidegate.acl import codes as acl
 from tidegate.acl.codes import CLUSTER_NAME, OPERATIONS, supported_operations
-from tidegate.fair_share import UNKNOWN_OWNER, owner_of
+from tidegate.fair_share import ANONYMOUS, UNKNOWN_OWNER, owner_of
 from tidegate.in_slices import release_messages, run_at_once
 from tidegate.server.connection.sending import discard
 from tidegate.wire import (
@@ -90,7 +90,7 @@ class Connection:
     client_host: str
     local_host: str
     local_port: int
-    user: str = "ANONYMOUS"
+    user: str = ANONYMOUS
     """The name of the client's principal: the user of quotas (B§6.1)."""
     software: tuple[str, str] = ("", "")
     """Name and version of the client's software, as its ApiVersions has them."""
