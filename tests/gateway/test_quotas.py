@@ -9,6 +9,7 @@ from tests.gateway.raw_client import RawClient, fetched
 from tests.waiting import wait_until
 
 from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
     CREATE_PARTITIONS,
     DELETE_TOPICS,
     FETCH,
@@ -23,7 +24,6 @@ from tidegate.error_codes import (
 
 REFUSED = THROTTLING_QUOTA_EXCEEDED
 NO_ID, UNKNOWN_ID = "00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-0000000000fe"
-EXISTS = 36
 CHANGE = {"timeout_ms": 10_000, "validate_only": False}
 BRIEF_MS = 20
 LATE_MS = 100
@@ -168,7 +168,7 @@ def test_a_strict_request_is_admitted_in_part(gateway, unique):
         client.set_quotas(unique, controller_mutation_rate=1.0)
         answer = client.create_topics((made, 12), (refused[0], 1), (has, 1), (refused[1], 1))
         found = [(each["name"], each["error_code"]) for each in answer["topics"]]
-        assert found == [(made, 0), (refused[0], REFUSED), (has, EXISTS), (refused[1], REFUSED)]
+        assert found == [(made, 0), (refused[0], REFUSED), (has, TOPIC_ALREADY_EXISTS), (refused[1], REFUSED)]
         assert 0 < answer["throttle_time_ms"] < 5_000
         assert answer["topics"][1]["configs"] == []
     with RawClient(gateway.port, "other") as other:
@@ -325,3 +325,45 @@ def test_connections_are_limited_by_address(new_gateway):
             break
         except ConnectionError:
             assert time.monotonic() < deadline
+
+
+BURST = 11  # connections that a rate of 1 admits at once: ten windows of a second, and one more
+
+
+def connections_s(gateway: GatewayProcess) -> float:
+    """Open `BURST` connections and two more, ask on each, and return how long the last two took, in seconds."""
+    for number in range(BURST + 2):
+        if number == BURST:
+            begun = time.monotonic()
+        with RawClient(gateway.port, "connects") as client:
+            assert client.topic_ids("x") is not None
+    return time.monotonic() - begun
+
+
+def test_connections_are_created_at_the_rate_of_the_broker(new_gateway):
+    """Beyond `max.connection.creation.rate` a connection is accepted later, and served then."""
+    gateway = new_gateway("--override", "max.connection.creation.rate=1")
+    assert connections_s(gateway) > 0.9
+
+
+def test_connections_of_an_address_are_created_at_its_rate(new_gateway):
+    """Beyond the quota of its address a connection is closed after a delay; others are served."""
+    gateway = new_gateway()
+    with RawClient(gateway.port, "admin") as admin:
+        entry = {
+            "entity": [{"entity_type": "ip", "entity_name": "127.0.0.1"}],
+            "ops": [{"key": "connection_creation_rate", "value": 1.0, "remove": False}],
+        }
+        answer = admin.ask(ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
+        assert [each["error_code"] for each in answer["entries"]] == [0]
+        closed_s = []
+        for _ in range(BURST + 2):
+            begun = time.monotonic()
+            with RawClient(gateway.port, "connects") as client:
+                try:
+                    assert client.topic_ids("x") is not None
+                except ConnectionError:
+                    closed_s.append(time.monotonic() - begun)
+        assert closed_s
+        assert min(closed_s) > 0.5
+        assert admin.topic_ids("x") is not None

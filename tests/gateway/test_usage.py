@@ -172,3 +172,37 @@ def has_unknown_ids(gateway: GatewayProcess, node: Broker) -> bool:
             for topic in ids:
                 client.ask(PRODUCE, 13, produced_to({topic: [SMALL]}, ids))
     return [topic for _, topic, _ in topics_of(gateway.usage_dir, client_id)] != ["a", "b", "c"]
+
+
+def test_replay_decides_as_the_gateway_did(
+    new_gateway, kafka, create_topic, unique, capsys: pytest.CaptureFixture[str]
+):
+    """Of the quotas in force: throttled produces, fetches, requests and mutations, while quotas change."""
+    gateway = new_gateway("--override", "tidegate.quota.throttle.max.ms=50")
+    create_topic(kafka, unique)
+    with RawClient(gateway.port, "admin") as admin, RawClient(gateway.port, "replayed") as client:
+        for round_number in range(2):
+            rate = 2_000.0 * (round_number + 1)
+            admin.set_quotas(
+                "replayed",
+                producer_byte_rate=rate,
+                consumer_byte_rate=rate,
+                controller_mutation_rate=1.0,
+                request_percentage=0.01 if round_number else None,
+            )
+            for number in range(10):
+                client.produce(unique, LARGE)
+                client.fetch(unique, max_wait_ms=0)
+                client.create_topics((f"{unique}-{round_number}-{number}", 2), validate_only=number % 3 == 0)
+    gateway.stop()
+    assert main(["replay", str(gateway.usage_dir), "--in-force", "--json"]) == 0
+    found = {
+        each["quota_type"]: each["plans"][0]
+        for each in json.loads(capsys.readouterr().out)["entities"]
+        if each["client_id"] == "replayed"
+    }
+    for quota_type in ("Produce", "Fetch", "Request", "ControllerMutation"):
+        of_type = found[quota_type]
+        assert of_type["recorded_throttled_requests"] > 3, (quota_type, of_type)
+        assert of_type["throttle_ms"] == of_type["recorded_throttle_ms"]
+        assert of_type["different_decisions"] == of_type["approximate_requests"] == 0
