@@ -39,7 +39,7 @@ from tidegate.api_keys import (
     SYNC_GROUP,
 )
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.handlers.alter_configs import alter_configs_handler, incremental_alter_configs_handler
+from tidegate.broker.handlers.alter_configs import handle_alter_configs, handle_incremental_alter_configs
 from tidegate.broker.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
 from tidegate.broker.handlers.create_partitions import handle_create_partitions
 from tidegate.broker.handlers.create_topics import handle_create_topics
@@ -55,10 +55,10 @@ from tidegate.broker.handlers.describe_topic_partitions import describe_topic_pa
 from tidegate.broker.handlers.elect_leaders import handle_elect_leaders
 from tidegate.broker.handlers.fetch import fetch_handler
 from tidegate.broker.handlers.find_coordinator import handle_find_coordinator
-from tidegate.broker.handlers.heartbeat import heartbeat_handler
+from tidegate.broker.handlers.heartbeat import handle_heartbeat
 from tidegate.broker.handlers.init_producer_id import handle_init_producer_id
-from tidegate.broker.handlers.join_group import join_group_handler
-from tidegate.broker.handlers.leave_group import leave_group_handler
+from tidegate.broker.handlers.join_group import handle_join_group
+from tidegate.broker.handlers.leave_group import FEW_MEMBERS_BYTES, handle_leave_group
 from tidegate.broker.handlers.list_config_resources import handle_list_config_resources
 from tidegate.broker.handlers.list_groups import handle_list_groups
 from tidegate.broker.handlers.list_offsets import handle_list_offsets
@@ -72,10 +72,10 @@ from tidegate.broker.handlers.partition_reassignments import (
     handle_list_partition_reassignments,
 )
 from tidegate.broker.handlers.produce import produce_handler
-from tidegate.broker.handlers.sync_group import sync_group_handler
+from tidegate.broker.handlers.sync_group import handle_sync_group
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.scheduling import Scheduler
-from tidegate.server.requests.handler import Handler
+from tidegate.server.requests.handler import Handler, at_once_if_short
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.storage.storage import Storage
 
@@ -106,10 +106,10 @@ def handler_table(
         OFFSET_COMMIT: offset_commit_handler(groups),
         OFFSET_FETCH: offset_fetch_handler(storage, cluster),
         FIND_COORDINATOR: partial(handle_find_coordinator, cluster),
-        JOIN_GROUP: join_group_handler(groups),
-        HEARTBEAT: heartbeat_handler(groups),
-        LEAVE_GROUP: leave_group_handler(groups),
-        SYNC_GROUP: sync_group_handler(groups),
+        JOIN_GROUP: at_once_if_short(partial(handle_join_group, groups)),
+        HEARTBEAT: partial(handle_heartbeat, groups),
+        LEAVE_GROUP: at_once_if_short(partial(handle_leave_group, groups), FEW_MEMBERS_BYTES),
+        SYNC_GROUP: at_once_if_short(partial(handle_sync_group, groups)),
         DESCRIBE_GROUPS: partial(handle_describe_groups, groups),
         LIST_GROUPS: partial(handle_list_groups, groups),
         CREATE_TOPICS: partial(handle_create_topics, storage, cluster),
@@ -118,9 +118,9 @@ def handler_table(
         INIT_PRODUCER_ID: partial(handle_init_producer_id, storage),
         DESCRIBE_CONFIGS: describe_configs_handler(storage, cluster, settings),
         DELETE_GROUPS: partial(handle_delete_groups, groups),
-        INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs_handler(storage, cluster, settings),
+        INCREMENTAL_ALTER_CONFIGS: partial(handle_incremental_alter_configs, storage, cluster, settings),
         OFFSET_FOR_LEADER_EPOCH: partial(handle_offset_for_leader_epoch, storage, cluster),
-        ALTER_CONFIGS: alter_configs_handler(storage, cluster, settings),
+        ALTER_CONFIGS: partial(handle_alter_configs, storage, cluster, settings),
         DESCRIBE_LOG_DIRS: partial(handle_describe_log_dirs, storage, cluster),
         ELECT_LEADERS: partial(handle_elect_leaders, storage),
         ALTER_PARTITION_REASSIGNMENTS: partial(handle_alter_partition_reassignments, storage, cluster),

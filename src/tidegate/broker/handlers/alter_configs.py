@@ -22,6 +22,7 @@ and the answer.
 """
 
 from collections.abc import Generator, Mapping
+from functools import partial
 
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
@@ -36,86 +37,94 @@ from tidegate.broker.config_alterations import (
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, NODE, TOPIC
 from tidegate.in_slices import release
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Handler, Message, Request, Wait, Work
+from tidegate.server.requests.handler import Message, Request, Wait, Work
 from tidegate.server.settings.dynamic_settings import ALL_NODES, DynamicSettings
 from tidegate.server.settings.setting_changes import DELETE, OPERATIONS, SET, RefusedError, SettingChange
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.config_synonyms import MIN_INSYNC_REPLICAS
 
-__all__ = ["alter_configs_handler", "incremental_alter_configs_handler"]
+__all__ = ["handle_alter_configs", "handle_incremental_alter_configs"]
 
 _REPLACED = (TOPIC, NODE, CLIENT_METRICS, GROUP)
 _REPLICAS_TEXT = f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled."
 _BY_CONTROLLER = frozenset((TOPIC, LOGGERS, CLIENT_METRICS, GROUP))
 
 
-def alter_configs_handler(storage: Storage, cluster: ClusterView, settings: DynamicSettings) -> Handler:
-    """Return the handler that replaces settings."""
-
-    def alter(
-        request: Request, resource: Message, audit: Audit, *, validate_only: bool
-    ) -> Generator[Wait | None, None, None]:
-        kind, name = resource["resource_type"], resource["resource_name"]
-        if kind not in _REPLACED:  # before it is asked whether the client may
-            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
-        changes = yield from changes_in_slices(request, resource, SET)
-        texts = {change.name: change.value or "" for change in changes}
-        if kind == TOPIC:
-            yield from alter_topic_in_slices(
-                storage, name, lambda _: texts, audit, validate_only=validate_only
-            )
-        elif kind == NODE:
-            node = node_of(cluster, name) if name else ALL_NODES
-            before = settings.of_node(cluster.node_id) if name else settings.of_all()
-            changes += [SettingChange(old, DELETE, None) for old in before if old not in texts]
-            keeps_replicas = bool(name) or MIN_INSYNC_REPLICAS in texts or not storage.config.kafka_exact
-            yield from settings.alter_in_slices(
-                node, changes, audit, validate_only=validate_only or not keeps_replicas
-            )
-            if not keeps_replicas:
-                raise RefusedError(error_codes.INVALID_CONFIG, _REPLICAS_TEXT)
-        else:
-            refuse_others(kind, name, texts)
-        yield from release(changes)
-
-    def handle(request: Request) -> Work:
-        return answer_each(request, alter)
-
-    return handle
+def handle_alter_configs(
+    storage: Storage, cluster: ClusterView, settings: DynamicSettings, request: Request
+) -> Work:
+    """Replace settings."""
+    return answer_each(request, partial(_replace, storage, cluster, settings))
 
 
-def incremental_alter_configs_handler(
-    storage: Storage, cluster: ClusterView, settings: DynamicSettings
-) -> Handler:
-    """Return the handler that changes `settings`."""
+def _replace(
+    storage: Storage,
+    cluster: ClusterView,
+    settings: DynamicSettings,
+    request: Request,
+    resource: Message,
+    audit: Audit,
+    *,
+    validate_only: bool,
+) -> Generator[Wait | None, None, None]:
+    kind, name = resource["resource_type"], resource["resource_name"]
+    if kind not in _REPLACED:  # before it is asked whether the client may
+        raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
+    changes = yield from changes_in_slices(request, resource, SET)
+    texts = {change.name: change.value or "" for change in changes}
+    if kind == TOPIC:
+        yield from alter_topic_in_slices(storage, name, lambda _: texts, audit, validate_only=validate_only)
+    elif kind == NODE:
+        node = node_of(cluster, name) if name else ALL_NODES
+        before = settings.of_node(cluster.node_id) if name else settings.of_all()
+        changes += [SettingChange(old, DELETE, None) for old in before if old not in texts]
+        keeps_replicas = bool(name) or MIN_INSYNC_REPLICAS in texts or not storage.config.kafka_exact
+        yield from settings.alter_in_slices(
+            node, changes, audit, validate_only=validate_only or not keeps_replicas
+        )
+        if not keeps_replicas:
+            raise RefusedError(error_codes.INVALID_CONFIG, _REPLICAS_TEXT)
+    else:
+        refuse_others(kind, name, texts)
+    yield from release(changes)
 
-    def alter(
-        request: Request, resource: Message, audit: Audit, *, validate_only: bool
-    ) -> Generator[Wait | None, None, None]:
-        kind, name = resource["resource_type"], resource["resource_name"]
-        if kind != NODE and kind not in _BY_CONTROLLER:  # before it is asked whether the client may
-            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
-        changes = yield from changes_in_slices(request, resource)
-        if kind in _BY_CONTROLLER and any(change.operation not in OPERATIONS for change in changes):
-            raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)
-        if kind == TOPIC:
 
-            def change(before: Mapping[str, str]) -> Mapping[str, str]:
-                return changed_configs(storage, before, changes)
+def handle_incremental_alter_configs(
+    storage: Storage, cluster: ClusterView, settings: DynamicSettings, request: Request
+) -> Work:
+    """Change settings."""
+    return answer_each(request, partial(_change, storage, cluster, settings))
 
-            yield from alter_topic_in_slices(storage, name, change, audit, validate_only=validate_only)
-        elif kind == NODE:
-            node = node_of(cluster, name) if name else ALL_NODES
-            yield from settings.alter_in_slices(node, changes, audit, validate_only=validate_only)
-        elif kind == LOGGERS:
-            node_of(cluster, name)
-            refuse_others(kind, name, [change.name for change in changes])
-        else:
-            # What is not there is deleted at once.
-            refuse_others(kind, name, [change.name for change in changes if change.operation != DELETE])
-        yield from release(changes)
 
-    def handle(request: Request) -> Work:
-        return answer_each(request, alter)
+def _change(
+    storage: Storage,
+    cluster: ClusterView,
+    settings: DynamicSettings,
+    request: Request,
+    resource: Message,
+    audit: Audit,
+    *,
+    validate_only: bool,
+) -> Generator[Wait | None, None, None]:
+    kind, name = resource["resource_type"], resource["resource_name"]
+    if kind != NODE and kind not in _BY_CONTROLLER:  # before it is asked whether the client may
+        raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
+    changes = yield from changes_in_slices(request, resource)
+    if kind in _BY_CONTROLLER and any(change.operation not in OPERATIONS for change in changes):
+        raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)
+    if kind == TOPIC:
 
-    return handle
+        def change(before: Mapping[str, str]) -> Mapping[str, str]:
+            return changed_configs(storage, before, changes)
+
+        yield from alter_topic_in_slices(storage, name, change, audit, validate_only=validate_only)
+    elif kind == NODE:
+        node = node_of(cluster, name) if name else ALL_NODES
+        yield from settings.alter_in_slices(node, changes, audit, validate_only=validate_only)
+    elif kind == LOGGERS:
+        node_of(cluster, name)
+        refuse_others(kind, name, [change.name for change in changes])
+    else:
+        # What is not there is deleted at once.
+        refuse_others(kind, name, [change.name for change in changes if change.operation != DELETE])
+    yield from release(changes)

@@ -18,39 +18,35 @@ from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import JoinRequest
 from tidegate.groups.requests import join_refusal
 from tidegate.groups.settings import MAX_GROUP_BYTES, MAX_PROTOCOLS
-from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.wire import copies_in_slices, field_since
 
-__all__ = ["join_group_handler"]
+__all__ = ["handle_join_group"]
 
 _NULL_NAME_SINCE = field_since(JOIN_GROUP, "response", "protocol_name", nullable=True)
 _KNOWN_ID_SINCE = 4
 _SKIPS_ASSIGNMENT_SINCE = field_since(JOIN_GROUP, "response", "skip_assignment")
 
 
-def join_group_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that lets members join."""
+def handle_join_group(groups: NodeGroups, request: Request) -> Work:
+    """Add a member, and answer when the rebalance is over."""
+    body = yield from request.body_in_slices()
+    version = request.header.api_version
+    protocols = yield from _protocols(body)
+    joining = _joining(request, body, protocols, is_known=groups.is_known(body["group_id"]))
+    yield from request.release_body(body)
 
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        version = request.header.api_version
-        protocols = yield from _protocols(body)
-        joining = _joining(request, body, protocols, is_known=groups.is_known(body["group_id"]))
-        yield from request.release_body(body)
+    def to_body(message: Message) -> Message:
+        name = message["protocol_name"] or (None if version >= _NULL_NAME_SINCE else "")
+        return {"throttle_time_ms": 0, **message, "protocol_name": name}
 
-        def to_body(message: Message) -> Message:
-            name = message["protocol_name"] or (None if version >= _NULL_NAME_SINCE else "")
-            return {"throttle_time_ms": 0, **message, "protocol_name": name}
-
-        if not request.authorized(acl.READ, acl.GROUP, joining.group_id):
-            return request.answer(to_body(join_refusal(error_codes.GROUP_AUTHORIZATION_FAILED, "")))
-        if not groups.coordinates(joining.group_id):
-            return request.answer(to_body(join_refusal(error_codes.NOT_COORDINATOR, joining.member_id)))
-        return groups.answer_later(
-            request, lambda respond: groups.coordinator.join(joining, respond, groups.now_ms()), to_body
-        )
-
-    return at_once_if_short(handle)
+    if not request.authorized(acl.READ, acl.GROUP, joining.group_id):
+        return request.answer(to_body(join_refusal(error_codes.GROUP_AUTHORIZATION_FAILED, "")))
+    if not groups.coordinates(joining.group_id):
+        return request.answer(to_body(join_refusal(error_codes.NOT_COORDINATOR, joining.member_id)))
+    return groups.answer_later(
+        request, lambda respond: groups.coordinator.join(joining, respond, groups.now_ms()), to_body
+    )
 
 
 def _protocols(body: Message) -> Generator[None, None, list[tuple[str, bytes]]]:

@@ -11,37 +11,33 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release
 from tidegate.broker.node_groups import NodeGroups
-from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import Message, Request, Work
 
-__all__ = ["leave_group_handler"]
+__all__ = ["FEW_MEMBERS_BYTES", "handle_leave_group"]
 
 _SEVERAL_SINCE = 3
-_FEW_MEMBERS_BYTES = 200  # of a request that is served without a break: each member takes some 10 us
+FEW_MEMBERS_BYTES = 200  # of a request that is served without a break: each member takes some 10 us
 
 
-def leave_group_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that lets members go."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        group_id, is_single = body["group_id"], request.header.api_version < _SEVERAL_SINCE
-        leaving: list[Message] = [{"member_id": body["member_id"]}] if is_single else body["members"]
-        members: list[Message] = []
-        error_code = error_codes.NONE
-        if not request.authorized(acl.READ, acl.GROUP, group_id):
-            error_code = error_codes.GROUP_AUTHORIZATION_FAILED
-        elif not group_id:
-            error_code = error_codes.INVALID_GROUP_ID
-        elif not groups.coordinates(group_id):
-            error_code = error_codes.NOT_COORDINATOR
-        else:
-            members = yield from _leave(groups, group_id, leaving)
-        if is_single and members:
-            error_code = members[0]["error_code"]
-        message = {"throttle_time_ms": 0, "error_code": error_code, "members": members}
-        return (yield from answer_and_release(request, message, members, leaving))
-
-    return at_once_if_short(handle, _FEW_MEMBERS_BYTES)
+def handle_leave_group(groups: NodeGroups, request: Request) -> Work:
+    """Remove members."""
+    body = yield from request.body_in_slices()
+    group_id, is_single = body["group_id"], request.header.api_version < _SEVERAL_SINCE
+    leaving: list[Message] = [{"member_id": body["member_id"]}] if is_single else body["members"]
+    members: list[Message] = []
+    error_code = error_codes.NONE
+    if not request.authorized(acl.READ, acl.GROUP, group_id):
+        error_code = error_codes.GROUP_AUTHORIZATION_FAILED
+    elif not group_id:
+        error_code = error_codes.INVALID_GROUP_ID
+    elif not groups.coordinates(group_id):
+        error_code = error_codes.NOT_COORDINATOR
+    else:
+        members = yield from _leave(groups, group_id, leaving)
+    if is_single and members:
+        error_code = members[0]["error_code"]
+    message = {"throttle_time_ms": 0, "error_code": error_code, "members": members}
+    return (yield from answer_and_release(request, message, members, leaving))
 
 
 def _leave(groups: NodeGroups, group_id: str, leaving: list[Message]) -> Generator[None, None, list[Message]]:

@@ -17,45 +17,41 @@ from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import SyncRequest
 from tidegate.groups.requests import sync_refusal
 from tidegate.groups.settings import MAX_GROUP_BYTES
-from tidegate.server.requests.handler import Handler, Message, Request, Work, at_once_if_short
+from tidegate.server.requests.handler import Message, Request, Work
 from tidegate.wire import copies_in_slices, field_since
 
-__all__ = ["sync_group_handler"]
+__all__ = ["handle_sync_group"]
 
 _PROTOCOL_SINCE = field_since(SYNC_GROUP, "request", "protocol_name")
 
 
-def sync_group_handler(groups: NodeGroups) -> Handler:
-    """Return the handler that brings and answers assignments."""
-
-    def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
-        assignments = yield from _assignments(groups, body)
-        syncing = SyncRequest(
-            group_id=body["group_id"],
-            member_id=body["member_id"],
-            instance_id=body.get("group_instance_id"),
-            generation=body["generation_id"],
-            protocol_type=body.get("protocol_type"),
-            protocol=body.get("protocol_name"),
-            assignments=assignments,
-            source=request.connection,
-        )
-        yield from request.release_body(body)
-        if request.header.api_version >= _PROTOCOL_SINCE and None in (
-            syncing.protocol_type,
-            syncing.protocol,
-        ):
-            return request.answer(_body(sync_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL)))
-        if not request.authorized(acl.READ, acl.GROUP, syncing.group_id):
-            return request.answer(_body(sync_refusal(error_codes.GROUP_AUTHORIZATION_FAILED)))
-        if not groups.coordinates(syncing.group_id):
-            return request.answer(_body(sync_refusal(error_codes.NOT_COORDINATOR)))
-        return groups.answer_later(
-            request, lambda respond: groups.coordinator.sync(syncing, respond, groups.now_ms()), _body
-        )
-
-    return at_once_if_short(handle)
+def handle_sync_group(groups: NodeGroups, request: Request) -> Work:
+    """Store the assignments, and answer with that of the member."""
+    body = yield from request.body_in_slices()
+    assignments = yield from _assignments(groups, body)
+    syncing = SyncRequest(
+        group_id=body["group_id"],
+        member_id=body["member_id"],
+        instance_id=body.get("group_instance_id"),
+        generation=body["generation_id"],
+        protocol_type=body.get("protocol_type"),
+        protocol=body.get("protocol_name"),
+        assignments=assignments,
+        source=request.connection,
+    )
+    yield from request.release_body(body)
+    if request.header.api_version >= _PROTOCOL_SINCE and None in (
+        syncing.protocol_type,
+        syncing.protocol,
+    ):
+        return request.answer(_body(sync_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL)))
+    if not request.authorized(acl.READ, acl.GROUP, syncing.group_id):
+        return request.answer(_body(sync_refusal(error_codes.GROUP_AUTHORIZATION_FAILED)))
+    if not groups.coordinates(syncing.group_id):
+        return request.answer(_body(sync_refusal(error_codes.NOT_COORDINATOR)))
+    return groups.answer_later(
+        request, lambda respond: groups.coordinator.sync(syncing, respond, groups.now_ms()), _body
+    )
 
 
 def _assignments(groups: NodeGroups, body: Message) -> Generator[None, None, dict[str, bytes]]:
