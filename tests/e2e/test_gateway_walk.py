@@ -1,24 +1,14 @@
 """The walk of docs/gateway.md runs as it stands, before a real Apache Kafka: from observing to enforcing, and back."""
 
-import itertools
 import re
 from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
-from tests.e2e.test_readme import pattern_of
-from tests.e2e.typed_blocks import type_blocks
+from tests.e2e.typed_blocks import Page, type_blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
+PAGE = Page.read("gateway.md")
 KAFKA_PORT, PORT, TIMEOUT_S = 9092, 19301, 240.0
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [(match[1], match[2]) for match in _BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
-RUN = [text for language, text in BLOCKS if language == "bash"]
-SHOWN = [
-    (RUN.index(text), after)
-    for (language, text), (kind, after) in itertools.pairwise(BLOCKS)
-    if (language, kind) == ("bash", "text")
-]
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +18,15 @@ def printed(tmp_path_factory: pytest.TempPathFactory, kcat: str) -> list[str]:
     kafka = KafkaBench("kafka", tmp_path_factory.mktemp("kafka"), port=KAFKA_PORT, java_options=SHORT_LIVED)
     kafka.start()
     try:
-        return type_blocks(RUN, tmp_path_factory.mktemp("walk"), port=PORT, timeout_s=TIMEOUT_S)
+        return type_blocks(PAGE.run, tmp_path_factory.mktemp("walk"), port=PORT, timeout_s=TIMEOUT_S)
     finally:
         kafka.stop()
 
 
 def test_the_walk_runs_as_it_stands(printed: list[str]) -> None:
     """Every block ends well, and prints what is shown behind it."""
-    assert len(printed) == len(RUN)
-    assert len(SHOWN) == 5
-    for number, expected in SHOWN:
-        terminal = printed[number].strip() + "\n"
-        assert pattern_of(expected).fullmatch(terminal), terminal
+    PAGE.check(printed)
+    assert len(PAGE.shown) == 5
 
 
 def test_a_plan_is_made_and_taken_back(printed: list[str]) -> None:

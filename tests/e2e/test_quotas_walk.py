@@ -4,12 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.e2e.typed_blocks import type_blocks
+from tests.e2e.typed_blocks import Page, type_blocks
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "quotas-as-code.md"
 PORT, TIMEOUT_S = 19094, 200.0
-BLOCKS = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+BLOCKS = Page.read("quotas-as-code.md").run
 
 
 SERVE = re.compile(r"^tidegate serve .*\n^until .*\n", re.MULTILINE)

@@ -1,8 +1,8 @@
 """The blocks of the README, and of the pages that continue it, are run, so that they stay true.
 
 All `bash` blocks are one session of a shell, in the order of the pages, typed in as they stand: what a newcomer gets
-who pastes one after the other. A `text` block behind one of them is what it prints: any number stands for every other,
-and `...` for any number of lines. A `pycon` block is a session of Python. There are no other blocks.
+who pastes one after the other. A `text` block behind one of them is what it prints (`typed_blocks`). A `pycon` block is
+a session of Python. There are no other blocks.
 """
 
 import doctest
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.plain_client import PlainClient
-from tests.e2e.typed_blocks import type_blocks
+from tests.e2e.typed_blocks import BLOCK, pattern_of, type_blocks
 
 from tidegate.wire import API_BY_KEY
 
@@ -31,7 +31,6 @@ USED = ("scripts", "tests", ".cache", ".venv")
 """What the blocks use of a clone. What they write stays out of it."""
 PORT = 19092
 SESSION_TIMEOUT_S = 280.0
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVED_ROW = re.compile(r"\b([A-Z]\w+) (\d+)(?:–(\d+))?")
 
 
@@ -56,7 +55,7 @@ def read_blocks():
         Block(page=page, language=match[1], text=match[2], line=text.count("\n", 0, match.start()) + 1)
         for page in PAGES
         for text in [page.read_text(encoding="utf-8")]
-        for match in _BLOCK.finditer(text)
+        for match in BLOCK.finditer(text)
     ]
 
 
@@ -70,14 +69,6 @@ SHOWN = [
 def by_line(block):
     """Return the name of a block in the output of the tests."""
     return f"{block.page.stem} line {block.line}" if isinstance(block, Block) else ""
-
-
-def pattern_of(expected):
-    """Return the regular expression for an expected output: see the module."""
-    any_number, blank = "[0-9][0-9,.]*", "[ \u2500]+"
-    parts = [re.escape(part) for part in re.sub(blank, " ", expected).split("...\n")]
-    parts = [re.sub(r"[0-9](?:[0-9,]|\\\.)*", lambda _: any_number, part) for part in parts]
-    return re.compile(".*".join(part.replace(r"\ ", blank) for part in parts), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +90,7 @@ def printed(clone, kcat):
 def test_every_block_is_run_or_has_a_reason():
     """No example stands there unseen: no other language, no indented block, and no reason without its block."""
     assert {block.language for block in BLOCKS} == {"bash", "pycon", "text"}
-    texts = [_BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES]
+    texts = [BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES]
     assert [found for text in texts for found in re.findall(r"\n\n {4,}\S.*", text)] == []
     firsts = {block.first_command for block in BLOCKS if block.language == "bash"}
     assert set(NOT_RUN) <= firsts

@@ -1,6 +1,11 @@
-"""Blocks of a page, typed into one shell one after the other: what a newcomer gets who pastes them."""
+"""Blocks of a page, typed into one shell one after the other: what a newcomer gets who pastes them.
+
+A `text` block behind a `bash` block is what that prints: any number stands for every other, and `...` for any number of
+lines.
+"""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -8,11 +13,52 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["type_blocks"]
+__all__ = ["BLOCK", "Page", "pattern_of", "type_blocks"]
 
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A fenced block: its language and its text."""
+_DOCS = Path(__file__).parents[2] / "docs"
 _MARK = "--- block {} ---"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page of `docs/`. run: its `bash` blocks. shown: numbers of such blocks, and the output that the page shows."""
+
+    text: str
+    run: list[str]
+    shown: list[tuple[int, str]]
+
+    @classmethod
+    def read(cls, name: str) -> "Page":
+        """Return a page by its file name."""
+        text = (_DOCS / name).read_text(encoding="utf-8")
+        blocks = BLOCK.findall(text)
+        run = [text for language, text in blocks if language == "bash"]
+        shown = [
+            (run.index(text), after)
+            for (language, text), (kind, after) in itertools.pairwise(blocks)
+            if (language, kind) == ("bash", "text")
+        ]
+        return cls(text=text, run=run, shown=shown)
+
+    def check(self, printed: Sequence[str]) -> None:
+        """Check that each block has printed what the page shows."""
+        assert len(printed) == len(self.run)
+        for number, expected in self.shown:
+            terminal = printed[number].strip() + "\n"
+            assert pattern_of(expected).fullmatch(terminal), terminal
+
+
+def pattern_of(expected: str) -> re.Pattern[str]:
+    """Return the regular expression for an expected output: see the module."""
+    any_number, blank = "[0-9][0-9,.]*", "[ \u2500]+"
+    parts = [re.escape(part) for part in re.sub(blank, " ", expected).split("...\n")]
+    parts = [re.sub(r"[0-9](?:[0-9,]|\\\.)*", lambda _: any_number, part) for part in parts]
+    return re.compile(".*".join(part.replace(r"\ ", blank) for part in parts), re.DOTALL)
 
 
 def type_blocks(blocks: Sequence[str], directory: Path, *, port: int, timeout_s: float) -> list[str]:

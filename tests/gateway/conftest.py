@@ -17,12 +17,15 @@ ALONE = (
     "share.coordinator.state.topic.min.isr=1",
     "max.incremental.fetch.session.cache.slots=40",
     "log.retention.ms=-1",
+    "group.consumer.min.heartbeat.interval.ms=500",
+    "group.consumer.heartbeat.interval.ms=500",
 )
 """Settings of the shared broker.
 
 Without the first two, share groups wait for more brokers. With the third, abandoned fetch sessions are noticed. Without
-the last, Kafka deletes the records of `build_batch`, which have old timestamps, half a minute after its start and then
-every five minutes, and closes the connections that are reading them.
+the fourth, Kafka deletes the records of `build_batch`, which have old timestamps, half a minute after its start and
+then every five minutes, and closes the connections that are reading them. With the last two, members of KIP-848 groups
+learn of a new assignment at once: by default, heartbeats are five seconds apart.
 """
 
 

@@ -3,21 +3,41 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from bench.ladder.brokers import KafkaBench
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.gateway.gateway_process import GatewayProcess
+from tests.waiting import wait_until
 
-__all__ = ["GATEWAY", "KAFKA", "survive"]
+__all__ = ["GATEWAY", "KAFKA", "kafka_and_gateway", "survive"]
 
 GATEWAY, KAFKA = "gateway", "kafka"
+SHORT_SESSIONS = ("broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500")
+"""A killed broker registers again when its session has ended: by default after nine seconds."""
 TOPIC = "survivors"
 PARTITIONS = 3
 ACKED_BETWEEN = 300
 BACK_WITHIN_S = 60.0
 _PAUSE_S = 0.001
+
+
+@contextmanager
+def kafka_and_gateway(directory: Path) -> Iterator[tuple[KafkaBench, GatewayProcess]]:
+    """Yield a running Apache Kafka, which may be killed, and a gateway before it."""
+    kafka = KafkaBench(
+        "kafka", directory / "killed-kafka", overrides=SHORT_SESSIONS, java_options=SHORT_LIVED
+    )
+    gateway = GatewayProcess(directory / "gateway", "")
+    try:
+        gateway.upstream = kafka.start().address
+        yield kafka, gateway.start()
+    finally:
+        gateway.close()
+        kafka.stop()
 
 
 class Load:
@@ -67,7 +87,8 @@ class Load:
             self.failed.append(str(error))
 
     def _consume(self) -> None:
-        consumer = group_member(self._address, "survivors")
+        consumer = consumer_of(self._address, "survivors")
+        consumer.subscribe([TOPIC])
         deadline = float("inf")
         while time.monotonic() < deadline:
             for message in consumer.consume(500, 0.2):
@@ -80,9 +101,9 @@ class Load:
         consumer.close()
 
 
-def group_member(address: str, group: str) -> Consumer:
-    """Return a consumer of the topic from its beginning."""
-    consumer = Consumer(
+def consumer_of(address: str, group: str) -> Consumer:
+    """Return a consumer that begins with the first record."""
+    return Consumer(
         {
             "bootstrap.servers": address,
             "group.id": group,
@@ -91,8 +112,6 @@ def group_member(address: str, group: str) -> Consumer:
             "session.timeout.ms": 6000,
         }
     )
-    consumer.subscribe([TOPIC])
-    return consumer
 
 
 def survive(kafka: KafkaBench, gateway: GatewayProcess, kills: Sequence[str]) -> None:
@@ -112,7 +131,7 @@ def survive(kafka: KafkaBench, gateway: GatewayProcess, kills: Sequence[str]) ->
     load.end()
     assert not load.failed, load.failed[:3]
     assert load.read >= set(load.acked)
-    found = Counter(everything(kafka.address, len(load.acked)))
+    found = Counter(everything(kafka.address))
     assert set(load.acked) <= set(found)
     assert set(found.values()) == {1}, [number for number, count in found.items() if count > 1][:10]
     assert "Traceback" not in gateway.log, gateway.log[-3000:]
@@ -120,21 +139,32 @@ def survive(kafka: KafkaBench, gateway: GatewayProcess, kills: Sequence[str]) ->
 
 def wait_for(load: Load, count: int) -> None:
     """Wait until so many records more were acknowledged."""
-    target, deadline = len(load.acked) + count, time.monotonic() + BACK_WITHIN_S
-    while len(load.acked) < target:
-        assert time.monotonic() < deadline, f"{len(load.acked)} acknowledged, {load.failed[:3]}"
-        time.sleep(0.01)
+    target = len(load.acked) + count
+    wait_until(
+        lambda: len(load.acked) >= target,
+        BACK_WITHIN_S,
+        told=lambda: f"{len(load.acked)} acknowledged, {load.failed[:3]}",
+    )
 
 
-def everything(address: str, count: int) -> list[int]:
-    """Return the values in the topic, `count` or more, as a consumer of Kafka itself reads them."""
-    consumer = group_member(address, "auditor")
+def everything(address: str) -> list[int]:
+    """Return the values in the topic up to its end, as Kafka itself has them."""
+    consumer = consumer_of(address, "auditor")
+    places = [TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)]
+    left = {
+        place.partition: end
+        for place in places
+        if (end := consumer.get_watermark_offsets(place, timeout=BACK_WITHIN_S)[1])
+    }
+    consumer.assign(places)
     found: list[int] = []
-    quiet = 0
-    while len(found) < count or quiet < 3:
-        messages = [message for message in consumer.consume(5000, 1.0) if not message.error()]
-        quiet = 0 if messages else quiet + 1
-        assert quiet < 20, f"{len(found)} of {count} found"
-        found += [int(message.value()) for message in messages]
+    deadline = time.monotonic() + BACK_WITHIN_S
+    while left:
+        assert time.monotonic() < deadline, f"{len(found)} found, ends {left}"
+        for message in consumer.consume(5000, 0.2):
+            if not message.error():
+                found.append(int(message.value()))
+                if message.offset() + 1 >= left.get(message.partition(), 1 << 62):
+                    del left[message.partition()]
     consumer.close()
     return found

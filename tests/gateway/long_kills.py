@@ -7,9 +7,7 @@ import os
 import random
 import time
 
-from bench.ladder.brokers import SHORT_LIVED, KafkaBench
-from tests.gateway.gateway_process import GatewayProcess
-from tests.gateway.killing import GATEWAY, KAFKA, survive
+from tests.gateway.killing import GATEWAY, KAFKA, kafka_and_gateway, survive
 
 KILLS = int(os.environ.get("TIDEGATE_KILLS", "60"))
 OF_KAFKA = KILLS // 4
@@ -21,11 +19,5 @@ def test_kills_lose_and_double_nothing(tmp_path):
     print(f"seed {seed}")
     kills = [KAFKA] * OF_KAFKA + [GATEWAY] * (KILLS - OF_KAFKA)
     random.Random(seed).shuffle(kills)
-    kafka = KafkaBench("kafka", tmp_path / "killed-kafka", java_options=SHORT_LIVED)
-    kafka.start()
-    gateway = GatewayProcess(tmp_path / "gateway", kafka.address)
-    try:
-        survive(kafka, gateway.start(), kills)
-    finally:
-        gateway.close()
-        kafka.stop()
+    with kafka_and_gateway(tmp_path) as (kafka, gateway):
+        survive(kafka, gateway, kills)

@@ -3,6 +3,7 @@
 import random
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 
@@ -60,15 +61,15 @@ def connected(gateway: GatewayProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", gateway.ports[BROKER_ID]), timeout=TIMEOUT_S)
 
 
-def received(sock: socket.socket) -> bytes:
-    """Return all that comes until the end of the connection."""
-    parts = []
+def received(sock: socket.socket, size: int = 1 << 40) -> bytes:
+    """Return the next bytes, up to `size` or the end of the connection."""
+    data = bytearray()
     try:
-        while part := sock.recv(1 << 20):
-            parts.append(part)
+        while len(data) < size and (part := sock.recv(min(size - len(data), 1 << 20))):
+            data += part
     except ConnectionResetError:
         pass
-    return b"".join(parts)
+    return bytes(data)
 
 
 def ask(sock: socket.socket, frame: bytes) -> bytes:
@@ -142,36 +143,41 @@ def test_a_lie_ends_one_connection_with_one_line(broker, lied_to, lie):
 def test_a_stream_that_ends_too_early_ends_the_connection(broker, lied_to, ending):
     """The client gets what came of a long response, and then the end: it sees what it would see of the broker."""
     answer = frame(77, bytes(range(256)) * 8000)[:700_000]
+    has_all = threading.Event()  # a reset discards what has not been read
 
     def tell(sock, header):
         sock.sendall(answer)
+        assert has_all.wait(TIMEOUT_S)
         if ending == "half-close":
             sock.shutdown(socket.SHUT_WR)
             return
         if ending == "reset":
-            time.sleep(0.3)  # a reset discards what has not been read
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
 
     broker.lies[ending] = tell
     with connected(lied_to) as client:
         client.sendall(request(LIST_OFFSETS, 4, ending))
-        assert received(client) == answer
+        assert received(client, len(answer)) == answer
+        has_all.set()
+        assert received(client) == b""
     assert_healthy(lied_to)
 
 
 def test_unasked_bytes_end_the_connection(broker, lied_to):
     """A broker that sends something between two requests is not believed."""
+    is_answered = threading.Event()
 
     def tell(sock, header):
         sock.sendall(broker.honest_frame(header))
-        time.sleep(0.2)
+        assert is_answered.wait(TIMEOUT_S)
         sock.sendall(b"unasked")
 
     broker.lies["unasked"] = tell
     logged = len(lied_to.log)
     with connected(lied_to) as client:
         assert ask(client, request(LIST_OFFSETS, 4, "unasked"))
+        is_answered.set()
         assert received(client) == b""
     assert lied_to.log[logged:].count("no request asked for") == 1
 

@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient
 from tests.gateway.secure_kafka import PASSWORDS
+from tests.waiting import wait_until
 
 from tidegate import error_codes
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
@@ -80,10 +81,11 @@ def becomes(
     gateway: GatewayProcess, name: str, value: float | None, within_s: float = WITHIN_S, **more: str
 ) -> None:
     """Wait until a gateway has a quota."""
-    deadline = time.monotonic() + within_s
-    while (found := quota_of(gateway, name, **more)) != value:
-        assert time.monotonic() < deadline, f"{name} has {found}, expected {value}"
-        time.sleep(0.01)
+    wait_until(
+        lambda: quota_of(gateway, name, **more) == value,
+        within_s,
+        told=lambda: f"{name} has {quota_of(gateway, name, **more)}, expected {value}",
+    )
 
 
 def write(secure_kafka, key: bytes, value: bytes | None, **settings: object) -> None:
@@ -109,8 +111,7 @@ def test_both_gateways_have_a_change_within_a_second(pair, unique):
     assert alter(first, "no-such-host.invalid", 1.0, **ip) == error_codes.INVALID_REQUEST
     assert alter(second, unique, -1.0) == error_codes.INVALID_REQUEST
     assert alter(first, unique, math.nan) == 0  # as in Kafka
-    time.sleep(WITHIN_S)
-    assert math.isnan(quota_of(second, unique))
+    wait_until(lambda: math.isnan(quota_of(second, unique) or 0.0), WITHIN_S)
     assert alter(first, unique, None) == 0
 
 
@@ -129,7 +130,9 @@ def test_concurrent_alterations_end_alike(pair, unique):
         thread.start()
     for thread in threads:
         thread.join()
-    time.sleep(WITHIN_S)
+    assert alter(pair[0], f"{unique}-end", 1.0) == 0  # behind all others in the topic
+    for gateway in pair:
+        becomes(gateway, f"{unique}-end", 1.0)
     for name in names:
         assert quota_of(pair[0], name) == quota_of(pair[1], name), name
 
@@ -180,16 +183,15 @@ def test_deleted_topic_is_created_again(secure_kafka, pair, unique, gateway_befo
     becomes(pair[1], unique, 4000.0)
     admin = AdminClient({"bootstrap.servers": secure_kafka.broker.address})
     admin.delete_topics([QUOTA_TOPIC])[QUOTA_TOPIC].result(30)
-    deadline = time.monotonic() + SETTLES_S
-    while not any(f"topic {QUOTA_TOPIC} was deleted: it was created again" in each.log for each in pair):
+
+    def is_created_again() -> bool:
         assert quota_of(pair[0], unique) == 4000.0
-        assert time.monotonic() < deadline, pair[0].log
-        time.sleep(0.1)
+        return any(f"topic {QUOTA_TOPIC} was deleted: it was created again" in each.log for each in pair)
+
+    wait_until(is_created_again, SETTLES_S, told=lambda: pair[0].log)
     started = gateway_before(secure_kafka.broker.address)
     becomes(started, unique, 4000.0, SETTLES_S)
-    deadline = time.monotonic() + SETTLES_S
-    while alter(pair[0], unique, 4001.0):
-        assert time.monotonic() < deadline, pair[0].log
+    wait_until(lambda: alter(pair[0], unique, 4001.0) == 0, SETTLES_S, told=lambda: pair[0].log)
     for gateway in (pair[1], started):
         becomes(gateway, unique, 4001.0, SETTLES_S)
 
@@ -202,7 +204,10 @@ def test_topic_without_compaction_is_refused(secure_kafka, tmp_path, pair):
         entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, QUOTA_TOPIC, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(30)
-        time.sleep(0.5)
+        asked = ConfigResource(ConfigResource.Type.TOPIC, QUOTA_TOPIC)
+        wait_until(
+            lambda: admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value == policy
+        )
 
     set_policy("delete")
     try:
