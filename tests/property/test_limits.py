@@ -11,7 +11,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.replay import limits
+from tidegate.pipeline.replay import limits, task
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.quota import QuotaRecord, QuotaType
 
@@ -151,3 +151,24 @@ def test_the_largest_of_two_nodes_counts(tmp_path, by):
     (row,) = [row for row in found.entities if row["quota_type"] == "Produce"]
     assert (row["never_throttled"], row["amount"]) == (500.0, 6000)
     assert [row["peak"] for row in found.nodes if row["quota_type"] == "Produce"] == [100.0, 500.0]
+
+
+@pytest.mark.parametrize("by", sorted(_NAMES))
+def test_limits_do_not_depend_on_the_shares_of_clients(tmp_path, by, monkeypatch):
+    """Clients of several nodes in shares of two: the same rows, in the same order."""
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS)
+        random_traffic(node, Random(node_id), events=_EVENTS, quotas_change=False)
+        write_events(tmp_path, node.events)
+
+    def found():
+        with open_usage(tmp_path) as files:
+            both = jobs_here(files).limits(levels_of(by), Tolerance(), out=None)
+            return list(both.entities), list(both.nodes)
+
+    together = found()
+    monkeypatch.setattr(task, "CLIENTS_PER_SHARE", 2)
+    monkeypatch.setattr(limits, "MAX_LADDERS", 8)  # a share has fewer sensors; all together have more
+    assert len(together[0]) > 8
+    assert found() == together

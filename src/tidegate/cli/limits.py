@@ -9,7 +9,6 @@ from tidegate.cli.job_options import (
     json_option,
     opened_for_tables,
     path_type,
-    rows_of,
     running_record,
     shown,
     top_option,
@@ -98,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
     from tidegate.pipeline.report.documents import limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
+    from tidegate.pipeline.results.table_rows import TableRows
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
@@ -105,12 +105,12 @@ def run(args: argparse.Namespace) -> int:
         results = {"out": args.out, "overwrite": args.overwrite}
         with running_record(args, files, plans=[levels]) as record:
             found = limits(record, by=args.by, quotas=args.quotas, tolerance=tolerance, **results)
-    entities = rows_of(found.by_entity)
+    entities = TableRows(found.by_entity)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
         document = limits_document(
             entities,
-            rows_of(found.by_node),
+            TableRows(found.by_node),
             tolerated=tolerated,
             top=shown(args),
             events=found.rows,

@@ -18,7 +18,7 @@ from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR, ArgumentParser, print_error
 from tidegate.errors import TidegateError, install_hint
 
-__all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
+__all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "leave_pandas_out", "main"]
 
 COMMANDS = (
     "serve",
@@ -135,12 +135,12 @@ def _dispatch(arguments: Sequence[str], *, is_own_process: bool) -> int:
         parser.print_help()
         return 0
     if is_own_process and args.command in _READS_A_RECORD and args.directory is not None:
-        _leave_pandas_out()
+        leave_pandas_out()
     exit_code: int = _load(args.command).run(args)
     return exit_code
 
 
-def _leave_pandas_out() -> None:
+def leave_pandas_out() -> None:
     """Make pyarrow import pandas only for a conversion to it, and not for the first list that becomes an array.
 
     pyarrow looks for pandas once, and where there was none, again at each conversion (`pandas-shim.pxi`). pandas takes

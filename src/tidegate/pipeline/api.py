@@ -34,7 +34,7 @@ from tidegate.pipeline.replay.limits import Tolerance
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import check_output
 from tidegate.pipeline.results.written import as_written
-from tidegate.pipeline.rollup.sums import decoded
+from tidegate.pipeline.rollup.sums import plain
 from tidegate.pipeline.schemas import (
     BACKLOGS,
     CLIENT,
@@ -178,7 +178,7 @@ def replay(
         found = record.jobs.replay(
             plans, out=target, overwrite=overwrite, with_decisions=decisions, carried=carried
         )
-        made = {"replay_by_entity": lambda: _entities(record, found.entities.table)}
+        made = {"replay_by_entity": lambda: _shown(record, plain(found.entities.table, REPLAY_BY_ENTITY))}
         made |= {name: partial(_shown, record, kept.table(name)) for name in names if target is kept}
         return Replay(
             tables=TablesWhenAsked(made),
@@ -212,8 +212,8 @@ def limits(
     with opened(paths, is_lazy=False, **opening) as record:
         found = record.jobs.limits(levels, tolerance or Tolerance(), out=directory, overwrite=overwrite)
         tables = {
-            "limits_by_entity": _table(found.entities, LIMITS_BY_ENTITY),
-            "limits_by_node": _table(found.nodes, LIMITS_BY_NODE),
+            "limits_by_entity": plain(found.entities.table, LIMITS_BY_ENTITY),
+            "limits_by_node": plain(found.nodes.table, LIMITS_BY_NODE),
         }
         return Limits(
             tables=_tables(record, tables),
@@ -331,12 +331,6 @@ def _table(rows: Iterable[Mapping[str, Any]], table: StructType) -> pa.Table:
 
 def _tables(record: Record, tables: Mapping[str, pa.Table]) -> dict[str, Table]:
     return {name: _shown(record, table) for name, table in tables.items()}
-
-
-def _entities(record: Record, compact: pa.Table) -> Table:
-    """Return the rows by entity with the types of the written table, which take more memory."""
-    schema = to_arrow_schema(REPLAY_BY_ENTITY)
-    return _shown(record, decoded(compact).select(schema.names).cast(schema))
 
 
 def _shown(record: Record, table: pa.Table) -> Table:

@@ -201,15 +201,24 @@ class _PlacedHere:
         """Release the rows."""
         self._blocks.clear()
 
-    def peaks(self, plan: Plan) -> pa.Table:
-        """Return what was measured."""
-        found = self._run(replay_peaks, [plan], LIMITS_BY_NODE, "measuring rates")
-        return grouped(found, NODE_KEYS, PEAKS_TOGETHER).cast(to_arrow_schema(LIMITS_BY_NODE))
+    @property
+    def shares(self) -> int:
+        """Return how many shares of the clients there are."""
+        return self.layout.shares
 
-    def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
-        """Return what became of the plans."""
+    def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
+        """Return what was measured."""
+        task, schema = replace(self.layout.task, plans=(plan,)), to_arrow_schema(LIMITS_BY_NODE)
+        found = self._replayed(replay_peaks, task, "measuring rates", threads=self._threads, share=share)
+        table = pa.concat_tables([schema.empty_table(), *found])
+        return grouped(table, NODE_KEYS, PEAKS_TOGETHER).cast(schema)
+
+    def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
+        """Return what became of the plans, as a `compact` table."""
+        task = replace(self.layout.task, plans=tuple(plans))
         what = f"replaying {len(plans)} plans"
-        return by_entity_table(self._run(replay_tallies, plans, REPLAY_BY_CLIENT, what))
+        found = self._replayed(replay_tallies, task, what, threads=self._threads, share=share)
+        return entities_together([compact(by_entity_table(each)) for each in found])
 
     def replay(
         self, results: Target | None, *, with_decisions: bool
@@ -241,17 +250,6 @@ class _PlacedHere:
                 write(pa.Table.from_batches([batch]))
         return by_entity, left
 
-    def _run(
-        self,
-        function: Callable[..., Iterator[pa.Table]],
-        plans: Sequence[Plan],
-        table: StructType,
-        what: str,
-    ) -> pa.Table:
-        task = replace(self.layout.task, plans=tuple(plans))
-        found = self._replayed(function, task, what, threads=self._threads)
-        return pa.concat_tables([to_arrow_schema(table).empty_table(), *found])
-
     def _replayed(
         self,
         function: Callable[..., Iterator[pa.Table]],
@@ -259,14 +257,16 @@ class _PlacedHere:
         what: str,
         *,
         threads: int,
+        share: int | None = None,
         **options: Any,
     ) -> Iterator[pa.Table]:
-        """Yield what a function of `replay.partition` makes of all partitions, in their order.
+        """Yield what a function of `replay.partition` makes of all partitions, or those of a share, in their order.
 
         Small ones are given to it together, because a table for each would take longer than to replay it.
         """
         blocks = dict(self._blocks) if self._repeats else self._blocks
-        groups = _groups({number: sum(block.rows for block in blocks[number]) for number in sorted(blocks)})
+        numbers = [number for number in sorted(blocks) if share is None or self.layout.share[number] == share]
+        groups = _groups({number: sum(block.rows for block in blocks[number]) for number in numbers})
         options |= {"task": task, "members": self._members}
 
         def made(of_group: list[Block]) -> list[pa.Table]:

@@ -27,7 +27,7 @@ from tidegate.pipeline.read.missing import Coverage, Missing, NodeRows, chunk_ev
 from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.carried import Carried, carried_states
-from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
+from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
@@ -46,6 +46,7 @@ from tidegate.pipeline.rollup.history import (
     quota_events,
     step_ms,
 )
+from tidegate.pipeline.rollup.limits import limits_of_shares
 from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     SOFTWARE_KEYS,
@@ -54,7 +55,7 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.rollup.parts import usage_parts
-from tidegate.pipeline.rollup.sums import give_back
+from tidegate.pipeline.rollup.sums import give_back, plain
 from tidegate.pipeline.rollup.tables import minute_keys, most_bytes, put_together, topic_totals
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
@@ -114,8 +115,8 @@ class LimitsSummary:
     callback: the setting of the quota callback that was in use during the recording; None if there was none.
     """
 
-    entities: Sequence[Row]
-    nodes: Sequence[Row]
+    entities: TableRows
+    nodes: TableRows
     missing: Sequence[Missing]
     callback: str | None = None
 
@@ -257,13 +258,15 @@ class Jobs:
         with self._results(out, "limits", overwrite) as results, self.back_end.running("finding limits"):
             with self.back_end.place(self.files, [levels]) as rows:
                 layout = rows.layout
-                entities, nodes = find_limits(rows, levels, tolerance)
+                entities, nodes = limits_of_shares(rows, levels, tolerance)
             if results is not None:
-                results.put(_table(entities, LIMITS_BY_ENTITY), "limits_by_entity")
-                results.put(_table(nodes, LIMITS_BY_NODE), "limits_by_node")
+                results.put(plain(entities, LIMITS_BY_ENTITY), "limits_by_entity")
+                results.put(plain(nodes, LIMITS_BY_NODE), "limits_by_node")
                 results.finish(self._replay_made_of(layout, asdict(tolerance)))
         callback = callback_in(layout.timelines)
-        return LimitsSummary(entities=entities, nodes=nodes, missing=layout.missing, callback=callback)
+        return LimitsSummary(
+            entities=TableRows(entities), nodes=TableRows(nodes), missing=layout.missing, callback=callback
+        )
 
     def recommend(self, by: str | None, wanted: Wanted) -> Recommendation:
         """Find quotas for the entities of the level `by` (None: `level_of`), and replay them."""

@@ -10,6 +10,7 @@ from itertools import accumulate
 from threading import Event
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -267,16 +268,21 @@ class PlacedOnSpark:
         """Release the rows that Spark keeps."""
         self.blocks.unpersist()
 
-    def peaks(self, plan: Plan) -> pa.Table:
+    @property
+    def shares(self) -> int:
+        """Return how many shares of the clients there are."""
+        return self.layout.shares
+
+    def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
         """Return what was measured."""
         merge = partial(grouped, keys=NODE_KEYS, wanted=PEAKS_TOGETHER)
-        found = self._replayed(replay_peaks, LIMITS_BY_NODE, [plan])
+        found = self._replayed(replay_peaks, LIMITS_BY_NODE, [plan], share)
         rows = _RowsOnSpark(found, self.layout.task.tasks)
         return rows.together(NODE_KEYS, merge, LIMITS_BY_NODE).frame.toArrow()
 
-    def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
+    def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
         """Return what became of the plans."""
-        return self._by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)).toArrow()
+        return self._by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans, share)).toArrow()
 
     def frames(self) -> dict[str, DataFrame]:
         """Return the tables of a replay, each of which replays the rows when it is used."""
@@ -328,9 +334,17 @@ class PlacedOnSpark:
         return rows.together(ENTITY_KEYS, by_entity_table, REPLAY_BY_ENTITY).frame
 
     def _replayed(
-        self, function: Callable[..., Iterator[pa.Table]], table: StructType, plans: Sequence[Plan]
+        self,
+        function: Callable[..., Iterator[pa.Table]],
+        table: StructType,
+        plans: Sequence[Plan],
+        share: int | None = None,
     ) -> DataFrame:
-        """Return what a function of `replay.partition` makes of the rows under the plans."""
+        """Return what a function of `replay.partition` makes of the rows, or those of a share, under the plans."""
         task = shared(self.blocks.sparkSession, replace(self.layout.task, plans=tuple(plans)))
         make = partial(replayed_rows, function=function, task=task, members=self.members)
-        return self.blocks.mapInArrow(make, table)
+        blocks = self.blocks
+        if share is not None and self.shares > 1:
+            numbers = np.flatnonzero(self.layout.share == share).tolist()
+            blocks = blocks.where(f"partition in ({', '.join(map(str, numbers))})")
+        return blocks.mapInArrow(make, table)

@@ -13,6 +13,7 @@ from tidegate.pipeline.read.timeline import callback_in, timelines
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.groups import API, TOPIC
 from tidegate.pipeline.rollup.history import (
     Entity,
@@ -42,7 +43,7 @@ class Findings:
     topics, apis: usage by topic and by API. plans: by name, without the quotas in force. replayed: rows
     `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in closed loop.
     callback: the setting of the quota callback that decided which clients share a limit, or None. limits: rows
-    `LIMITS_BY_ENTITY`, empty if not wanted. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None if unknown. recommendation:
+    `LIMITS_BY_ENTITY`, None if not wanted. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None if unknown. recommendation:
     proposed quotas, or the reason why there are none; None if not wanted.
     """
 
@@ -54,7 +55,7 @@ class Findings:
     replayed: Mapping[str, Sequence[Mapping[str, Any]]]
     unmatched: Sequence[Unmatched]
     history: History
-    limits: Sequence[Mapping[str, Any]]
+    limits: TableRows | None
     obedience: Sequence[Mapping[str, Any]] | None
     recommendation: Recommendation | str | None
     is_imported: bool
@@ -99,7 +100,7 @@ def find_out(
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),
-        limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else [],
+        limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else None,
         obedience=None if is_imported else jobs.obedience(out=None).libraries,
         recommendation=_recommendation(jobs) if with_recommendation else None,
         is_imported=is_imported,

@@ -9,6 +9,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import pyarrow.compute as pc
+
 from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.jobs.jobs import UsageSummary
 from tidegate.pipeline.page.charts import Bar, bar_chart
@@ -47,6 +49,7 @@ from tidegate.pipeline.report.text import (
     time_text,
 )
 from tidegate.pipeline.report.usage_report import SEVERAL_TOPICS, USAGE, topic_notes
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.groups import API, NO_TOPICS, TOPIC
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -347,8 +350,8 @@ def _limit_and_owner(row: Row, plan: Plan) -> str:
 # --- limits, proposed quotas, client libraries ------------------------------------------------------------------------
 
 
-def _limits(rows: Sequence[Row]) -> Section | None:
-    if not any(row["never_throttled"] for row in rows):
+def _limits(rows: TableRows | None) -> Section | None:
+    if rows is None or not pc.any(pc.not_equal(rows.table["never_throttled"], 0)).as_py():
         return None
     table = limits_table(rows, top=_LIMITS_ROWS, tolerated="delays 1 %\nby 1 s")
     sentence = (

@@ -9,9 +9,9 @@ the headroom of a proposal covers most of the rest; `ENOUGH_REQUESTS` makes it 1
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import ConfigError
 
@@ -31,6 +31,7 @@ __all__ = [
     "chunk_windows",
     "internal_names",
     "is_internal",
+    "was_throttled",
     "windows_in",
 ]
 
@@ -73,6 +74,11 @@ class Evidence:
     is_imported: bool
     missing: "Sequence[Missing]"
     callback: str | None = None
+
+
+def was_throttled(row: Mapping[str, Any]) -> bool:
+    """Return whether the entity of a row of `LIMITS_BY_ENTITY` was throttled when it was recorded."""
+    return bool(row["recorded_throttled_requests"] or row.get("recorded_rejected_mutations"))
 
 
 def is_internal(client_id: str) -> bool:

@@ -26,9 +26,9 @@ from tidegate.pipeline.proposals.evidence import (
     Evidence,
     Name,
     TooLittleDataError,
+    was_throttled,
 )
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES, smallest_limit
-from tidegate.pipeline.report.limits_report import was_throttled
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
 from tidegate.pipeline.report.rounding import chosen_up, given_text, needed_text, rounded_down
 from tidegate.pipeline.report.text import count_text, things_text

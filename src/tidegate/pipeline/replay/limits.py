@@ -23,6 +23,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST
 from tidegate.pipeline.replay.levels import ENTITIES_BY, smallest_limit
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, Rung, between
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
@@ -41,9 +42,13 @@ __all__ = [
 ]
 
 MAX_LADDERS = 200_000
-"""Sensors whose limits are searched for at once: some 500 bytes each, on the driver and on executors."""
+"""Sensors whose limits are searched for at once: some 500 bytes each, on the driver and on executors.
+
+`tidegate limits` searches one share of the clients after another, so that a record may have more."""
 
 _ENTITY = ["quota_type", "entity_user", "entity_client_id"]
+_DELAYS = ["delayed_amount", "longest_throttle_ms", "rejected_mutations", "capped_fetches"]
+_OUTCOME = ["plan", "bound", *_ENTITY, "requests", "amount", *_DELAYS]  # what decides about a rung
 _FREE = 2.0**60  # a bound that throttles no client, and is not the one of a client without a quota
 _RUNGS = 10  # plans of a ladder: three passes are a thousand steps
 _MAX_PASSES = 6
@@ -63,11 +68,15 @@ class TooManyEntitiesError(UsageFilesError):
 class Replays(Protocol):
     """Replays of the same files against plans of the same levels, here or on Spark."""
 
-    def peaks(self, plan: Plan) -> pa.Table:
-        """Return what was measured, columns `LIMITS_BY_NODE`, one row per entity and node."""
+    @property
+    def shares(self) -> int:
+        """Return how many shares of the clients there are; all clients of an entity are in one of them."""
 
-    def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
-        """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
+    def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
+        """Return what was measured, columns `LIMITS_BY_NODE`, one row per entity and node. share: None: all clients."""
+
+    def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
+        """Return what became of the plans, columns `REPLAY_BY_ENTITY`. share: None: all clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +137,15 @@ def levels_of_quotas(file: QuotasFile, name: str) -> Plan:
     return Plan(name="levels", records=tuple(records), windows=Windows.of(file.windows), measures=True)
 
 
-def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> tuple[list[Row], list[Row]]:
+def find_limits(
+    replays: Replays, levels: Plan, tolerance: Tolerance | None, *, share: int | None = None
+) -> tuple[list[Row], list[Row]]:
     """Return the limits, columns `LIMITS_BY_ENTITY`, and what they come from, `LIMITS_BY_NODE`, both sorted.
 
-    tolerance: None leaves out the tolerable limits, which take most of the time.
+    tolerance: None leaves out the tolerable limits, which take most of the time. share: of the clients; None: all.
     Raises `TooManyEntitiesError`.
     """
-    measured = replays.peaks(levels)
+    measured = replays.peaks(levels, share)
     if len(measured.group_by(_ENTITY).aggregate([])) > MAX_LADDERS:  # before they become objects
         raise TooManyEntitiesError(
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
@@ -161,7 +172,7 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> 
     # A request throttle takes fetched bytes back (B§6.3), so request and fetch limits are searched in separate plans.
     types = () if tolerance is None else ((PRODUCE, FETCH, MUTATION), (REQUEST,))
     tolerables = [_Search(lowest, of_types, tolerance or _NOTHING) for of_types in types]
-    _climb(replays, levels, [*tolerables, never])
+    _climb(replays, share, levels, [*tolerables, never])
     rates |= never.found()
     tolerable = {sensor: limit for search in tolerables for sensor, limit in search.found().items()}
     found = [
@@ -221,16 +232,16 @@ class _Search:
             self.brackets[sensor] = _narrowed(self.brackets[sensor], refused.get(sensor, 0))
 
 
-def _climb(replays: Replays, levels: Plan, searches: Sequence[_Search]) -> None:
+def _climb(replays: Replays, share: int | None, levels: Plan, searches: Sequence[_Search]) -> None:
     """Replay ladders until all is found."""
     for _ in range(_MAX_PASSES):
         ladders = [search.ladder(levels, f"ladder {place}") for place, search in enumerate(searches)]
         plans = [plan for ladder in ladders for plan in ladder]
         if not plans:
             return
-        rows = replays.outcomes(plans).to_pylist()
+        found = TableRows(replays.outcomes(plans, share).select(_OUTCOME))
         for search, ladder in zip(searches, ladders, strict=True):
-            search.narrow(ladder, rows)
+            search.narrow(ladder, found)
 
 
 def _narrowed(bracket: _Bracket, refused: int) -> _Bracket:

@@ -95,6 +95,15 @@ class Plan:
     is_closed: bool = False
 
     @property
+    def level(self) -> tuple[str, ...] | None:
+        """Return the kinds of names of the entities that a plan measures; None: it is not of one level, or limits."""
+        entities = {record.entity for record in self.records or ()}
+        if not self.measures or len(entities) != 1:
+            return None
+        (entity,) = entities
+        return tuple(kind for kind, _ in entity) if all(name is None for _, name in entity) else None
+
+    @property
     def is_in_force(self) -> bool:
         """Return whether the plan follows the recorded `quota` rows."""
         return self.records is None

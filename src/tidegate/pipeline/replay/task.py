@@ -40,6 +40,9 @@ __all__ = ["MAX_CLIENTS", "Layout", "lay_out", "states_left"]
 MAX_CLIENTS = 2_000_000
 """Clients (node, user, client id) of one replay: their names are held on the driver and on every executor."""
 
+CLIENTS_PER_SHARE = 1 << 13
+"""Clients whose limits are searched for together: their outcomes under some twenty plans are held at once."""
+_PLANS_OF_SEARCH = 1 << 3  # so many fewer clients in a partition, as each has that many plans, or more
 CLIENTS_PER_PARTITION = 1 << 13  # whose sensors and tallies, some KB each, a core holds at once
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
@@ -53,6 +56,7 @@ class Layout:
     """The layout of a replay: the data that its tasks need, and the data that only the driver uses.
 
     numbers: the client numbers of every bundle. users, client_ids: by client number. node_id: of each partition.
+    share: of each partition; the clients of an entity of `levels_of` are in one share, whatever their nodes.
     carried: the state that the plans left of each node in the hours before, by plan and node. ends: where the record
     of each node begins and ends. missing: the rows that the record lacks.
     """
@@ -62,10 +66,16 @@ class Layout:
     users: pa.Array
     client_ids: pa.Array
     node_id: Ints
+    share: Ints
     timelines: Mapping[int, Timeline]
     carried: Mapping[tuple[str, int], Carried]
     ends: Mapping[int, End]
     missing: Sequence[Missing]
+
+    @property
+    def shares(self) -> int:
+        """Return how many shares there are."""
+        return int(self.share.max(initial=0)) + 1
 
     def members(self, groups: int) -> list[dict[int, Members]]:
         """Return the members of each partition, by its number, in so many groups of tasks."""
@@ -117,9 +127,14 @@ def lay_out(
     )
     joined = components(len(clients), shared)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
-    partitions = max(wanted, math.ceil(len(clients) / CLIENTS_PER_PARTITION))
-    given_out = assign_partitions(component=joined, node_id=clients.node_id, rows=rows, wanted=partitions)
-    in_order = clients.select(np.argsort(given_out.number))
+    shares, share = _shares(clients, plans)
+    held = CLIENTS_PER_PARTITION // (_PLANS_OF_SEARCH if shares > 1 else 1)
+    partitions = max(wanted, math.ceil(len(clients) / held))
+    given_out = assign_partitions(
+        component=joined, node_id=clients.node_id * shares + share, rows=rows, wanted=partitions
+    )
+    order = np.argsort(given_out.number)
+    in_order = clients.select(order)
     users, client_ids = in_order.columns()
     task = ReplayTask(
         plans=tuple(plans),
@@ -134,11 +149,25 @@ def lay_out(
         users=users,
         client_ids=client_ids,
         node_id=in_order.node_id[given_out.first_number[:-1]],
+        share=share[order][given_out.first_number[:-1]],
         timelines=found,
         carried=carried or {},
         ends=ends,
         missing=missing,
     )
+
+
+def _shares(clients: Clients, plans: Sequence[Plan]) -> tuple[int, Ints]:
+    """Return how many shares there are, and that of each client: one, unless the plans only measure one level."""
+    levels = {plan.level for plan in plans}
+    level = levels.pop() if len(levels) == 1 else None
+    shares = 1 if level is None else max(1, math.ceil(len(clients) / CLIENTS_PER_SHARE))
+    code = np.zeros(len(clients), np.int64)
+    if level is not None and "user" in level:
+        code = clients.user.astype(np.int64)
+    if level is not None and "client-id" in level:
+        code = code * len(clients.client_ids) + clients.client_id
+    return shares, code % shares
 
 
 def states_left(layout: Layout, rows: Iterable[StateRow]) -> Iterator[StateRow]:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +23,7 @@ from tidegate.pipeline.report.limits_report import default_limits, largest_limit
 from tidegate.pipeline.report.manifest import MOST_LISTED
 from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.pipeline.report.usage_report import TopicCounts
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
@@ -77,8 +77,8 @@ def obedience_document(
 
 
 def limits_document(
-    rows: Sequence[Row],
-    nodes: Sequence[Row],
+    rows: TableRows,
+    nodes: TableRows,
     *,
     tolerated: Mapping[str, float],
     top: int,
@@ -91,9 +91,9 @@ def limits_document(
     """
     defaults = default_limits(rows)
     shown = [row for default in defaults for row in largest_limits(rows, str(default["quota_type"]), top=top)]
-    on_nodes: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    on_nodes: dict[tuple[Any, ...], list[Row]] = {_limited(row): [] for row in shown}
     for node in nodes:
-        on_nodes[_limited(node)].append(node)
+        on_nodes.get(_limited(node), []).append(node)
     return {
         **document_start("limits", events, out),
         "tolerated": dict(tolerated),

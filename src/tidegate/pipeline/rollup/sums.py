@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidegate.pipeline.errors import check_sum
 
@@ -21,6 +23,7 @@ __all__ = [
     "key_numbers",
     "name_numbers",
     "pieces",
+    "plain",
     "together",
 ]
 
@@ -88,6 +91,12 @@ def decoded(table: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(table[name].type):
             table = table.set_column(place, name, table[name].cast(pa.string()))
     return table
+
+
+def plain(table: pa.Table, columns: StructType) -> pa.Table:
+    """Return a `compact` table with the columns and types of the written table, which take more memory."""
+    schema = to_arrow_schema(columns)
+    return decoded(table).select(schema.names).cast(schema)
 
 
 def pieces(number: Numbers, weight: Numbers) -> Iterator[pa.Array]:

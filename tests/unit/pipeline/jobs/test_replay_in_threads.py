@@ -46,7 +46,7 @@ def _replayed(directory, out, threads):
         found = jobs.replay(_plans(), out=out)
         limits = jobs.limits(levels_of("client-id"), Tolerance(), out=None)
     tables = {path.relative_to(out): pq.read_table(path) for path in sorted(out.glob("[!_]*/**/*.parquet"))}
-    return tables, list(found.entities), limits.entities, limits.nodes
+    return tables, list(found.entities), list(limits.entities), list(limits.nodes)
 
 
 def test_several_threads_replay_as_one_does(directory, tmp_path):

@@ -3,7 +3,9 @@
 import json
 import math
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from tests.unit.pipeline.report.rows import HOSTILE, outcome
 
 from tidegate.pipeline.read.missing import Missing
@@ -18,6 +20,8 @@ from tidegate.pipeline.report.documents import (
 )
 from tidegate.pipeline.report.json_text import json_text
 from tidegate.pipeline.report.manifest import MOST_LISTED
+from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.schemas import LIMITS_BY_ENTITY
 
 
 def _document(rows, *, top=100, unmatched=()):
@@ -105,7 +109,10 @@ def test_limits_without_end_are_strings():
     entity = {"quota_type": "Request", "entity_user": "a", "entity_client_id": None}
     row = {**entity, "never_throttled": math.inf, "tolerable": 1.5, "recorded_throttled_requests": 0}
     node = {**entity, "node_id": 1, "peak": math.nan, "largest_amount": 7.0}
-    document = limits_document([row], [node], tolerated={}, top=1, events=1, out=None)
+    schema = to_arrow_schema(LIMITS_BY_ENTITY)
+    rows = TableRows(pa.Table.from_pylist([row], pa.schema([schema.field(name) for name in row])))
+    nodes = TableRows(pa.Table.from_pylist([node]))
+    document = limits_document(rows, nodes, tolerated={}, top=1, events=1, out=None)
     (found,) = json.loads(json_text(document))["entities"]
     assert (found["never_throttled_percent"], found["tolerable_percent"]) == ("Infinity", 1.5)
     assert found["nodes"] == [{"node_id": 1, "peak_percent": "NaN", "largest_thread_ns": 7.0}]
