@@ -92,6 +92,8 @@ _REPEATED = [
 """Numbers that occur again and again: each is stored once, and its place in every row."""
 _ENCODINGS = dict.fromkeys(("seq", "ts_ms", "network_ns"), "DELTA_BINARY_PACKED")
 """Numbers whose differences are smaller than they are (decision 0136)."""
+_MERGED_LEVEL = 9
+"""Level of zstd in a merged file: 4 % smaller than level 1, for 0.4 us more for each row (decision 0139)."""
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
 _NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "4x": "V4"}
 _ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
@@ -223,7 +225,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 def merge_files(paths: Sequence[Path], path: Path) -> Iterator[None]:
     """Write the rows of `paths`, in that order, to `path`; yield now and then so that other work can be done."""
-    with _parquet_writer(path) as writer:
+    with _parquet_writer(path, level=_MERGED_LEVEL) as writer:
         waiting: list[pa.Table] = []
         for source in paths:
             for table in _row_groups(source):
@@ -277,7 +279,7 @@ def _map_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
+def _parquet_writer(path: Path, *, level: int | None = None) -> Iterator[pq.ParquetWriter]:
     make_private_directory(path.parent)
     temporary = temporary_path(path)
     fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -286,6 +288,7 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
             file,
             table_schema(),
             compression="zstd",
+            compression_level=level,
             use_dictionary=[*_STRINGS, *_REPEATED],
             column_encoding=_ENCODINGS,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,

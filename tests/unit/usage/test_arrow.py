@@ -1,5 +1,6 @@
 """The record as Arrow tables and Parquet files."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -107,6 +108,20 @@ def test_merged_file_keeps_the_order(tmp_path):
     rows = [row for batch in read_batches(tmp_path / "c.parquet") for row in batch.to_pylist()]
     assert rows == tables[0].to_pylist() + tables[1].to_pylist()
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_merged_file_is_compressed_more(tmp_path):
+    """The same rows take less room than in the file that was merged, and are equal."""
+    rng = np.random.default_rng(1)
+    table = segment_table(load_segment(write_segment(tmp_path, rows=20_000)))
+    sequences = rng.integers(0, 1 << 30, (3000, 6))
+    times = np.concatenate(sequences[rng.integers(0, len(sequences), 3400)])[: len(table)]
+    place, field = table.column_names.index("handler_ns"), table.schema.field("handler_ns")
+    table = table.set_column(place, field, pa.array(times).cast(field.type))
+    write_parquet(tmp_path / "a", table)
+    list(merge_files([tmp_path / "a"], tmp_path / "merged"))
+    assert (tmp_path / "merged").stat().st_size < 0.99 * (tmp_path / "a").stat().st_size
+    assert pq.read_table(tmp_path / "merged").equals(pq.read_table(tmp_path / "a"))
 
 
 def test_files_from_before_are_read(tmp_path):
