@@ -5,6 +5,8 @@ import fcntl
 import logging
 import os
 import resource
+import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ __all__ = [
     "OPEN_FILES_PREPARED",
     "current_boot_id",
     "lock_directory",
+    "new_cluster_id",
     "opened_store",
     "raise_open_files_limit",
 ]
@@ -92,3 +95,8 @@ def current_boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return NO_BOOT
+
+
+def new_cluster_id() -> str:
+    """Return a UUID in URL-safe base 64, as Kafka writes it."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
