@@ -240,10 +240,7 @@ class Storage:
         return producer_id
 
     def clean(self, now_ms: int) -> Iterator[None]:
-        """Delete expired segments and producers, and write down up to where logs are synced.
-
-        Each yield is a pause after at most about a millisecond.
-        """
+        """Delete expired segments and producers, and store the synced offsets, in slices of about a millisecond."""
         self._producer_memory.begin_period()
         yield from delete_expired(self._all_logs(), now_ms)
         yield from self._checkpoint.write_later(self.topics, self._worker.submit)
