@@ -11,7 +11,7 @@ from tidegate.acl import codes as acl
 from tidegate.api_keys import FETCH
 from tidegate.broker.answering import answer_partitions, release
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.fetching.sessions import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
+from tidegate.broker.fetching.session import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
 from tidegate.server.requests.handler import NO_LAG, Answer, Charge, FetchAnswer, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice

@@ -13,13 +13,8 @@ from typing import NamedTuple
 from tidegate.acl import codes as acl
 from tidegate.api_keys import FETCH
 from tidegate.broker.fetching.fetch import READ_COMMITTED, Fetch, empty_answer, topic_field
-from tidegate.broker.fetching.sessions import (
-    NO_SESSION,
-    FetchedPartition,
-    FetchSession,
-    FetchSessions,
-    next_epoch,
-)
+from tidegate.broker.fetching.session import NO_SESSION, FetchedPartition, FetchSession, next_epoch
+from tidegate.broker.fetching.sessions import FetchSessions
 from tidegate.broker.kept_answers import EmptyFetchAnswers, FetchAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.server.requests.handler import Answer, Deferred, FetchAnswer, Message, Request

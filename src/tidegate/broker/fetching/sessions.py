@@ -20,35 +20,28 @@ Follows: Kafka `FetchSessionCacheShard`, `FetchSession`, `FetchManager`.
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from random import randrange
-from typing import Any
 
 from tidegate import error_codes
+from tidegate.broker.fetching.session import (
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    Partitions,
+    Rank,
+)
 from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
-from tidegate.server.requests.handler import Message
+from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.storage.config import MAX_PARTITIONS
-from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.wire import UNKNOWN, Encoded
 
 __all__ = [
     "EVICTED_AFTER_MS",
     "MAX_SESSION_BYTES",
-    "NEW_EPOCH",
-    "NO_EPOCH",
-    "NO_SESSION",
     "PARTITION_BYTES",
     "SESSION_BYTES",
-    "FetchSession",
     "FetchSessions",
-    "FetchedPartition",
-    "PartitionKey",
-    "Partitions",
-    "next_epoch",
     "session_bytes",
 ]
 
-NO_SESSION = 0
-NEW_EPOCH, NO_EPOCH = 0, -1
-"""Epochs of a fetch that begins a session, and of one outside of any. Source: Kafka `FetchMetadata`."""
 EVICTED_AFTER_MS = 120_000
 """Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`."""
 MAX_SESSION_BYTES = 64 * 1024 * 1024
@@ -59,151 +52,6 @@ SESSION_BYTES = 2500
 """Memory of a session besides, with its prepared answers (measured by a test)."""
 _LETTER_BYTES = 4
 _EVICTED_AT_ONCE = 16_000  # partitions: letting go of so many takes 2 ms
-_LARGEST = 2**31 - 1
-
-PartitionKey = tuple[str, int]
-"""A partition by the name or the id of its topic."""
-
-
-class FetchedPartition:
-    """One partition of a fetch, or of a session: what is asked of it, its log, and what its client knows.
-
-    topic: the name or id that it is asked for by; name: of the topic, once that is known.
-    log: None where `error_code` stands for it; current_leader: where that is another node.
-    high_watermark, start_offset: as the client was told last; -1 before that, and after an error.
-    answered_*: as the last answer has them, whether or not it was given; answered_bytes: of records.
-    """
-
-    __slots__ = (
-        "answered_bytes",
-        "answered_high_watermark",
-        "answered_start_offset",
-        "current_leader",
-        "error_code",
-        "high_watermark",
-        "index",
-        "last_epoch",
-        "leader_epoch",
-        "log",
-        "max_bytes",
-        "name",
-        "offset",
-        "start_offset",
-        "topic",
-    )
-
-    def __init__(
-        self, topic: str, index: int, offset: int, max_bytes: int, leader_epoch: int, last_epoch: int
-    ) -> None:
-        self.topic = topic
-        self.index = index
-        self.offset = offset
-        self.max_bytes = max_bytes
-        self.leader_epoch = leader_epoch
-        self.last_epoch = last_epoch
-        self.name: str | None = None
-        self.log: PartitionLog | None = None
-        self.error_code = 0
-        self.current_leader: Message | None = None
-        self.high_watermark = self.start_offset = UNKNOWN
-        self.answered_high_watermark = self.answered_start_offset = UNKNOWN
-        self.answered_bytes = 0
-
-    def ask(self, offset: int, max_bytes: int, leader_epoch: int, last_epoch: int) -> None:
-        """Store the offset, the limit and the epochs of a later request."""
-        self.offset = offset
-        self.max_bytes = max_bytes
-        self.leader_epoch = leader_epoch
-        self.last_epoch = last_epoch
-
-    def is_news(self) -> bool:
-        """Return whether the last answer says what the client does not know; errors are always said, by the caller."""
-        return (
-            self.answered_bytes > 0
-            or self.answered_high_watermark != self.high_watermark
-            or self.answered_start_offset != self.start_offset
-        )
-
-    def note_told(self) -> None:
-        """Note that the client was given the last answer."""
-        self.high_watermark = self.answered_high_watermark
-        self.start_offset = self.answered_start_offset
-
-
-Partitions = dict[PartitionKey, FetchedPartition]
-_Rank = tuple[bool, int, int]
-"""Rank of a session: privileged, partitions, id. The lowest is evicted first."""
-
-
-class FetchSession:
-    """A fetch session: the partitions that a client fetches, in reading order, by topic and index.
-
-    epoch: the epoch of the next request. known: data that the handler keeps for requests like an earlier one.
-    is_old: any new session of its owner may replace it. moves: partitions with records in an answer are read last
-    afterwards; False for the answer that begins the session, as in Kafka.
-    """
-
-    __slots__ = (
-        "by_ids",
-        "created_ms",
-        "delivered",
-        "epoch",
-        "id",
-        "is_old",
-        "known",
-        "moves",
-        "owner",
-        "partitions",
-        "privileged",
-        "rank",
-        "used_ms",
-    )
-
-    def __init__(
-        self,
-        session_id: int,
-        partitions: Partitions,
-        *,
-        by_ids: bool,
-        privileged: bool,
-        now_ms: int,
-        owner: str,
-    ) -> None:
-        self.id = session_id
-        self.owner = owner
-        self.partitions = partitions
-        self.by_ids = by_ids
-        self.privileged = privileged
-        self.created_ms = self.used_ms = now_ms
-        self.epoch = next_epoch(NEW_EPOCH)
-        # A session is made in `Answer.settle`, so that its first answer is given (decision 0089).
-        self.delivered = True
-        self.moves = False
-        self.known: Any = None
-        self.is_old = False
-        self.rank: _Rank | None = None
-
-    def deliver(self, _: Encoded) -> None:
-        """Note that the last answer is given to the client."""
-        self.delivered = True
-
-    def confirm_answer(self) -> Iterator[None]:
-        """Record a delivered last answer as known to the client, and move partitions with records in it to the end.
-
-        Yields after each partition. The move gives every partition its turn, however small an answer is.
-        Follows: Kafka `FetchSession.IncrementalFetchContext.PartitionIterator`.
-        """
-        if not self.delivered:
-            return
-        self.delivered = False
-        moves, self.moves = self.moves, True
-        for key, partition in list(self.partitions.items()):
-            partition.note_told()
-            # While this yields, a later request may have removed the partition, or put another in its place.
-            if moves and partition.answered_bytes and self.partitions.get(key) is partition:
-                del self.partitions[key]
-                self.partitions[key] = partition
-            yield
 
 
 class _Ranks:
@@ -215,17 +63,17 @@ class _Ranks:
     __slots__ = ("by_all", "by_brokers")
 
     def __init__(self) -> None:
-        self.by_all: list[_Rank] = []
-        self.by_brokers: list[_Rank] = []
+        self.by_all: list[Rank] = []
+        self.by_brokers: list[Rank] = []
 
-    def add_session(self, rank: _Rank, *, is_old: bool) -> None:
+    def add_session(self, rank: Rank, *, is_old: bool) -> None:
         """Add a session: any other may evict it once it is old, brokers those of consumers at once."""
         if is_old:
             insort(self.by_all, rank)
         if is_old or not rank[0]:
             insort(self.by_brokers, rank)
 
-    def remove(self, rank: _Rank) -> None:
+    def remove(self, rank: Rank) -> None:
         """Remove a session from where it was put."""
         for ranks in (self.by_all, self.by_brokers):
             at = bisect_left(ranks, rank)
@@ -290,9 +138,9 @@ class FetchSessions:
                 return NO_SESSION
             self.close(evicted.id)
             left -= len(evicted.partitions)
-        session_id = randrange(1, _LARGEST)
+        session_id = randrange(1, MAX_INT32)
         while session_id in self._by_id:
-            session_id = randrange(1, _LARGEST)
+            session_id = randrange(1, MAX_INT32)
         session = FetchSession(
             session_id, partitions, by_ids=by_ids, privileged=privileged, now_ms=now_ms, owner=owner
         )
@@ -398,14 +246,3 @@ class FetchSessions:
 def session_bytes(partitions: Iterable[PartitionKey]) -> int:
     """Return what a session with these partitions takes at most."""
     return SESSION_BYTES + sum([PARTITION_BYTES + _LETTER_BYTES * len(topic) for topic, _ in partitions])
-
-
-def next_epoch(epoch: int) -> int:
-    """Return the epoch of the request after one with `epoch`.
-
-    >>> next_epoch(0), next_epoch(2**31 - 1)
-    (1, 1)
-
-    Follows: Kafka `FetchMetadata.nextEpoch`.
-    """
-    return 1 if epoch == _LARGEST else epoch + 1

@@ -37,16 +37,16 @@ from tidegate.broker.fetching.fetch import (
     resolve,
 )
 from tidegate.broker.fetching.known import KnownFetches
-from tidegate.broker.fetching.sessions import (
+from tidegate.broker.fetching.session import (
     NEW_EPOCH,
     NO_EPOCH,
     NO_SESSION,
     FetchedPartition,
     FetchSession,
-    FetchSessions,
     Partitions,
     next_epoch,
 )
+from tidegate.broker.fetching.sessions import FetchSessions
 from tidegate.broker.fetching.waits import FetchWaits, Wait
 from tidegate.broker.kept_answers import set_session_id
 from tidegate.broker.late_answers import LateAnswers

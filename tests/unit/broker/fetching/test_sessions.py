@@ -5,16 +5,13 @@ import tracemalloc
 
 import pytest
 
+from tidegate.broker.fetching.session import NO_SESSION, FetchedPartition, Partitions, next_epoch
 from tidegate.broker.fetching.sessions import (
     EVICTED_AFTER_MS,
     MAX_SESSION_BYTES,
-    NO_SESSION,
     PARTITION_BYTES,
     SESSION_BYTES,
-    FetchedPartition,
     FetchSessions,
-    Partitions,
-    next_epoch,
     session_bytes,
 )
 from tidegate.storage.config import MAX_PARTITIONS
