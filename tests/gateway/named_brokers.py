@@ -2,7 +2,7 @@
 
 import ssl
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.ladder.brokers import free_port
@@ -11,7 +11,7 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient
 from tests.unit.tls.certificates import identity
 
-__all__ = ["DOMAIN", "NamedGateway", "name_of", "run_with_hosts"]
+__all__ = ["DOMAIN", "NamedGateway", "name_of", "run_with_hosts", "with_hosts"]
 
 DOMAIN = "kafka.example.com"
 PATTERN = f"broker-{{id}}.{DOMAIN}"
@@ -59,19 +59,24 @@ def name_of(broker_id: int) -> str:
     return PATTERN.format(id=broker_id)
 
 
-def run_with_hosts(
-    directory: Path, brokers: Sequence[int], command: Sequence[str], *, given: str = ""
-) -> str:
-    """Run a command for which the names of the cluster and of these brokers are addresses of this machine.
+def with_hosts(directory: Path, brokers: Iterable[int], command: Sequence[str]) -> list[str]:
+    """Return a command for which the names of the cluster and of these brokers are addresses of this machine.
 
-    Return what it printed. The command has a file of hosts of its own, in a mount namespace.
+    It has a file of hosts of its own, in a mount namespace.
     """
     hosts = directory / "hosts"
     names = " ".join([DOMAIN, *map(name_of, brokers)])
     hosts.write_text(f"127.0.0.1 localhost {names}\n")
     script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(hosts), *command]
+
+
+def run_with_hosts(
+    directory: Path, brokers: Iterable[int], command: Sequence[str], *, given: str = ""
+) -> str:
+    """Run a command as `with_hosts` has it; return what it printed."""
     done = subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(hosts), *command],
+        with_hosts(directory, brokers, command),
         input=given,
         capture_output=True,
         text=True,
