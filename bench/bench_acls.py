@@ -1,4 +1,4 @@
-"""What a question to the authorizer takes, with few ACLs and with many.
+"""Time of a question to the authorizer, with few ACLs and with many.
 
     python bench/bench_acls.py
 

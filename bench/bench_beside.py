@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 __all__ = ["ENGINES", "compare", "run_engine"]
 
 SUMS = ("requests", "request_bytes", "response_bytes", "produce_bytes", "handler_ns", "network_ns")
-"""What all engines must agree on."""
+"""Totals on which all engines must agree."""
 _ADDED = (
     "request_bytes", "response_bytes", "produce_bytes", "fetch_bytes", "handler_ns", "network_ns",
     "produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms",
@@ -33,7 +33,7 @@ _PERCENTS = (0.5, 0.95, 0.99)
 
 
 class Taken(NamedTuple):
-    """What one run took, and the totals that it found."""
+    """The cost of one run, and the totals that it found."""
 
     seconds: float
     cpu_seconds: float

@@ -1,4 +1,4 @@
-"""How much of the broker's work is charged as request time: a running broker at saturation, raw clients.
+"""Share of the broker's work that is charged as request time: a running broker at saturation, raw clients.
 
 What the usage record has of each moment, handler and network time of all requests, those of exempt ones too, is
 compared with the processor time that the thread of the broker's event loop took in that moment. Charged time is taken
@@ -30,7 +30,7 @@ from bench.ladder.rungs import make_anew, produce_frame, set_up
 from tidegate.usage.readers import complete_files
 
 FRAMES = {"produce100": "small", "produce16k": "kilo", "fetch16k": "", "metadata": ""}
-"""What is sent, and the topic that is made anew before, so that memory used before does not matter."""
+"""The requests that are sent, and the topic that is made anew before, so that memory used before does not matter."""
 LEAST, MOST = 0.9, 1.1
 PROCESSOR_TIME = (
     "import sys, time, tidegate.clock as clock; clock.SystemClock.monotonic_ns = staticmethod(time.thread_time_ns);"
@@ -60,7 +60,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a moment's requests were charged, us each, as a share of the processor time."""
+    """The time that the requests of a moment were charged, us each, as a share of the processor time."""
 
     cpu_us: float
     handler_us: float

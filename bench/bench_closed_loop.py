@@ -1,4 +1,4 @@
-"""What a forecast costs: `tidegate replay` in both loops, in turns, in this process.
+"""Cost of a forecast: `tidegate replay` in both loops, in turns, in this process.
 
     python bench/bench_closed_loop.py [--rows N ...] [--turns N]
 

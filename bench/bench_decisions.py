@@ -1,4 +1,4 @@
-"""What `tidegate replay --decisions` costs beyond the same replay without, both with `--out`.
+"""Cost of `tidegate replay --decisions` beyond the same replay without, both with `--out`.
 
     python bench/bench_decisions.py [--rows N ...] [--pairs N] [--master M] [--hot]
 

@@ -50,11 +50,11 @@ class Endless:
         return self._size
 
     def send(self, data) -> int:
-        """Take all."""
+        """Accept all bytes."""
         return len(data)
 
     def send_some(self, out) -> bool:
-        """Take all."""
+        """Accept all parts."""
         out.clear()
         return True
 
@@ -62,7 +62,7 @@ class Endless:
         """Ignore the client."""
 
     def start_reading(self, *_) -> None:
-        """Do nothing."""
+        """Ignore it."""
 
     pause_reading = close = start_reading
 
@@ -87,7 +87,7 @@ class InSession(Endless):
         return size
 
     def send(self, data) -> int:
-        """Take all, and note the session's id."""
+        """Accept all bytes, and note the session's id."""
         if not self._id:
             (self._id,) = struct.unpack_from(">i", data, self.ID_AT)
         return len(data)

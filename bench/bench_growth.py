@@ -1,4 +1,4 @@
-"""What many nodes and many client ids cost: seconds and the driver's memory, `usage` and replays, here and on Spark.
+"""Cost of many nodes and many client ids: seconds and the driver's memory, `usage` and replays, here and on Spark.
 
     python bench/bench_growth.py [--nodes N ...] [--clients N ...] [--only WORD ...]
 

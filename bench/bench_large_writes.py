@@ -1,4 +1,4 @@
-"""Whether large batches should be written by a thread: throughput, and how long the loop is held, both ways.
+"""Large batches that are written by a thread or by the loop: throughput, and holds of the loop, both ways.
 
     python bench/bench_large_writes.py [--batches N]
 

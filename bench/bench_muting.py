@@ -1,14 +1,13 @@
-"""What muted connections cost, and how late throttles end: a running broker, real sockets.
+"""Cost of muted connections, and delay of the ends of throttles: a running broker, real sockets.
 
-Cost: processor time of the broker over 30 s with nobody connected, and with 10,000 connections that are muted.
-Lateness: 200 clients that are throttled by each kind of quota send their next request at once: how much later than
-the throttle time they were told it is answered, by the client's clock. The kernel notes when an answer has come, so
-none is late because the client is busy with the others. Requests of others go on. Throttles of many clients end
-together, and who is released with others is answered in a turn with them: a request of each of the 200. How much
-processor time of the broker that takes, their first requests say, sent together. Wanted: 99.9 % within 5 ms and such a
-turn, and none early.
+Cost: processor time of the broker over 30 s without connections, and with 10,000 connections that are muted.
+Lateness: 200 clients that are throttled by each kind of quota send their next request at once. Each answer is compared
+with the throttle time that the client was told, by the client's clock. The kernel notes when an answer has come, so
+none is late because the client is busy with the others. Requests of other clients go on. Throttles of many clients end
+together, and one turn then answers a request of each of the 200. Their first requests, sent together, show the
+broker's processor time for such a turn. Wanted: 99.9 % within 5 ms and such a turn, and none early.
 
-python bench/bench_muting.py [--connections N] [--throttles N] [--seconds S]; exit 1: what is wanted is not so
+python bench/bench_muting.py [--connections N] [--throttles N] [--seconds S]; exit 1: a bar is missed
 """
 
 import argparse
@@ -58,7 +57,7 @@ def main() -> int:
         broker = TidegateBench(name="tidegate", directory=Path(name)).start()
         try:
             idle = _cpu_share(broker, args.seconds)
-            print(f"nobody connected: {idle:.2f} % of a core over {args.seconds:.0f} s")
+            print(f"no connections: {idle:.2f} % of a core over {args.seconds:.0f} s")
             with _muted(broker.port, args.connections):
                 muted = _cpu_share(broker, args.seconds)
             print(f"{args.connections} muted: {muted:.2f} %, {muted - idle:+.2f} over idle")
@@ -114,7 +113,7 @@ def _no_records(*, padding: int) -> dict[str, object]:
 
 @dataclass(kw_only=True)
 class _Late:
-    """How late throttles of one kind ended, and how long a turn with a request of each client takes the broker."""
+    """Delays of the ends of throttles of one kind, and the time of a turn with a request of each client."""
 
     ms: list[float]
     turn_ms: float
@@ -157,7 +156,7 @@ class _Client:
             self._ask(PRODUCE, _no_records(padding=self._random.randrange(11_000, 13_000)))
 
     def next(self) -> float | None:
-        """Take the answer; return how late the one after a throttle was, in ms, and None for the throttled one."""
+        """Receive the answer; return the delay of the one after a throttle, in ms, and None for the throttled one."""
         answer, came_ns = _receive_at(self.sock, self._asked)
         if self.throttle_ms:
             late_ms = (came_ns - max(self.told_ns + self.throttle_ms * 1_000_000, self.asked_ns)) / 1e6
@@ -203,7 +202,7 @@ def _lateness(broker: TidegateBench, throttles: int) -> dict[str, _Late]:
 
 
 def _first_turn_ms(broker: TidegateBench, clients: list[_Client]) -> float:
-    """Have each client send once, all together; return the broker's processor time until all are answered, in ms."""
+    """Send a request of each client, all together; return the broker's processor time until all are answered, in ms."""
     time.sleep(0.5)
     before_s = broker.cpu_s()
     for client in clients:
@@ -232,7 +231,7 @@ def _run(clients: list[_Client], wanted: int) -> list[float]:
 
 
 class _Others(threading.Thread):
-    """Keeps the broker at some work of somebody who is not throttled, until `stop`."""
+    """Keeps the broker at some work of a client that is not throttled, until `stop`."""
 
     def __init__(self, port: int) -> None:
         super().__init__()

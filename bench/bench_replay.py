@@ -42,7 +42,7 @@ START_MS = 1_700_000_000_000
 USERS, CLIENT_IDS = 200, 5
 FIRST_KIND = "start"  # without it nothing is ever known of a sensor (decision 0058)
 WARM_UP_ROWS = 100_000
-LOOK_EVERY_SECONDS = 0.7  # looking at memory stops whoever is looked at
+LOOK_EVERY_SECONDS = 0.7  # reading its memory stops a process
 MASTER = "local[2]"
 
 
@@ -153,7 +153,7 @@ def _names(prefix: str, numbers: np.ndarray, count: int) -> pa.Array:
 
 @contextmanager
 def memory_watched() -> Iterator[list[Memory]]:
-    """Give a list that holds the peak memory of our child processes when the block ends."""
+    """Yield a list that holds the peak memory of our child processes when the block ends."""
     peak: list[Memory] = [Memory(java=0, python=0)]
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What a replay costs beyond its floor, and five plans beyond one.
+"""Cost of a replay beyond its floor, and of five plans beyond one.
 
     python bench/bench_replay_floor.py [--rows N ...] [--pairs N] [--master M] [--hot]
 
@@ -29,7 +29,7 @@ FIVE = [bench_plan(f"bench {share}", share=share) for share in (1.0, 0.5, 0.75, 
 WARM_UPS = 3
 
 Way = Callable[[Any, UsageFiles], None]
-"""What is done with a running Spark, None where it takes none, and some files."""
+"""A job, given a running Spark (None where it needs none) and files."""
 
 
 class Taken(NamedTuple):
@@ -49,7 +49,7 @@ def count_block_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def floor(spark: RunningSpark, files: UsageFiles) -> None:
-    """Take the way of the replay, up to the kernel."""
+    """Run the steps of a replay up to the kernel."""
     placed = OnSpark(spark).place(files, ONE, repeats=False)
     assert isinstance(placed, PlacedOnSpark)
     counts = placed.blocks.mapInArrow(count_block_rows, "rows bigint").collect()
@@ -69,7 +69,7 @@ def replay_of(plans: list[Plan]) -> Way:
 def measure(
     name: str, ways: tuple[Way, Way], spark: RunningSpark | None, files: UsageFiles, *, pairs: int
 ) -> None:
-    """Go both ways in turns, and print what the second takes of the first."""
+    """Run both ways in turns, and print the time of the second as a share of the first."""
     for way in ways * WARM_UPS:
         way(spark, files)
     firsts, seconds = [], []
@@ -90,7 +90,7 @@ def measure(
 
 
 def taken_by(way: Way, spark: RunningSpark | None, files: UsageFiles) -> Taken:
-    """Go one way and return what it took."""
+    """Run one way and return its cost."""
     cpu_before, started = _cpu_seconds(), time.perf_counter()
     way(spark, files)
     return Taken(time.perf_counter() - started, _cpu_seconds() - cpu_before)

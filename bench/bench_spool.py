@@ -1,4 +1,4 @@
-"""What the usage record costs: a row on the request path, and turning rows into Parquet in the writer.
+"""Cost of the usage record: a row on the request path, and turning rows into Parquet in the writer.
 
     python bench/bench_spool.py [ROWS]
 
@@ -80,7 +80,7 @@ def networks(recorder: Recorder, who: list[Asked], rows: int, now_ms: int) -> No
 
 
 def loop(recorder: Recorder, who: list[Asked], rows: int, now_ms: int) -> None:
-    """Do what `networks` does besides recording."""
+    """Run the loop of `networks` without recording."""
     count = len(who)
     for index in range(rows):
         _, _ = who[index % count]

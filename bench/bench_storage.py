@@ -1,4 +1,4 @@
-"""What the embedded log costs, without sockets: the log itself, and the Produce and Fetch handlers on real frames.
+"""Cost of the embedded log, without sockets: the log itself, and the Produce and Fetch handlers on real frames.
 
     python bench/bench_storage.py [--records N]
 
@@ -34,7 +34,7 @@ from tidegate.wire import decode_request_header, encode_request
 
 VALUE_BYTES = 100
 RECOVERED_BATCHES = 200_000
-ROUNDS = 400  # short ones: the best is one in which nobody else had the processor
+ROUNDS = 400  # short ones: in the best, no other process had the processor
 
 
 class NoQuotas:
@@ -65,7 +65,7 @@ class NoTimers:
         return self
 
     def cancel(self):
-        """Do nothing."""
+        """Ignore it."""
 
 
 def best_us(run: Callable[[], int]) -> float:
@@ -146,7 +146,7 @@ def produce_frame(value_bytes: int, version: int) -> bytearray:
 
 
 def answer(handler: Handler, frame: bytearray) -> None:
-    """Let a request be handled, to its end where the handler works in slices."""
+    """Handle a request to its end, also where the handler works in slices."""
     result = handler(request(frame))
     if isinstance(result, GeneratorType):
         for _ in result:

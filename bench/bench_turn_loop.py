@@ -1,4 +1,4 @@
-"""How much an event loop that waits in the poller saves a small request (decision 0128).
+"""Time that an event loop that waits in the poller saves a small request (decision 0128).
 
 Two brokers, one on `TurnLoop` and one on asyncio's own loop, answer one connection in turns of short windows. Broker
 and client have a processor each.

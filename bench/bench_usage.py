@@ -1,4 +1,4 @@
-"""What `tidegate usage` takes beside a replay of one plan, or beside other engines.
+"""Time of `tidegate usage` beside a replay of one plan, or beside other engines.
 
     python bench/bench_usage.py [--rows N ...] [--pairs N] [--hot]
     python bench/bench_usage.py --beside duckdb,polars [--rows N ...] [--threads N] [--rounds N]

@@ -1,4 +1,4 @@
-"""What reading requests and writing responses costs: the hot path, small answers, a large Metadata, and compiling.
+"""Cost of reading requests and writing responses: the hot path, small answers, a large Metadata, and compiling.
 
     python bench/bench_wire.py [--json]
 

@@ -131,7 +131,7 @@ def _starts(broker: BenchBroker) -> list[float]:
 
 
 def _warm(kafka: BenchBroker, directory: Path, rungs: Sequence[Rung]) -> None:
-    """Give Kafka's JVM time to compile what the raw rungs run, and handshakes: a broker in use has done so."""
+    """Run requests until Kafka's JVM has compiled the raw rungs and handshakes, as that of a broker in use has."""
     is_secure = [LISTENER in rung.name for rung in rungs]
     of_groups = [rung.name.startswith(GROUPS) for rung in rungs]
     for frame in () if all(is_secure) else group_frames() if all(of_groups) else frames():

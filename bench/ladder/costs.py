@@ -1,4 +1,4 @@
-"""What quotas cost, and what recording usage costs: CPU of the broker for each request, with and without.
+"""Cost of quotas, and of recording usage: CPU of the broker for each request, with and without.
 
 A loader runs all the time; a moment with is compared with a moment without right beside it, in the order
 with, without, without, with: a machine that grows slower or faster favours neither. Quotas are defined and removed on
@@ -31,7 +31,7 @@ STARTS, T_95 = 6, 2.571  # of brokers, and Student's t for so many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """How much more CPU a request costs with than without, as a share, and the interval of 95 %."""
+    """The additional CPU of a request, as a share of that without, and the interval of 95 %."""
 
     name: str
     pairs: int
@@ -82,7 +82,7 @@ def load(broker: BenchBroker, directory: Path, frame: str = FRAME) -> Iterator[_
 
 
 def cost_of_quotas(broker: BenchBroker, directory: Path, pairs: int) -> Cost:
-    """Measure produce, fetch and request quotas that nobody reaches against none."""
+    """Measure produce, fetch and request quotas that no client reaches against none."""
     with load(broker, directory) as loader:
 
         def measure(with_it: bool) -> float:

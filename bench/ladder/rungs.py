@@ -53,7 +53,7 @@ WARMUP_S, SECONDS = 2.0, 4.0
 CONNECTIONS = 32
 HANDSHAKE_CLIENTS = 4
 GROUPS = "groups: "
-"""What the names of rungs begin with that run requests of groups."""
+"""Beginnings of the names of rungs that run requests of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def prepare(broker: BenchBroker, directory: Path) -> None:
 
 
 def set_up(broker: BenchBroker, directory: Path) -> None:
-    """Create topics, define quotas that throttle nobody, compile the loader and write its frames."""
+    """Create topics, define quotas that throttle no client, compile the loader and write its frames."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     topics = [*(NewTopic(name, 1, 1) for name in TOPICS), NewTopic(OFFSETS_TOPIC, PARTITIONS, 1)]
     for future in admin.create_topics(topics).values():
@@ -135,7 +135,7 @@ def make_anew(broker: BenchBroker, topic: str) -> None:
 
 
 def define_quotas(broker: BenchBroker, *, remove: bool = False) -> None:
-    """Define, or remove, quotas of every kind that nobody reaches: deciding is what they cost."""
+    """Define, or remove, quotas of every kind that no client reaches: they cost their decisions."""
     ops = [
         {"key": key, "value": value, "remove": remove}
         for key, value in (

@@ -1,4 +1,4 @@
-"""What clients see of a node's quotas, and of bad frames, they see of a gateway before Kafka.
+"""Quotas and bad frames at a gateway before Kafka: clients see what they see at a node.
 
 These are tests of `tests/e2e`, with a gateway in the place of the node.
 """

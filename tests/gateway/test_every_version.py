@@ -29,7 +29,7 @@ TRIES = 5
 CLOSED = b""
 DESCRIBE_LOG_DIRS, DELETE_SHARE_GROUP_OFFSETS = 35, 92
 FREE_BYTES = slice(-11, -3)
-"""Where responses of DescribeLogDirs from version 5 on have the free space of the disk, which others use, too."""
+"""Place of the free space of the disk, which others use, too, in responses of DescribeLogDirs from version 5 on."""
 _OWN = {
     "base_offset",
     "producer_id",

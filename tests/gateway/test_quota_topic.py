@@ -89,7 +89,7 @@ def becomes(
 
 
 def write(secure_kafka, key: bytes, value: bytes | None, **settings: object) -> None:
-    """Write a record to the topic, as somebody else would."""
+    """Write a record to the topic, as another program would."""
     producer = Producer({"bootstrap.servers": secure_kafka.broker.address, **settings})
     producer.produce(QUOTA_TOPIC, value=value, key=key, partition=0)
     assert producer.flush(20) == 0

@@ -1,4 +1,4 @@
-"""What passes through the gateway: large, many, pipelined, abandoned, and slowly read."""
+"""Traffic that passes through the gateway: large, many, pipelined, abandoned, and slowly read."""
 
 import socket
 import struct

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
 VAGUE = re.compile(r"(Do|Give|Go|Have|How|Let|Of|Put|Say|So|Take|What|Where|Whether|Which|Whom?)\b")
 """Words that begin a sentence without a subject, or with a verb that could mean anything."""
 
@@ -29,7 +29,9 @@ def docstrings(path: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix()
+    "path",
+    sorted(path for folder in ("bench", "src") for path in (ROOT / folder).rglob("*.py")),
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_docstrings_begin_with_a_concrete_word(path: Path) -> None:
     """A function begins with the verb that says what happens; a module, class or constant with a noun phrase."""

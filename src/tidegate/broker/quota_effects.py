@@ -144,7 +144,7 @@ class QuotaEffects:
         """Return whether a quota callback decides limits: it is asked for decisions only (B§8)."""
         return self._managers.callback is not None
 
-    # --- the beginning: who shares a changed quota, and what they read
+    # --- the beginning: the groups that share a changed quota, and what they read
 
     def _readers(
         self, changed: Mapping[tuple[QuotaEntity, str], QuotaRecord]

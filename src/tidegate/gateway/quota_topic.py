@@ -7,8 +7,9 @@ has a change of another one within a second.
     key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
     value  1048576.0
 
-Who may write to the topic may set quotas: protect it by an ACL. Records that no AlterClientQuotas could have written
-are skipped, with a warning. A topic that is deleted while a gateway runs is created again, with the quotas in force.
+A client that may write to the topic may set quotas: protect it by an ACL. Records that no AlterClientQuotas could have
+written are skipped, with a warning. A topic that is deleted while a gateway runs is created again, with the quotas in
+force.
 """
 
 import asyncio
