@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.client import Address, ClientSettings
-from tidegate.client.cluster import NO_ID
-from tidegate.wire import API_BY_KEY, decode_request_header, encode_response, read_request
+from tidegate.wire import API_BY_KEY, ZERO_ID, decode_request_header, encode_response, read_request
 
 __all__ = ["CLOSE", "SILENCE", "Received", "ScriptedBroker", "brokers_of", "run", "settings_for", "versions"]
 
@@ -147,7 +146,7 @@ def brokers_of(*brokers: ScriptedBroker, throttle_time_ms: int = 0, **leaders: i
         "controller_id": brokers[0].node_id if brokers else -1,
         "topics": [
             {
-                "error_code": 0, "name": name, "topic_id": NO_ID, "is_internal": False,
+                "error_code": 0, "name": name, "topic_id": ZERO_ID, "is_internal": False,
                 "partitions": [{**partition, "leader_id": leader}],
             }
             for name, leader in leaders.items()

@@ -31,7 +31,7 @@ from tidegate.client import (
     ScramChange,
 )
 from tidegate.client import ThrottlingQuotaExceededError as Throttled
-from tidegate.client.cluster import NO_ID
+from tidegate.wire import ZERO_ID
 
 TOPICS = [NewTopic(name=name, partitions=1) for name in "abc"]
 
@@ -46,7 +46,7 @@ def answer(request, codes, *, throttle_time_ms=0, key="topics"):
 def result(name, code=0):
     """Return what CreateTopics, CreatePartitions and DeleteTopics answer about one topic."""
     return {
-        "name": name, "error_code": code, "error_message": None, "topic_id": NO_ID,
+        "name": name, "error_code": code, "error_message": None, "topic_id": ZERO_ID,
         "topic_config_error_code": 0, "num_partitions": 1, "replication_factor": 1, "configs": [],
     }  # fmt: skip
 

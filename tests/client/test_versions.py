@@ -36,9 +36,8 @@ from tidegate.client import (
     ScramChange,
     TopicPartition,
 )
-from tidegate.client.cluster import NO_ID
 from tidegate.quota.admin.definitions import Alteration, FilterComponent
-from tidegate.wire import API_BY_KEY
+from tidegate.wire import API_BY_KEY, ZERO_ID
 from tidegate.wire.definitions import layout
 
 PLACE = TopicPartition("a", 0)
@@ -82,7 +81,7 @@ def _value(field: Any) -> Any:
     elif field.type == "string":
         value = "a"
     elif field.type == "uuid":
-        value = NO_ID
+        value = ZERO_ID
     elif field.type in ("bytes", "records"):
         value = b""
     else:

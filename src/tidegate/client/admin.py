@@ -31,7 +31,7 @@ from tidegate.api_keys import (
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
 )
-from tidegate.client.cluster import NO_ID, Cluster
+from tidegate.client.cluster import Cluster
 from tidegate.client.connection import Reply
 from tidegate.client.errors import (
     BrokerError,
@@ -44,7 +44,7 @@ from tidegate.client.errors import (
 from tidegate.client.settings import ClientSettings
 from tidegate.quota.admin.definitions import Alteration, EntityParts, FilterComponent
 from tidegate.scram import SCRAM_MECHANISMS
-from tidegate.wire import Message
+from tidegate.wire import ZERO_ID, Message
 
 __all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange"]
 
@@ -268,7 +268,7 @@ class Admin:
         self, names: Sequence[str], *, retry_on_quota_violation: bool = True
     ) -> dict[str, Result]:
         """Delete topics; return a result per topic. As `create_topics` otherwise."""
-        by_name = {name: {"name": name, "topic_id": NO_ID} for name in names}
+        by_name = {name: {"name": name, "topic_id": ZERO_ID} for name in names}
         return await self._mutate(DELETE_TOPICS, "responses", by_name, {}, retry=retry_on_quota_violation)
 
     # --- ACLs and groups --------------------------------------------------------------------------------------------

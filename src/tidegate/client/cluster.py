@@ -27,15 +27,14 @@ from tidegate.client.errors import (
     raise_for,
 )
 from tidegate.client.settings import Address, ClientSettings
-from tidegate.wire import Message
+from tidegate.wire import ZERO_ID, Message
 
-__all__ = ["MAX_BROKERS", "MAX_IN_FLIGHT", "NO_ID", "NO_TOPICS", "Cluster", "Node", "TopicPartitions"]
+__all__ = ["MAX_BROKERS", "MAX_IN_FLIGHT", "NO_TOPICS", "Cluster", "Node", "TopicPartitions"]
 
 MAX_BROKERS = 10_000
 """Most brokers of a cluster. A longer list is an error."""
 MAX_IN_FLIGHT = 5
 """Requests in flight to one broker. Follows: Kafka `max.in.flight.requests.per.connection`."""
-NO_ID = "00000000-0000-0000-0000-000000000000"
 NO_TOPICS: Message = {
     "topics": [],
     "allow_auto_topic_creation": False,
@@ -213,7 +212,7 @@ class Cluster:
 
     async def refresh(self, topics: Sequence[str] = ()) -> list[TopicPartitions]:
         """Ask for the brokers, and for the partitions of `topics`. Raises `ClientError`."""
-        message = {**NO_TOPICS, "topics": [{"name": name, "topic_id": NO_ID} for name in topics]}
+        message = {**NO_TOPICS, "topics": [{"name": name, "topic_id": ZERO_ID} for name in topics]}
         answer = (await self._ask_some(METADATA, message)).message
         if len(answer["brokers"]) > MAX_BROKERS:
             raise ClientError(

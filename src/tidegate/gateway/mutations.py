@@ -17,12 +17,12 @@ from tidegate.api_keys import METADATA
 from tidegate.gateway.asking import UpstreamLostError, ask_broker, forward_message
 from tidegate.in_slices import counts_in_slices
 from tidegate.server.requests.handler import Answer, Charge, Message, Request, Wait, Work
+from tidegate.wire import ZERO_ID
 
 __all__ = ["handle_create_partitions", "handle_create_topics", "handle_delete_topics"]
 
 _BY_NAME, _BY_ID = 9, 12
 """Versions of Metadata that name topics, and that take their ids. Kafka 2.8 knows the first, 3.1 both."""
-_NO_ID = "00000000-0000-0000-0000-000000000000"
 _REFUSED = error_codes.THROTTLING_QUOTA_EXCEEDED
 
 
@@ -88,19 +88,19 @@ def handle_delete_topics(request: Request) -> Work:
     key = "topic_names" if "topic_names" in body else "topics"
 
     def place(topic: Any) -> tuple[str | None, str]:
-        return (topic, _NO_ID) if key == "topic_names" else (topic["name"], topic["topic_id"])
+        return (topic, ZERO_ID) if key == "topic_names" else (topic["name"], topic["topic_id"])
 
     times = yield from counts_in_slices(place(topic) for topic in body[key])
     try:
         existing = yield from _partitions(request, [name for name, _ in times if name is not None])
-        ids = [topic_id for name, topic_id in times if name is None and topic_id != _NO_ID]
+        ids = [topic_id for name, topic_id in times if name is None and topic_id != ZERO_ID]
         existing.update((yield from _partitions(request, ids, are_ids=True)))
     except UpstreamLostError:
         return Answer(None, Charge.MUTATION, close=True)
 
     def permits(topic: Any) -> int:
         name, topic_id = place(topic)
-        is_wrong = times[name, topic_id] > 1 or (name is not None and topic_id != _NO_ID)
+        is_wrong = times[name, topic_id] > 1 or (name is not None and topic_id != ZERO_ID)
         return 0 if is_wrong else existing.get(topic_id if name is None else name, 0)
 
     def refusal(topic: Any) -> Message:
@@ -175,7 +175,7 @@ def _partitions(
     if not names:
         return {}
     topics = [
-        {"name": None if are_ids else name, "topic_id": name if are_ids else _NO_ID}
+        {"name": None if are_ids else name, "topic_id": name if are_ids else ZERO_ID}
         for name in dict.fromkeys(names)
     ]
     asked = {
@@ -207,7 +207,7 @@ def _refused_result(name: str) -> Message:
 def _refused_topic(name: str) -> Message:
     return {
         "name": name,
-        "topic_id": _NO_ID,
+        "topic_id": ZERO_ID,
         "error_code": _REFUSED,
         "error_message": None,
         "topic_config_error_code": error_codes.NONE,

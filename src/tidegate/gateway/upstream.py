@@ -23,6 +23,7 @@ from tidegate.gateway.upstream_response import LongResponses, Response
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.poller import SocketPoller
+from tidegate.server.repeated_lines import kind_of
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
 
@@ -39,8 +40,6 @@ _PREFIX = struct.Struct(">ii")  # length, correlation id
 _FIRST_BYTES = 32
 """Bytes of a long response that must have arrived before it is forwarded: those before its first array."""
 _CLOSED = "the broker closed the connection"
-_KIND_CHARS = 80  # by these, numbers aside, the lines about one broker are alike
-_NO_DIGITS = str.maketrans("", "", "0123456789")
 
 Respond = Callable[[RequestHeader, Response], Answer]
 """Makes the answer to a request from the broker's response. Raises `ProtocolError` where the response is wrong."""
@@ -246,7 +245,7 @@ class Upstream:
             connection.client_host,
             self._link.name,
             reason,
-            extra={"repeats": f"upstream {about} {reason.translate(_NO_DIGITS)[:_KIND_CHARS]}"},
+            extra={"repeats": f"upstream {about} {kind_of(reason)}"},
         )
         if not self._close_with_answer():
             self.channel.close()

@@ -27,13 +27,20 @@ from dataclasses import dataclass
 
 from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
 
-__all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines"]
+__all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines", "kind_of"]
 
 PERIOD_S = 60.0
 MAX_KINDS = 100
 """Kinds that are distinguished at a time; those beyond count as one."""
 _OTHERS = "others"
 _MAX_TEXT = 1000
+_KIND_CHARS = 80
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+def kind_of(reason: str) -> str:
+    """Return the beginning of a reason without its digits: lines that differ in numbers are of one kind."""
+    return reason.translate(_NO_DIGITS)[:_KIND_CHARS]
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from tidegate.server.connection.sending import discard
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Muting
+from tidegate.server.repeated_lines import kind_of
 from tidegate.server.requests.decision import Decider
 from tidegate.server.requests.engine_quotas import EngineQuotas
 from tidegate.server.requests.exchange import Exchange, TurnEnd
@@ -58,8 +59,6 @@ _DONE = TurnEnd.DONE
 _PRODUCE, _EXEMPT = Charge.PRODUCE, Charge.EXEMPT
 
 _NO_WORK = (Answer, Deferred)
-_KIND_CHARS = 80  # by these, numbers aside, the lines of one address are alike
-_NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Front:
@@ -172,8 +171,7 @@ class Front:
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Log in one line why the channel closes."""
-        kind = reason.translate(_NO_DIGITS)[:_KIND_CHARS]
-        _log.warning("closed %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
+        _log.warning("closed %s: %s", _name(channel), reason, extra=_repeats(channel, kind_of(reason)))
 
     def on_waiting(self, channel: Channel) -> None:
         """Serve the channel's next request in the next turn."""
