@@ -11,6 +11,7 @@ from tests.fuzz.test_node_fuzz import harmless
 from tests.fuzz.test_wire_fuzz import mutated
 from tests.gateway.hostility import fuzz, hostile_requests
 from tests.gateway.raw_client import RawClient
+from tests.waiting import wait_until
 from tests.wire.odd_messages import odd_frames
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
@@ -75,10 +76,7 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
     assert outcomes[ANSWERED, ANSWERED] > FRAMES // 10
     assert outcomes[CLOSED, ANSWERED] < FRAMES // 25  # versions that the gateway does not offer
     assert gateway.resident_mb() - before_mb < MOST_GROWTH_MB
-    deadline = time.monotonic() + 20
-    while gateway.descriptors() > before + 2 * outcomes[SILENT, SILENT]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: gateway.descriptors() <= before + 2 * outcomes[SILENT, SILENT])
     assert "Traceback" not in gateway.log, gateway.log[-5000:]
 
 

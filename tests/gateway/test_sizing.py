@@ -1,14 +1,14 @@
-"""What a gateway needs for its clients: memory and descriptors, as docs/gateway.md says.
+"""Memory and descriptors that a gateway needs for its clients, as docs/gateway.md says.
 
 `python -m pytest tests/gateway/test_sizing.py -s` prints the figures of that page.
 """
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import machine
+from tests.waiting import wait_until
 
 CONNECTIONS = 1000
 API_VERSIONS = bytes.fromhex("0000000a0012000000000001ffff")
@@ -51,10 +51,9 @@ def test_memory_and_descriptors_of_idle_connections(new_gateway):
         for sock in sockets:
             sock.close()
     (writer,) = children(pid)
-    deadline = time.monotonic() + WRITTEN_WITHIN_S
-    while not list(gateway.usage_dir.glob("parquet/**/*.parquet")):  # its libraries are loaded then
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(  # its libraries are loaded then
+        lambda: list(gateway.usage_dir.glob("parquet/**/*.parquet")), WRITTEN_WITHIN_S
+    )
     print(
         f"\ngateway with one broker, idle   {idle_kb / 1000:5.1f} MB resident\n"
         f"writer of its usage record      {resident_kb(writer) / 1000:5.1f} MB resident\n"

@@ -117,12 +117,12 @@ class Upstream:
         deferred.at_once = True
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = is_streamed
-        self._send_first(request.frame)
+        self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
         return deferred
 
     def send_only(self, request: Request) -> Answer | Work:
         """Send a request that gets no response (Produce with acks=0); return its answer, which is none."""
-        self._send_first(request.frame)
+        self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
         if self._sent == _LENGTH.size + len(request.frame):
             return Answer(None, Charge.PRODUCE)
         return self._send_only_rest(request)
@@ -148,12 +148,10 @@ class Upstream:
                     connection.transport.start_writing(self._on_writable)
                 yield self._wait
 
-    def _send_first(self, frame: memoryview) -> None:
-        if self._connection.is_ready:
-            self._sent = self._send(frame, 0)
-        else:
-            self._sent = 0
-            self._connection.open()
+    def _open(self) -> int:
+        """Begin to connect, or to log in again; return the bytes that were sent of a request, which are none."""
+        self._connection.open()
+        return 0
 
     def _send(self, frame: memoryview, sent: int) -> int:
         """Send some of a request, its length prefix first; return the number of bytes."""
