@@ -435,7 +435,11 @@ class Recorder(Appender):
         super().maybe_roll(now_ms)
         self._keep_writer_running()
         if self._lost_total > self._reported_losses:
-            _log.error("lost %d events of the usage record so far", self._lost_total)
+            _log.error(
+                "lost %d events of the usage record so far",
+                self._lost_total,
+                extra={"repeats": f"lost events of node {self._node_id}"},  # twice a second on a full disk
+            )
             self._reported_losses = self._lost_total
 
     def close(self) -> None:
