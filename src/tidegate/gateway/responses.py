@@ -8,6 +8,7 @@ carry addresses of brokers are read and written anew, and kept by their bytes: c
 import struct
 from collections.abc import Callable, Mapping
 
+from tidegate import error_codes
 from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
 from tidegate.gateway.addresses import Addresses
 from tidegate.gateway.metadata import with_addresses
@@ -46,6 +47,8 @@ MAX_READ_BYTES = 16 * 1024
 _PREFIX_BYTES = 8  # length, correlation id
 _IN_BODY = object()
 _FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
+_NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER.to_bytes(2, "big") + b"\xff" * 8
+"""The error code and the base offset of a partition with another leader: only for these there are addresses."""
 _ONE = 2  # the length of a compact array with one element
 _RESULT = struct.Struct(
     ">ihqqqBBBB"
@@ -193,23 +196,25 @@ def produce_answer(
     body_at = _body_at(PRODUCE, version)
     body_size = response.size + LENGTH_BYTES - body_at
     is_flexible = API_BY_KEY[PRODUCE].is_flexible(version)
+    at = len(frame) - (_THROTTLE_AND_TAGS_BYTES if is_flexible else _THROTTLE_BYTES)
     key = _stored_topic(frame, version, body_at) if is_flexible else _stored_topic_before(frame, body_at)
     if key is not None:
-        at = len(frame) - (_THROTTLE_AND_TAGS_BYTES if is_flexible else _THROTTLE_BYTES)
         topic = names.name(key, version)
         others = 0 if topic is not None else _UNKNOWN
         made = Encoded([frame], response.size, body_size, at)
         return Answer(made, Charge.PRODUCE, topic=topic, other_topics=others)
-    has_endpoints = version >= _FIRST_ENDPOINTS
-    message = _read(header, frame) if has_endpoints else _read_short(header, frame)
-    if not is_flexible:
-        made = Encoded([frame], response.size, body_size, len(frame) - _THROTTLE_BYTES)
-    elif has_endpoints and message["node_endpoints"]:
+    message: Message = {}
+    if version >= _FIRST_ENDPOINTS and _NOT_LEADER in frame:
+        message = _read(header, frame)
+    if message.get("node_endpoints"):
         rewriter.addresses.rewrite(message["node_endpoints"], "node_id", listener)
         made = encode_response(PRODUCE, version, header.correlation_id, message)
-    else:
+    elif at < body_at or (is_flexible and frame[-1]):
         made = _Late([frame], response.size, body_size, NO_FIELD)
         made.header = header
+    else:
+        made = Encoded([frame], response.size, body_size, at)
+    message = message or _read_short(header, frame)
     topic, others = stored_topics(message, version, sizes, names) if message else UNKNOWN_TOPICS
     return Answer(made, Charge.PRODUCE, topic=topic, other_topics=others)
 
