@@ -18,14 +18,21 @@ MINUTES = 10
 RECORD_BYTES = 100_000
 
 
-@pytest.fixture(params=["tidegate", "kafka"])
-def broker(request: pytest.FixtureRequest, beside_kafka: dict[str, BenchBroker]) -> BenchBroker:
-    """Return each broker in turn."""
-    return beside_kafka[request.param]
+@pytest.fixture(params=["tidegate", "kafka", "kafka, KIP-848"])
+def place(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Return the name of each broker, and the protocols of groups that it has."""
+    broker, is_new, _ = request.param.partition(", ")
+    return broker, "consumer" if is_new else "classic"
 
 
 @pytest.fixture
-def lagging(broker: BenchBroker, create_topic, unique: str) -> Iterator[str]:
+def broker(place: tuple[str, str], beside_kafka: dict[str, BenchBroker]) -> BenchBroker:
+    """Return each broker in turn."""
+    return beside_kafka[place[0]]
+
+
+@pytest.fixture
+def lagging(broker: BenchBroker, place: tuple[str, str], create_topic, unique: str) -> Iterator[str]:
     """Return the client id of a consumer that has read one record of a topic that grows by `GROWTH_BYTES_PER_S`.
 
     The growth of ten minutes is made at once: each record has the timestamp at which it would have come.
@@ -42,7 +49,7 @@ def lagging(broker: BenchBroker, create_topic, unique: str) -> Iterator[str]:
     assert producer.flush(60) == 0
     settings = {
         "bootstrap.servers": broker.address, "group.id": f"group-{unique}", "client.id": f"reader-{unique}",
-        "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "auto.offset.reset": "earliest", "enable.auto.commit": False, "group.protocol": place[1],
     }  # fmt: skip
     with closing(Consumer(settings)) as consumer:
         consumer.subscribe([topic])
