@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate import __version__
 from tidegate.broker.cluster import ClusterView
@@ -22,7 +22,6 @@ from tidegate.server.administration.quota_administration import QuotaAdministrat
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
-from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import Recorder, open_recorder
@@ -36,6 +35,10 @@ from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
 from tidegate.storage.topics.topic_defaults import TOPIC_DEFAULTS
 from tidegate.wire import checksum
+
+if TYPE_CHECKING:
+    from tidegate.server.monitoring.metrics_listener import MetricsListener
+    from tidegate.server.settings.metrics_settings import MetricsConfig
 
 __all__ = ["cluster_of", "list_settings", "serve", "serve_nodes", "settings_of", "storage_config"]
 
@@ -104,7 +107,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
                 serve_nodes(nodes, storage, quotas, credentials=credentials)
             for node in nodes:
                 if node.config.metrics is not None:
-                    metrics.append(MetricsListener.start(node, node.config.metrics))
+                    metrics.append(_start_metrics(node, node.config.metrics))
             collections.start()
             if port_file is not None:
                 write_ports(port_file, nodes)
@@ -163,6 +166,13 @@ def serve_nodes(
     storage.topics.on_change = on_change
     follow_settings(storage, settings, nodes[0].config["node.id"])
     return settings
+
+
+def _start_metrics(node: Node, config: "MetricsConfig") -> "MetricsListener":
+    """Start the metrics listener of a node. Its modules are loaded only where there is one."""
+    from tidegate.server.monitoring.metrics_listener import MetricsListener
+
+    return MetricsListener.start(node, config)
 
 
 def _announcements(nodes: Sequence[Node]) -> Iterator[str]:

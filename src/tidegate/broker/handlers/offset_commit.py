@@ -154,7 +154,8 @@ class _Commit:
     def commit_rows(self) -> Answer | None:
         """Keep positions without metadata in one topic, as nearly always; None: nothing is done, `check` them."""
         topics = self._body["topics"]
-        if len(topics) != 1 or self._problem():
+        writes = self._groups.storage.group_writes
+        if len(topics) != 1 or not writes.has_journal or self._problem():
             return None
         key = topics[0][self.field]
         topic, _ = self._find(key)
@@ -166,7 +167,7 @@ class _Commit:
         is_new = self._group_id not in self._offsets
         ids = {topic.name: topic.topic_id}
         change = GroupChange(self._group_id, {topic.name: positions}, ids, self._owner, is_new)
-        if not self._groups.storage.group_writes.journal_change(change):
+        if not writes.journal_change(change):
             return None
         results = _encoded([value for index in indexes for value in (index, error_codes.NONE)], self._result)
         partitions = EncodedElements(len(indexes), [results])

@@ -56,7 +56,8 @@ class MetricsListener:
     def __init__(self, node: Node, token: str | None) -> None:
         self._node = node
         self._token = None if token is None else token.encode()
-        self._link_key = None if token is None else link_key(token)
+        self._link_key: bytes | None = None
+        self._deriving = asyncio.Lock()
         self._one_at_a_time = asyncio.Lock()
         self._server: HttpServer | None = None
         self._host, self._is_https = "", False
@@ -140,7 +141,8 @@ class MetricsListener:
         clock, query = self._node.clock, request.query
         # Of two clocks the later: a wall clock that is set back makes no link valid again.
         now_s = max(clock.now_ms(), clock.wall_ms()) // 1000
-        if self._link_key is None or not is_signed(self._link_key, query, now_s=now_s):
+        key = await self._key_of_links()
+        if key is None or not is_signed(key, query, now_s=now_s):
             refusal = HttpError(403, "the link is wrong or has expired", hint=_NEW_LINK)
             if as_page:
                 return error_page(refusal)
@@ -153,6 +155,13 @@ class MetricsListener:
                 raise HttpError(500, "the quota callback failed") from error
         shown = without_other_names(document)
         return explanation_page(shown, expires_s=int(query["expires"])) if as_page else _json(shown)
+
+    async def _key_of_links(self) -> bytes | None:
+        """Return the key of links, None without a token; derived in a thread when the first link is opened."""
+        async with self._deriving:
+            if self._link_key is None and self._token is not None:
+                self._link_key = await asyncio.to_thread(link_key, self._token.decode())
+        return self._link_key
 
     async def _explanation(self, request: HttpRequest, pace: Pace) -> dict[str, Any]:
         query = request.query

@@ -221,6 +221,11 @@ class GroupWrites:
             self._groups[group_id] = entry
         self._plan()
 
+    @property
+    def has_journal(self) -> bool:
+        """Return whether small changes can be kept at once: not where each one waits for a sync."""
+        return self._journal is not None
+
     def journal_change(self, change: GroupChange) -> bool:
         """Keep a small change at once; False: nothing is done, and it has to wait for the database (`add_change`)."""
         if self._closed or self._journal is None or not self._append(change, self._journal):
