@@ -70,7 +70,8 @@ class LyingBroker:
         ]
         return {"error_code": 0, "api_keys": keys, "throttle_time_ms": 0}
 
-    def _api_3(self) -> dict:
+    def metadata(self) -> dict:
+        """Return the right answer to Metadata."""
         broker = {"node_id": BROKER_ID, "host": "127.0.0.1", "port": self.port, "rack": None}
         return {
             "throttle_time_ms": 0,
@@ -80,6 +81,8 @@ class LyingBroker:
             "topics": [],
             "cluster_authorized_operations": 0,
         }
+
+    _api_3 = metadata
 
     def _api_10(self) -> dict:
         broker = {"node_id": BROKER_ID, "host": "127.0.0.1", "port": self.port}

@@ -126,8 +126,11 @@ class Brokers:
             # Always anew: a broker that moves may keep its name.
             broker.told, broker.address = told, await _resolved(told, broker.address)
         for broker_id in self.by_id.keys() - addresses.keys():
-            # It may come back at another address; until then connections to it are refused at once.
-            self.by_id[broker_id].told = self.by_id[broker_id].address = None
+            # It may come back at another address; until then connections to it are refused.
+            broker = self.by_id[broker_id]
+            if broker.told is not None:
+                broker.on_unreachable()
+                broker.told = broker.address = None
 
 
 def _ignore() -> None:
