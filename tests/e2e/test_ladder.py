@@ -25,6 +25,17 @@ def bench_broker(tmp_path):
         broker.stop()
 
 
+def test_a_broker_that_has_ended_by_itself_is_reported_with_its_log(tmp_path):
+    """Stopping it is an error, once: what was measured or tested with it is not true."""
+    broker = TidegateBench("tidegate", tmp_path / "broker").start()
+    broker.check_running()
+    broker.process.terminate()
+    broker.process.wait()
+    with pytest.raises(RuntimeError, match=r"(?s)tidegate has ended with exit code 0:.*Ctrl-C stops it"):
+        broker.stop()
+    broker.stop()
+
+
 def test_frames_are_answered_without_error(bench_broker):
     """A frame that is refused would measure how fast it is refused."""
     with socket.create_connection(("127.0.0.1", bench_broker.port), timeout=10) as sock:
