@@ -1,5 +1,6 @@
 """The frame of the command line: which command runs, and what errors turn into."""
 
+import ctypes
 import errno
 import os
 import re
@@ -145,6 +146,36 @@ def test_pandas_is_not_loaded(tmp_path):
     )
     command = [sys.executable, "-c", _TWO_COMMANDS, str(tmp_path / "usage"), str(tmp_path / "quotas.yaml")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+_EIGHT_THREADS = """\
+import ctypes, threading
+from tidegate.cli.main import share_arenas
+share_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.open_memstream.restype = ctypes.c_void_p
+barrier = threading.Barrier(8)
+def allocate():
+    barrier.wait()
+    libc.malloc(1000)
+    barrier.wait()
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+text, size = ctypes.c_char_p(), ctypes.c_size_t()
+stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+print(text.value.count(b"<heap nr="))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc has arenas")
+def test_threads_share_two_arenas():
+    """The C library keeps two sets of free pieces, whatever the threads."""
+    command = [sys.executable, "-c", _EIGHT_THREADS]
+    arenas = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert 1 <= arenas <= 2
 
 
 def test_version(capsys):
