@@ -10,6 +10,8 @@ from tests.replaying.node import RecordingNode
 
 from tidegate import pipeline
 from tidegate.errors import TidegateError
+from tidegate.pipeline.replay import task
+from tidegate.pipeline.schemas import CLIENT
 
 _QUOTAS = """\
 version: 1
@@ -17,6 +19,7 @@ quotas:
   - user: {default: true}
     producer_byte_rate: 100KB
 """
+_WIDE = pipeline.Tolerance(share=0.5, longest_ms=10**9)
 _HOSTS_OWN = {
     "spark.sql.session.timeZone": "Asia/Tokyo",
     "spark.sql.execution.arrow.useLargeVarTypes": "true",
@@ -69,11 +72,18 @@ def test_data_frames_have_the_rows_of_the_tables(host, record, tmp_path):
         given = {"quotas": quotas, **options}
         _check_same(pipeline.replay(record, spark=host, **given), pipeline.replay(record, **given))
     _check_same(pipeline.obedience(record, spark=host), pipeline.obedience(record))
-    tolerance = pipeline.Tolerance(share=0.5, longest_ms=10**9)
     _check_same(
-        pipeline.limits(record, by="user", tolerance=tolerance, spark=host),
-        pipeline.limits(record, by="user", tolerance=tolerance),
+        pipeline.limits(record, by="user", tolerance=_WIDE, spark=host),
+        pipeline.limits(record, by="user", tolerance=_WIDE),
     )
+
+
+def test_limits_are_searched_in_shares_on_spark_too(host, record, monkeypatch):
+    """Only the partitions of a share are replayed, and all shares together have every entity."""
+    in_one = pipeline.limits(record, by="user", tolerance=_WIDE)
+    clients = len({*zip(*(pipeline.usage(record).in_all[name].to_pylist() for name in CLIENT), strict=True)})
+    monkeypatch.setattr(task, "CLIENTS_PER_SHARE", clients)  # of one node: two shares
+    _check_same(pipeline.limits(record, by="user", tolerance=_WIDE, spark=host), in_one)
 
 
 def test_what_is_eager_returns_data_frames_too(host, record, tmp_path):
