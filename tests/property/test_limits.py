@@ -172,3 +172,17 @@ def test_limits_do_not_depend_on_the_shares_of_clients(tmp_path, by, monkeypatch
     monkeypatch.setattr(limits, "MAX_LADDERS", 8)  # a share has fewer sensors; all together have more
     assert len(together[0]) > 8
     assert found() == together
+
+
+def test_no_share_is_empty(tmp_path, monkeypatch):
+    """Many clients of one user are one entity, and so one share."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for number in range(9):
+        node.produce("alice", f"c{number}", 10, START_MS)
+    write_events(tmp_path, node.events)
+    monkeypatch.setattr(task, "CLIENTS_PER_SHARE", 2)
+    for by, shares in (("user", 1), ("both", 5)):
+        with open_usage(tmp_path) as files, jobs_here(files).back_end.place(files, [levels_of(by)]) as rows:
+            assert rows.shares == shares
+            assert {*rows.layout.share.tolist()} == {*range(shares)}

@@ -167,7 +167,8 @@ def _shares(clients: Clients, plans: Sequence[Plan]) -> tuple[int, Ints]:
         code = clients.user.astype(np.int64)
     if level is not None and "client-id" in level:
         code = code * len(clients.client_ids) + clients.client_id
-    return shares, code % shares
+    used, share = np.unique(code % shares, return_inverse=True)  # few users may have many clients
+    return len(used), share.reshape(-1).astype(np.int64)
 
 
 def states_left(layout: Layout, rows: Iterable[StateRow]) -> Iterator[StateRow]:
