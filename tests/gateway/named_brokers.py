@@ -11,10 +11,29 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient
 from tests.unit.tls.certificates import identity
 
-__all__ = ["DOMAIN", "NamedGateway", "name_of", "run_with_hosts", "with_hosts"]
+__all__ = ["DOMAIN", "ROUND_TRIP", "NamedGateway", "name_of", "run_with_hosts", "with_hosts"]
 
 DOMAIN = "kafka.example.com"
 PATTERN = f"broker-{{id}}.{DOMAIN}"
+ROUND_TRIP = """
+import sys, time
+from confluent_kafka import Consumer, Producer
+servers, topic, authority = sys.argv[1:]
+settings = {"bootstrap.servers": servers, "security.protocol": "ssl", "ssl.ca.location": authority}
+producer = Producer(settings)
+for number in range(100):
+    producer.produce(topic, str(number))
+assert producer.flush(30) == 0
+consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+consumer.subscribe([topic])
+found, deadline = [], time.monotonic() + 30
+while len(found) < 100 and time.monotonic() < deadline:
+    found += [int(message.value()) for message in consumer.consume(100, 0.5) if not message.error()]
+print(sorted(found) == list(range(100)))
+print(sorted(broker.host for broker in consumer.list_topics(timeout=10).brokers.values()))
+consumer.close()
+"""
+"""A program: produces and consumes 100 records. Its arguments are servers, topic and the file of an authority."""
 
 
 class NamedGateway(GatewayProcess):

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 from tests.gateway.login_client import LoginClient
 from tests.gateway.lying_broker import LyingBroker
-from tests.gateway.named_brokers import DOMAIN, NamedGateway, name_of, run_with_hosts
+from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, name_of, run_with_hosts
 
 from tidegate.api_keys import LIST_OFFSETS
 from tidegate.errors import ConfigError
@@ -418,24 +418,6 @@ def test_bootstrap_names():
 
 # --- real clients before a real Kafka ---------------------------------------------------------------------------------
 
-ROUND_TRIP = """
-import sys, time
-from confluent_kafka import Consumer, Producer
-servers, topic, authority = sys.argv[1:]
-settings = {"bootstrap.servers": servers, "security.protocol": "ssl", "ssl.ca.location": authority}
-producer = Producer(settings)
-for number in range(100):
-    producer.produce(topic, str(number))
-assert producer.flush(30) == 0
-consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-consumer.subscribe([topic])
-found, deadline = [], time.monotonic() + 30
-while len(found) < 100 and time.monotonic() < deadline:
-    found += [int(message.value()) for message in consumer.consume(100, 0.5) if not message.error()]
-print(sorted(found) == list(range(100)))
-print({broker.host for broker in consumer.list_topics(timeout=10).brokers.values()})
-consumer.close()
-"""
 JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -452,7 +434,7 @@ def test_confluent_kafka_uses_names(before_kafka, kafka, create_topic, unique, t
     topic = create_topic(kafka, unique, 3)
     servers, authority = f"{DOMAIN}:{before_kafka.port}", str(before_kafka.certificates.authority_file)
     command = (sys.executable, "-c", ROUND_TRIP, servers, topic, authority)
-    assert run_with_hosts(tmp_path, [1], command) == f"True\n{{'{name_of(1)}'}}\n"
+    assert run_with_hosts(tmp_path, [1], command) == f"True\n{[name_of(1)]}\n"
 
 
 def test_java_clients_use_names(before_kafka, kafka, create_topic, kafka_classpath, unique, tmp_path):
