@@ -15,6 +15,7 @@ from tidegate.api_keys import FETCH, PRODUCE
 from tidegate.cli.main import main
 from tidegate.usage.arrow import read_batches
 from tidegate.usage.readers import complete_files
+from tidegate.wire import encode_request
 
 SIZES = (10, 1_000, 300_000)
 
@@ -154,7 +155,13 @@ def test_topics_are_those_that_a_node_records(
             traffic_of_topics(port, "traffic")
     finally:
         node.close()
+    with RawClient(gateway.port, "no-answer") as client:
+        client.socket.sendall(
+            encode_request(PRODUCE, 9, 0, "no-answer", produced_to({"a": [SMALL]}, {}, acks=0))
+        )
+        assert client.topic_ids("a")
     gateway.stop()
+    assert topics_of(gateway.usage_dir, "no-answer") == [(PRODUCE, None, None)]
     ours, nodes = (topics_of(each, "traffic") for each in (gateway.usage_dir, node.data_dir / "usage"))
     assert ours == nodes
     assert {topic for _, topic, _ in ours} == {"a", "b", "c", None}

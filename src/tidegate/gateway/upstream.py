@@ -124,12 +124,12 @@ class Upstream:
         """Send a request that gets no response (Produce with acks=0); return its answer, which is none."""
         self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
         if self._sent == _LENGTH.size + len(request.frame):
-            return Answer(None, Charge.PRODUCE)
+            return Answer(None, Charge.PRODUCE, other_topics=-1)
         return self._send_only_rest(request)
 
     def _send_only_rest(self, request: Request) -> Work:
         yield from self.send_rest(request)
-        return Answer(None, Charge.PRODUCE, close=self.closed)
+        return Answer(None, Charge.PRODUCE, close=self.closed, other_topics=-1)
 
     def _forward_rest(self, deferred: Deferred, request: Request) -> Work:
         yield from self.send_rest(request)
