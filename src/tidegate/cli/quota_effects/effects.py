@@ -32,7 +32,6 @@ from tidegate.client.admin import Admin, ConfigEntry
 from tidegate.client.errors import ClientError
 from tidegate.client.partitions import TopicPartition
 from tidegate.config.quota_changes import QuotaChange, Quotas
-from tidegate.config.quotas_text import size_text
 from tidegate.config.values import cut, groups_text
 
 __all__ = ["MAX_GROUPS", "MAX_PARTITIONS", "MAX_S", "QuotaEffects", "find_effects"]
@@ -157,7 +156,7 @@ def _lag_warnings(
     leader = max(rates, key=lambda leader: (rates[leader] > readers.value, lags[leader][1], rates[leader]))
     rate, (lag, size) = rates[leader], lags[leader]
     spare = readers.value - rate
-    lags_text = f"they lag {lag:,} records (about {size_text(round(size))})"
+    lags_text = f"they lag {lag:,} records (about {round(size):,} bytes)"
     if spare < 0:
         verdict = f"more than the quota lets the consumers fetch; {lags_text} and fall further behind"
         hint = f"set at least {math.ceil(rate)}"
