@@ -259,7 +259,8 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
 def _use_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
     """Yield the rate now, and whether the client is throttled."""
     if quota["limit"] is not None:
-        yield f"  rate {amount_text(quota['rate'], unit)}, {used_text(quota['utilization'])} of the limit"
+        place = " over all brokers" if quota.get("scope") == "cluster" else ""
+        yield f"  rate {amount_text(quota['rate'], unit)}{place}, {used_text(quota['utilization'])} of the limit"
     if quota["throttled_connections"]:
         until = clock_text(quota["throttled_until_ms"])
         plural = "" if quota["throttled_connections"] == 1 else "s"

@@ -25,6 +25,7 @@ from tidegate.gateway.gateway import Gateway, run_work
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids, server_names
+from tidegate.gateway.usage_topic import UsageExchange
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.stores import QuotaStore
 from tidegate.server.repeated_lines import RepeatedLines
@@ -94,11 +95,16 @@ async def _run(
                 open_recorder=lambda node: open_recorder(node, clock, args.log_format),
             )
             stack.push_async_callback(gateway.close)
+            exchange = UsageExchange(
+                upstream, gateway.sharing, now_ms=clock.now_ms, is_wanted=gateway.has_cluster_wide_quotas
+            )
+            stack.push_async_callback(exchange.close)
+            await exchange.open()
             await gateway.start()
         collections = ShortCollections(loop)
         collections.start()
         stack.callback(collections.close)
-        tasks = [loop.create_task(gateway.run())]
+        tasks = [loop.create_task(gateway.run()), loop.create_task(exchange.run())]
         if topic is not None:
             following = topic.follow(
                 lambda records: run_work(quotas.follow_in_slices(records)), quotas.definitions.records

@@ -8,9 +8,10 @@ leave keep it, and refuse connections until they return.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
@@ -34,9 +35,11 @@ from tidegate.gateway.responses import Rewriter
 from tidegate.gateway.rights import with_quota_rights
 from tidegate.gateway.settings import MAX_BROKERS, broker_config, listener_addresses, max_brokers
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
+from tidegate.gateway.sharing import Sharing
 from tidegate.gateway.topic_names import TopicNames
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.connection.channel import Channel
 from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
@@ -68,10 +71,12 @@ class NodeRelay:
         network: BrokerNetwork,
         *,
         security: UpstreamSecurity,
+        sharing: Sharing,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._broker = broker
+        self._sharing = sharing
         self._security = security
         self._poller = network.poller
         self._clock, self._loop = clock, loop
@@ -92,6 +97,10 @@ class NodeRelay:
     def on_close(self, channel: Channel) -> None:
         """Close the connection of a channel."""
         channel.connection.upstream.close()
+
+    def gauges(self) -> Iterable[tuple[str, float, str]]:
+        """Return the metrics of cluster-wide quotas."""
+        return self._sharing.gauges()
 
 
 class Gateway:
@@ -132,6 +141,12 @@ class Gateway:
         self._topic_names = TopicNames(self.brokers.topic_names)
         self._failed: set[int] = set()
         self._most = max_brokers(config)
+        window = config.quota_windows.rate
+        self.sharing = Sharing(uuid4().hex, window_ms=window.samples * window.window_ms)
+
+    def has_cluster_wide_quotas(self) -> bool:
+        """Return whether the settings name any cluster-wide quota."""
+        return any(record.key == CLUSTER_WIDE for record in self.config.extension_records())
 
     async def start(self) -> None:
         """Ask the cluster for its brokers and serve them. Raises `TidegateError` where that is not possible."""
@@ -248,8 +263,14 @@ class Gateway:
             tls=self._upstream.tls, buffers=node.tls_buffers, credentials=self._credentials
         )
         relay = NodeRelay(
-            self.brokers.by_id[broker_id], network, security=security, clock=self._clock, loop=loop
+            self.brokers.by_id[broker_id],
+            network,
+            security=security,
+            sharing=self.sharing,
+            clock=self._clock,
+            loop=loop,
         )
+        self.sharing.add_node(node.managers)
         handlers = relay_handlers(self._rewriter, self._topic_names, self._own_handlers(node))
         node.serve(handlers, self._quotas, relay=relay)
         self.nodes[broker_id] = node

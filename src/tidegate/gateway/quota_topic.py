@@ -34,7 +34,14 @@ from tidegate.quota.admin.alterations import entity_error, value_error_in_slices
 from tidegate.server.requests.handler import Wait
 from tidegate.wire.records import Record
 
-__all__ = ["QUOTA_TOPIC", "QuotaTopic", "decode_definition", "encode_definition"]
+__all__ = [
+    "MAX_REPLICAS",
+    "QUOTA_TOPIC",
+    "QuotaTopic",
+    "decode_definition",
+    "encode_definition",
+    "wait_for_leader",
+]
 
 _log = logging.getLogger("tidegate.gateway")
 
@@ -175,7 +182,7 @@ class QuotaTopic:
         }
         async with Cluster(self._settings) as cluster, cluster.time_limit():
             while True:
-                leader = await _leader(cluster)
+                leader = await wait_for_leader(cluster, QUOTA_TOPIC)
                 answer = (await cluster.ask_node(leader, LIST_OFFSETS, asked)).message
                 found = answer["topics"][0]["partitions"][0]
                 if found["error_code"] not in MOVED:
@@ -184,10 +191,13 @@ class QuotaTopic:
                 await asyncio.sleep(_RETRY_S)
 
 
-async def _leader(cluster: Cluster) -> int:
-    """Return the broker that leads the topic, when there is one. Wait for it no longer than the caller's time limit."""
+async def wait_for_leader(cluster: Cluster, name: str) -> int:
+    """Return the broker that leads a topic's partition, when there is one.
+
+    Wait for it no longer than the caller's time limit.
+    """
     while True:
-        (topic,) = await cluster.refresh([QUOTA_TOPIC])
+        (topic,) = await cluster.refresh([name])
         leader = topic.leaders.get(0, -1)
         if topic.error_code == error_codes.NONE and leader >= 0:
             return leader
@@ -204,7 +214,7 @@ async def _create(admin: Admin, replicas: int) -> bool:
     if error is not None and code != error_codes.TOPIC_ALREADY_EXISTS:
         raise error
     async with admin.cluster.time_limit():
-        await _leader(admin.cluster)
+        await wait_for_leader(admin.cluster, QUOTA_TOPIC)
     if code == error_codes.TOPIC_ALREADY_EXISTS:
         (topic,) = await admin.cluster.refresh([QUOTA_TOPIC])
         configs = await admin.describe_configs(_TOPIC_RESOURCE, QUOTA_TOPIC)

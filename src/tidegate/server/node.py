@@ -7,7 +7,7 @@ ApiVersions and requests to that administration it answers itself. Everything ru
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain, count
 from typing import Any, Protocol
@@ -89,6 +89,9 @@ class Relay(Protocol):
 
     def on_close(self, channel: Channel) -> None:
         """Close the connection of a channel that has closed."""
+
+    def gauges(self) -> Iterable[tuple[str, float, str]]:
+        """Return name, value and help text of metrics of its own."""
 
 
 class Node:
@@ -425,6 +428,10 @@ class Node:
             self._network_metrics.metrics(now_ms),
             self._front.requests.metrics(),
         )
+
+    def gauges(self) -> Iterable[tuple[str, float, str]]:
+        """Return name, value and help text of the metrics that go beyond Kafka's."""
+        return () if self._relay is None else self._relay.gauges()
 
     async def metrics_in_slices(
         self, now_ms: int, *, with_clients: bool = True

@@ -178,9 +178,9 @@ def test_entities_say_who_is_throttled_and_until_when(tmp_path: Path) -> None:
         assert document["quota_types"]["Produce"] == {"entities": 2, "omitted": 0}
         rate = produce.peek("ANONYMOUS", "c1", now_ms)
         assert first == {
-            "quota_type": "Produce", "user": "", "client_id": "c1", "unit": "bytes per second", "limit": 100.0,
-            "rate": rate, "utilization": rate / 100.0, "throttle_time_ms": throttle_ms, "throttled_connections": 1,
-            "throttled_until_ms": now_ms + throttle_ms, "reason": "produce quota exceeded",
+            "quota_type": "Produce", "user": "", "client_id": "c1", "unit": "bytes per second", "scope": "broker",
+            "limit": 100.0, "rate": rate, "utilization": rate / 100.0, "throttle_time_ms": throttle_ms,
+            "throttled_connections": 1, "throttled_until_ms": now_ms + throttle_ms, "reason": "produce quota exceeded",
         }  # fmt: skip
         assert (second["client_id"], second["throttled_connections"], second["reason"]) == (
             "zealous",

@@ -19,7 +19,12 @@ from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.admin.groups import GROUP_TAG, Groups
 from tidegate.quota.admin.sanitizer import desanitize, sanitize
-from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, EXTENSION_SETTINGS, THROTTLE_MAX_MS
+from tidegate.quota.managers.extensions import (
+    CLUSTER_WIDE,
+    EXEMPT_CLIENTS,
+    EXTENSION_SETTINGS,
+    THROTTLE_MAX_MS,
+)
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 from tidegate.usage.texts import tags_text
@@ -49,7 +54,7 @@ INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 _FEW_CLIENTS = 32  # are matched one by one: grouping equal ones takes longer
-_IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS}  # of whom rows say all that the kernel needs
+_IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS, CLUSTER_WIDE}  # of whom rows say all that the kernel needs
 
 Ints = npt.NDArray[np.int64]
 

@@ -4,6 +4,7 @@
 * exempt: a client is charged to no quota.
 * throttle_max_ms: the longest throttle time of any client.
 * smooth: bytes produced and fetched come from a token bucket that holds `burst_s` (`tidegate.quota.measure.smooth`).
+* cluster_wide: a quota is one limit over all brokers of a cluster (`tidegate.quota.measure.cluster_sensor`).
 * debt_max_s: the most that a token bucket, of bytes or of mutations, owes.
 
 Extensions arrive as records, like the definitions of quotas: with an entity and 1.0 or None (off), or without an entity
@@ -26,6 +27,7 @@ from tidegate.quota.admin.entity_selection import EntitySelection, parse_entitie
 from tidegate.quota.measure.smooth import SmoothMode
 
 __all__ = [
+    "CLUSTER_WIDE",
     "DEBT_MAX_S",
     "EXEMPT_CLIENTS",
     "EXTENSION_SETTINGS",
@@ -42,12 +44,13 @@ __all__ = [
 OBSERVE = "tidegate.quota.observe"
 EXEMPT_CLIENTS = "tidegate.quota.exempt"
 THROTTLE_MAX_MS = "tidegate.quota.throttle.max.ms"
+CLUSTER_WIDE = "tidegate.quota.cluster.wide"
 
 SMOOTH = "tidegate.quota.smooth"
 SMOOTH_BURST_S = "tidegate.quota.smooth.burst.seconds"
 DEBT_MAX_S = "tidegate.quota.debt.max.seconds"
 
-_SELECTIONS = (OBSERVE, EXEMPT_CLIENTS, SMOOTH)
+_SELECTIONS = (OBSERVE, EXEMPT_CLIENTS, SMOOTH, CLUSTER_WIDE)
 _NUMBERS: Mapping[str, int] = {THROTTLE_MAX_MS: 0, SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}  # with their defaults
 _NUMBER_ATTRIBUTES = {
     THROTTLE_MAX_MS: "throttle_max_ms",
@@ -65,6 +68,7 @@ class Extensions:
     observe: EntitySelection = field(default_factory=EntitySelection)
     exempt: EntitySelection = field(default_factory=EntitySelection)
     smooth: EntitySelection = field(default_factory=EntitySelection)
+    cluster_wide: EntitySelection = field(default_factory=EntitySelection)
     throttle_max_ms: int = _NUMBERS[THROTTLE_MAX_MS]
     burst_s: int = _NUMBERS[SMOOTH_BURST_S]
     debt_max_s: int = _NUMBERS[DEBT_MAX_S]
@@ -78,7 +82,8 @@ class Extensions:
 
     def apply(self, record: QuotaRecord) -> bool:
         """Apply one record. Return False if it is not a record of an extension."""
-        selection = {OBSERVE: self.observe, EXEMPT_CLIENTS: self.exempt, SMOOTH: self.smooth}.get(record.key)
+        selections = (self.observe, self.exempt, self.smooth, self.cluster_wide)
+        selection = dict(zip(_SELECTIONS, selections, strict=True)).get(record.key)
         if selection is not None:
             selection.set(entity_of(record), selected=record.value is not None)
         elif (attribute := _NUMBER_ATTRIBUTES.get(record.key)) is not None:

@@ -57,7 +57,7 @@ class QuotaManagers:
             ClientQuotaManager(quota_type, window, callback, extensions=self.extensions)
             for quota_type in (QuotaType.FETCH, QuotaType.PRODUCE)
         )
-        self.request = RequestQuotaManager(window, callback)
+        self.request = RequestQuotaManager(window, callback, extensions=self.extensions)
         self.controller_mutation = MutationQuotaManager(
             controller_window, callback, extensions=self.extensions
         )
@@ -76,8 +76,8 @@ class QuotaManagers:
     def apply(self, record: QuotaRecord) -> bool:
         """Apply one record of a quota definition or an extension. Return False if it is for none of these managers."""
         if self.extensions.apply(record):
-            self.fetch.look_up_anew()
-            self.produce.look_up_anew()
+            for manager in (self.fetch, self.produce, self.request):
+                manager.look_up_anew()
             return True
         found = _quota_of(record)
         if found is not None:

@@ -14,13 +14,15 @@ Network time is not checked: that of sending is known when the answer has gone, 
 Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4.1–4.3).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
+from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
+from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
 from tidegate.quota.metric import Metric
 
@@ -38,10 +40,16 @@ class RequestQuotaManager(ClientQuotaManager):
         callback: ClientQuotaCallback | None = None,
         *,
         max_sensor_bytes: int = MAX_SENSOR_BYTES,
+        extensions: Extensions | None = None,
     ) -> None:
         window = window or QuotaWindow()
         super().__init__(
-            QuotaType.REQUEST, window, callback, cap_ms=window.window_ms, max_sensor_bytes=max_sensor_bytes
+            QuotaType.REQUEST,
+            window,
+            callback,
+            cap_ms=window.window_ms,
+            max_sensor_bytes=max_sensor_bytes,
+            extensions=extensions,
         )
         self.exempt = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
 
@@ -75,6 +83,9 @@ class RequestQuotaManager(ClientQuotaManager):
         """Note the time of an exempt request; nothing while no request quota is defined."""
         if self.enabled:
             self.exempt.record(exempt_ns * PERCENT_PER_NS, now_ms)
+
+    def _mode(self, tags: Mapping[str, str]) -> SmoothMode | None:
+        return None
 
     def shared_metrics(self, now_ms: int) -> Iterable[Metric]:
         """Return the time of exempt requests, without any effect."""

@@ -21,10 +21,13 @@ from tidegate.clock import NS_PER_MS
 from tidegate.quota import Metric, QuotaType, name_of_tag
 from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.managers.sensor_manager import CallbackError
+from tidegate.quota.measure.cluster_sensor import ClusterSensor
 from tidegate.quota.measure.sensors import Sensor, is_unlimited
 from tidegate.server.node import METRICS_SLICE_NS, Node
 
 __all__ = [
+    "BROKER",
+    "CLUSTER",
     "FORMAT",
     "MAX_ENTITIES",
     "MAX_NAME_CHARS",
@@ -41,6 +44,8 @@ __all__ = [
     "use_of",
 ]
 
+BROKER, CLUSTER = "broker", "cluster"
+"""Scopes of a quota: one broker, or all brokers together (`tidegate.quota.cluster.wide`)."""
 FORMAT = 1
 """The version of the JSON documents."""
 MAX_ENTITIES = 500
@@ -214,14 +219,15 @@ def use_of(
 ) -> dict[str, Any]:
     """Return what is used of a quota, and how long its clients are throttled.
 
-    throttle_time_ms: of a request that is charged nothing now. throttled_until_ms: when the last throttled connection
-    is unmuted, in ms of Unix time.
+    scope: whether limit and rate are of this broker or of the cluster. throttle_time_ms: of a request that is charged
+    nothing now. throttled_until_ms: when the last throttled connection is unmuted, in ms of Unix time.
     """
     until_ms = None
     if throttled is not None:
         left_ns = throttled.end_ns - node.clock.monotonic_ns()
         until_ms = node.clock.wall_ms() + max(left_ns, 0) // NS_PER_MS
     return {
+        "scope": CLUSTER if isinstance(sensor, ClusterSensor) else BROKER,
         "limit": None if is_unlimited(sensor.bound) else finite(sensor.bound),
         "rate": finite(sensor.peek_rate(now_ms)),
         "utilization": finite(sensor.utilization(now_ms)),

@@ -9,6 +9,7 @@ from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.measure.sensors import is_unlimited
 from tidegate.server.monitoring.entities import (
+    BROKER,
     FORMAT,
     UNITS,
     Pace,
@@ -64,6 +65,7 @@ def _quota(
     fields = definition_fields(manager.explain(user, client_id))
     limit = fields["limit"]
     unused = {
+        "scope": BROKER,
         "rate": 0.0,
         "utilization": None if limit is None else 0.0,
         "throttle_time_ms": 0,

@@ -184,6 +184,8 @@ class MetricsListener:
         families = Families()
         about = {"version": __version__, "node_id": str(self._node.config["node.id"])}
         families.add("tidegate_build_info", 1.0, about, help_text="Version and node id")
+        for name, value, help_text in self._node.gauges():
+            families.add(name, value, {}, help_text=help_text)
         throttled = await find_throttled(self._node, pace)
         for entities in await find_entities(self._node, throttled, now_ms, pace):
             manager, quota_type = entities.manager, entities.manager.quota_type

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from tidegate.quota.managers.extensions import (
+    CLUSTER_WIDE,
     DEBT_MAX_S,
     EXEMPT_CLIENTS,
     OBSERVE,
@@ -43,6 +44,11 @@ _OWN_SETTINGS = (
     entities(
         SMOOTH,
         "Clients whose byte quotas use a token bucket: all, none, or entities such as user=A;client-id=B.",
+    ),
+    entities(
+        CLUSTER_WIDE,
+        "Quotas that are one limit over all brokers, in a gateway only: all, none, or entities such as "
+        "user=A;client-id=B.",
     ),
     integer(
         SMOOTH_BURST_S, 1, 1, "Size of the token bucket in smooth mode, in seconds of the client's quota."

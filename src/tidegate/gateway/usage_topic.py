@@ -1,0 +1,214 @@
+"""The topic through which gateway processes share cluster-wide quotas: each publishes its usage, and reads all.
+
+    key    process, a random name
+    value  {"nodes": 1, "partial": false, "usage": {"4GmhzT9Unx2h8qLb": [rate, demand, claim]}}
+
+Quotas are named by a digest (`cluster_key`): a record has about 60 bytes a quota, and no names of clients. Records
+older than some minutes are of no use, and the broker deletes them.
+"""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple
+from typing import Any
+
+from tidegate import error_codes
+from tidegate.client import Admin, NewTopic
+from tidegate.client.consumer import LATEST, Consumer
+from tidegate.client.errors import ClientError
+from tidegate.client.partitions import TopicPartition
+from tidegate.client.producer import Producer
+from tidegate.client.settings import ClientSettings
+from tidegate.gateway.gateway import run_work
+from tidegate.gateway.quota_topic import MAX_REPLICAS, wait_for_leader
+from tidegate.gateway.shares import Usage
+from tidegate.gateway.sharing import MAX_FOLLOWED, TICK_MS, USAGE_TOPIC, Sharing, UsageReport
+from tidegate.wire.records import Record
+
+__all__ = ["UsageExchange", "decode_report", "encode_report"]
+
+_log = logging.getLogger("tidegate.gateway")
+
+_PLACE = TopicPartition(USAGE_TOPIC, 0)
+_CONFIGS = {
+    "cleanup.policy": "delete",
+    "compression.type": "uncompressed",
+    "retention.ms": "600000",
+    "segment.ms": "600000",
+    "segment.bytes": "16777216",
+}
+_TICK_S = TICK_MS / 1000
+_READ_AT_A_TIME = 4
+"""Records that are decoded together: of the largest, some milliseconds."""
+_PAUSE_S = 1.0
+_MAX_NAME_CHARS = 64
+_MAX_NODES = 1000
+_MAX_SHOWN = 80
+
+
+class UsageExchange:
+    """Publishes the usage of this process, and reads that of all. `open` it, then let `run` run.
+
+    is_wanted: whether any quota is cluster-wide; nothing is published otherwise.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        sharing: Sharing,
+        *,
+        now_ms: Callable[[], int],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._sharing = sharing
+        self._now_ms = now_ms
+        self._is_wanted = is_wanted
+        self._producer = Producer(settings, acks=1)
+        self._consumer = Consumer(settings, max_records=_READ_AT_A_TIME)
+        self._sending: asyncio.Task[int] | None = None
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Create the topic if it is missing, and read what other processes publish now. Raises `ClientError`."""
+        if not self._is_wanted():
+            return
+        await self._create()
+        self._consumer.assign({_PLACE: LATEST})
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + 2 * _TICK_S
+        while (left_s := until_s - loop.time()) > 0:
+            await self._read(left_s)
+        self._is_open = True
+
+    async def run(self) -> None:
+        """Publish and read. Never ends."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publish_all())
+            tasks.create_task(self._read_all())
+
+    async def close(self) -> None:
+        """Leave the other processes the share of this one, and close the connections."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        if self._is_open and not self._sharing.is_cut_off:
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
+                    await self._producer.send(*_PLACE, [encode_report(self._sharing.last_report())])
+        await self._producer.__aexit__()
+        await self._consumer.__aexit__()
+
+    async def _publish_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_s = loop.time()
+        while True:
+            next_s = max(next_s + _TICK_S, loop.time())
+            if self._is_wanted():
+                report = await run_work(self._sharing.tick_in_slices(self._now_ms()))
+                if self._is_open:
+                    self._publish(report)
+            await asyncio.sleep(next_s - loop.time())
+
+    def _publish(self, report: UsageReport) -> None:
+        """Send a report, unless one before it is still under way: that cluster does not answer."""
+        if self._sending is not None and not self._sending.done():
+            return
+        self._sending = asyncio.get_running_loop().create_task(
+            self._producer.send(*_PLACE, [encode_report(report)])
+        )
+        self._sending.add_done_callback(_note_failure)
+
+    async def _read_all(self) -> None:
+        while True:
+            try:
+                if not self._is_wanted():
+                    await asyncio.sleep(_PAUSE_S)
+                elif self._is_open:
+                    await self._read(_PAUSE_S)
+                else:
+                    await self.open()
+            except ClientError as error:
+                _log.warning(
+                    "cannot share cluster-wide quotas through topic %s: %s",
+                    USAGE_TOPIC,
+                    error,
+                    extra={"repeats": USAGE_TOPIC},
+                )
+                await asyncio.sleep(_PAUSE_S)
+                self._is_open = False
+
+    async def _read(self, timeout_s: float) -> None:
+        for records in (await self._consumer.poll(timeout_s=timeout_s)).values():
+            for record in records:
+                report = decode_report(record)
+                if report is not None:
+                    self._sharing.receive(report, self._now_ms())
+
+    async def _create(self) -> None:
+        async with Admin(self._settings) as admin:
+            await admin.cluster.refresh()
+            replicas = min(MAX_REPLICAS, len(admin.cluster.node_ids))
+            topic = NewTopic(name=USAGE_TOPIC, partitions=1, replication_factor=replicas, configs=_CONFIGS)
+            error = (await admin.create_topics([topic]))[USAGE_TOPIC]
+            if error is not None and getattr(error, "code", None) != error_codes.TOPIC_ALREADY_EXISTS:
+                raise error
+            async with admin.cluster.time_limit():
+                await wait_for_leader(admin.cluster, USAGE_TOPIC)
+
+
+def encode_report(report: UsageReport) -> Record:
+    """Return a report as a record of the topic."""
+    usage = {key: [float(f"{number:.6g}") for number in astuple(use)] for key, use in report.usage.items()}
+    value = {"nodes": report.nodes, "partial": report.is_partial, "usage": usage}
+    return Record(key=report.process.encode(), value=json.dumps(value, separators=(",", ":")).encode())
+
+
+def decode_report(record: Record) -> UsageReport | None:
+    """Return the report in a record of the topic; None, with a warning, if it is not valid.
+
+    >>> report = UsageReport(process="p", nodes=1, usage={"k": Usage(rate=1.0, demand=2.0, claim=3.5)})
+    >>> decode_report(encode_report(report)) == report
+    True
+    """
+    try:
+        process = (record.key or b"").decode()
+        value = json.loads(record.value or b"")
+        nodes, is_partial, usage = value["nodes"], value["partial"], value["usage"]
+        if not 0 < len(process) <= _MAX_NAME_CHARS:
+            raise ValueError("the name of the process is empty or too long")
+        if type(nodes) is not int or not 0 <= nodes <= _MAX_NODES or type(is_partial) is not bool:
+            raise ValueError("nodes or partial has a wrong value")
+        if len(usage) > MAX_FOLLOWED:
+            raise ValueError(f"{len(usage)} quotas, expected at most {MAX_FOLLOWED}")
+        return UsageReport(
+            process=process,
+            nodes=nodes,
+            is_partial=is_partial,
+            usage={key: _usage(numbers) for key, numbers in usage.items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _log.warning(
+            "skipped record %d of topic %s: not a usage report: %s",
+            record.offset,
+            USAGE_TOPIC,
+            str(error)[:_MAX_SHOWN],
+            extra={"repeats": f"record of {USAGE_TOPIC}"},
+        )
+        return None
+
+
+def _usage(numbers: Any) -> Usage:
+    rate, demand, claim = map(float, numbers)
+    if not all(math.isfinite(number) and number >= 0.0 for number in (rate, demand, claim)):
+        raise ValueError(f"usage is {numbers!r}, expected three numbers from 0")
+    return Usage(rate=rate, demand=demand, claim=claim)
+
+
+def _note_failure(sending: "asyncio.Task[int]") -> None:
+    if not sending.cancelled() and (error := sending.exception()) is not None:
+        _log.debug("cannot publish usage to topic %s: %s", USAGE_TOPIC, error)
