@@ -170,7 +170,7 @@ def leave_pandas_out() -> None:
 
 
 def share_arenas() -> None:
-    """Have threads share two arenas of the C library's memory; otherwise, each has its own, with its own free pieces.
+    """Share two arenas of the C library's memory among threads; otherwise, each has its own, with its own free pieces.
 
     The sums of 20,000,000 rows take 394 MB instead of 448 (docs/performance.md). Only glibc has arenas.
     """
