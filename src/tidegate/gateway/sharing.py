@@ -37,7 +37,7 @@ LOST_AFTER_MS = 3000
 """Time without a report after which a process is lost: the others use its share."""
 MAX_FOLLOWED = 1000
 MAX_PROCESSES = 64
-_AT_A_TIME = 50
+_AT_A_TIME = 10
 _NEGLIGIBLE = 1e-6
 _UNUSED = Usage()
 

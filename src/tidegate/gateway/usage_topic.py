@@ -13,7 +13,6 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple
 from typing import Any
 
 from tidegate import error_codes
@@ -48,6 +47,7 @@ _PAUSE_S = 1.0
 _MAX_NAME_CHARS = 64
 _MAX_NODES = 1000
 _MAX_SHOWN = 80
+_DECIMALS = 3
 
 
 class UsageExchange:
@@ -163,7 +163,10 @@ class UsageExchange:
 
 def encode_report(report: UsageReport) -> Record:
     """Return a report as a record of the topic."""
-    usage = {key: [float(f"{number:.6g}") for number in astuple(use)] for key, use in report.usage.items()}
+    usage = {
+        key: [round(use.rate, _DECIMALS), round(use.demand, _DECIMALS), round(use.claim, _DECIMALS)]
+        for key, use in report.usage.items()
+    }
     value = {"nodes": report.nodes, "partial": report.is_partial, "usage": usage}
     return Record(key=report.process.encode(), value=json.dumps(value, separators=(",", ":")).encode())
 
