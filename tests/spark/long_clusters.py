@@ -164,7 +164,7 @@ def test_what_failed_is_said(cluster: Cluster, usage: Path, python: str, reason:
     done = _run(command, {"PYSPARK_PYTHON": python})
     assert done.returncode == 2
     assert done.stderr.startswith(reason)
-    assert "\nhint: docs/clusters.md" in done.stderr
+    assert "\nhint: see docs/clusters.md" in done.stderr
 
 
 def _environ() -> dict[str, str]:
