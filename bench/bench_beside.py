@@ -1,15 +1,16 @@
 """`tidegate usage` beside general engines: the same Parquet files, each engine in a process of its own.
 
-`bench_usage.py --beside duckdb,polars` runs it; it needs `pip install duckdb polars`, which Tidegate does not use.
+`bench_usage.py --beside duckdb,polars` runs it; it needs `pip install duckdb polars`, which Tidegate does not use. The
+process of an engine runs this module, which imports no other engine, no Spark and no pandas: its memory is its own.
 *sums*: requests, bytes, thread time, throttle times, first and last time by client. *all*: also p50, p95 and p99 of
 handler time, throttle time and request size, and peaks: the largest rate in Kafka's windows in Tidegate, and in the
 other engines, which cannot measure that, the largest sum of a second. Percentiles are exact in the other engines and up
 to an eighth too large in Tidegate.
 """
 
+import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ENGINES", "compare", "run_engine"]
+__all__ = ["compare"]
 
 SUMS = ("requests", "request_bytes", "response_bytes", "produce_bytes", "handler_ns", "network_ns")
 """Totals on which all engines must agree."""
@@ -132,9 +133,14 @@ def run_engine(engine: str, directory: Path, *, with_peaks: bool, threads: int) 
     cpu, started = time.process_time(), time.perf_counter()
     found = ENGINES[engine](directory, with_peaks=with_peaks, threads=threads)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     totals = {name: int(pc.sum(found[name]).as_py()) for name in SUMS}
-    print(json.dumps(Taken(seconds, cpu_seconds, peak_mb, totals | {"clients": len(found)})._asdict()))
+    print(json.dumps(Taken(seconds, cpu_seconds, _peak_mb(), totals | {"clients": len(found)})._asdict()))
+
+
+def _peak_mb() -> int:
+    """Return the peak resident memory since this process began; `getrusage` has that of its parent in it."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) >> 10
 
 
 def compare(engines: list[str], directory: Path, *, rows: int, threads: int, rounds: int) -> None:
@@ -158,16 +164,25 @@ def compare(engines: list[str], directory: Path, *, rows: int, threads: int, rou
 
 
 def _in_a_process(engine: str, directory: Path, what: str, threads: int) -> Taken:
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("bench_usage.py")),
-        "--engine",
-        engine,
-        "--what",
-        what,
-    ]
-    command += ["--directory", str(directory), "--threads", str(threads)]
+    command = [sys.executable, __file__, engine, what, str(directory), str(threads)]
     # As `tidegate` sets it for itself; Polars reads the number of threads when it is loaded.
     environ = {**os.environ, "POLARS_MAX_THREADS": str(threads), "ARROW_DEFAULT_MEMORY_POOL": "system"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environ)
     return Taken(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Run the engine that `compare` asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("what", choices=("sums", "all"))
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("threads", type=int)
+    args = parser.parse_args()
+    run_engine(args.engine, args.directory, with_peaks=args.what == "all", threads=args.threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,22 +1,28 @@
 """Bytes a row of real usage records, column by column, and the time to read a row.
 
-    python bench/bench_row_bytes.py DIR ...
+    python bench/bench_row_bytes.py DIR ... [--levels N ...]
 
 DIR: a usage directory, best after `tidegate compact`. Files that a merge has superseded are left out.
 Columns with less than 0.01 bytes a row are not shown.
+--levels: also write the rows again as merged files at these levels of zstd, and read each in turns.
 """
 
+import argparse
 import platform
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pyarrow.parquet as pq
 
+from tidegate.usage.arrow import merge_files
 from tidegate.usage.files import list_files
 
 ROUNDS = 5
+ROUNDS_OF_LEVELS = 15
 LEAST_BYTES = 0.01
 
 
@@ -49,11 +55,40 @@ def _seconds(files: list[Path]) -> float:
     return time.process_time() - started
 
 
+def compare_levels(directory: Path, levels: list[int]) -> None:
+    """Print bytes and processor time to read of a row that is merged at each level, rounds in turns."""
+    files = list_files(directory)
+    with tempfile.TemporaryDirectory() as work:
+        merged = {level: Path(work) / f"{level}.parquet" for level in levels}
+        for level, path in merged.items():
+            for _ in merge_files(files, path, level=level):
+                pass
+        taken = {level: [] for level in levels}
+        for _ in range(ROUNDS_OF_LEVELS):
+            for level, path in merged.items():
+                taken[level].append(_seconds([path]))
+        for level, path in merged.items():
+            rows = pq.read_metadata(path).num_rows
+            least, middle = (value / rows * 1e9 for value in (min(taken[level]), median(taken[level])))
+            size = path.stat().st_size / rows
+            print(
+                f"  merged at level {level:2}: {size:5.2f} bytes, {least:.0f} ns a row to read, median {middle:.0f}"
+            )
+
+
 def main() -> None:
     """Measure each directory that the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directories", type=Path, nargs="+", metavar="DIR")
+    parser.add_argument("--levels", type=int, nargs="+", default=[], metavar="N")
+    args = parser.parse_args()
     print(f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}")
-    for name in sys.argv[1:]:
-        measure(Path(name))
+    for directory in args.directories:
+        measure(directory)
+        if args.levels:
+            compare_levels(directory, args.levels)
 
 
 if __name__ == "__main__":

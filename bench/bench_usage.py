@@ -9,9 +9,8 @@ In turns, as `bench_replay_floor.py` does it; look at the CPU time. Engines: see
 import argparse
 import platform
 import sys
-from pathlib import Path
 
-from bench_beside import ENGINES, compare, run_engine
+from bench_beside import compare
 from bench_replay import bench_directory, bench_files, bench_plan
 from bench_replay_floor import measure
 from tidegate.pipeline.jobs.where import jobs_here
@@ -41,13 +40,7 @@ def main() -> None:
     parser.add_argument("--beside", metavar="ENGINES", type=lambda text: text.split(","))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)  # the last three: of a child
-    parser.add_argument("--what", choices=("sums", "all"), help=argparse.SUPPRESS)
-    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.engine is not None:
-        run_engine(args.engine, args.directory, with_peaks=args.what == "all", threads=args.threads)
-        return
     print(
         f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}", flush=True
     )

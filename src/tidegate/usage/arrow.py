@@ -223,9 +223,12 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         writer.write_table(table)
 
 
-def merge_files(paths: Sequence[Path], path: Path) -> Iterator[None]:
-    """Write the rows of `paths`, in that order, to `path`; yield now and then so that other work can be done."""
-    with _parquet_writer(path, level=_MERGED_LEVEL) as writer:
+def merge_files(paths: Sequence[Path], path: Path, *, level: int = _MERGED_LEVEL) -> Iterator[None]:
+    """Write the rows of `paths`, in that order, to `path`; yield now and then so that other work can be done.
+
+    level: of zstd.
+    """
+    with _parquet_writer(path, level=level) as writer:
         waiting: list[pa.Table] = []
         for source in paths:
             for table in _row_groups(source):
