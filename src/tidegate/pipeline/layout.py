@@ -24,9 +24,10 @@ BEFORE_RANGE = 4096
 # Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)
 
-# Columns of `State.accounts`: its sensor, the longest throttle time of that, and the largest fetch.
-SENSOR, CAP_MS, CAP_BYTES = range(3)
-ACCOUNT_COLUMNS = 3
+# Columns of `State.accounts`: its sensor, the longest throttle time of that, the largest fetch, and whether its limit
+# was cluster-wide when it was recorded.
+SENSOR, CAP_MS, CAP_BYTES, IS_CLUSTER_WIDE = range(4)
+ACCOUNT_COLUMNS = 4
 
 # Columns of `State.rate_use` and `State.bucket_use`: it is ready while this equals `settings[SWEEP]` (-1: never); time
 # of the last record; sweeps that had been when it was last made ready; why its state is not known (`EXACT`: it is).
@@ -36,8 +37,8 @@ SUMS_FROM_MS, PERIOD_MS, SUM, SUM_BEFORE = range(10, 14)
 USE_COLUMNS = 14
 
 # Why a decision is not exact.
-EXACT, AFTER_GAP, MISSING_ROWS, COLD_START, CAPPED_FETCH, IMPORTED = range(6)
-REASON_NAMES = ("", "gap", "missing rows", "cold start", "capped fetch", "imported")
+EXACT, AFTER_GAP, MISSING_ROWS, COLD_START, CAPPED_FETCH, IMPORTED, CLUSTER_WIDE = range(7)
+REASON_NAMES = ("", "gap", "missing rows", "cold start", "capped fetch", "imported", "cluster-wide")
 
 # Entries of `State.settings`: the first four say which quota types are enabled. Then: how many sweeps were before the
 # last gap; why the definitions are not known; why the permits are not, that a request without any had asked for.

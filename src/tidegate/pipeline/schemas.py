@@ -205,6 +205,7 @@ _TALLY: list[_Column] = [
     ("approximate_cold_start", _LONG),
     ("approximate_capped", _LONG),
     ("approximate_imported", _LONG),
+    ("approximate_cluster_wide", _LONG),
     ("approximate_different_decisions", _LONG),
     *((name, _LONG) for name in FORECAST_COLUMNS),
 ]

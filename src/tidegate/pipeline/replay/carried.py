@@ -32,7 +32,9 @@ from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY, Plan
 from tidegate.pipeline.replay.state.permits import Permits
 from tidegate.pipeline.replay.state.plan_state import PlanState
+from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 
 __all__ = [
     "Carried",
@@ -75,6 +77,7 @@ class Carried:
     """State that the replay of a plan left of one node.
 
     reason: why permits that are in no row are not exact. sensors_reason, since_ms: of sensors that are in no row.
+    cluster_wide: the quotas that were cluster-wide.
     """
 
     end: End
@@ -83,6 +86,7 @@ class Carried:
     since_ms: int
     sensors: Mapping[Key, SensorState] = field(default_factory=dict)
     permits: Sequence[Permits] = ()
+    cluster_wide: Sequence[QuotaRecord] = ()
 
     def without(self, sensors: Container[Key], clients: Container[tuple[str, str]]) -> "Carried":
         """Return what is left of it without these sensors, and without the permits of these clients."""
@@ -145,6 +149,8 @@ def go_on_from(carried: Carried, state: PlanState, names: ClientNames, *, is_imp
         state.sensors.go_on_from(
             carried.reason, sensors_reason=carried.sensors_reason, since_ms=carried.since_ms
         )
+    for record in carried.cluster_wide:
+        state.lookup.apply(record)
     state.sensors.stated.set_states(carried.sensors.values(), sweep=0)
     numbers = {names[client]: client for client in range(len(names))} if carried.permits else {}
     state.permits.make_room(len(carried.permits))
@@ -212,6 +218,7 @@ def carried_states(
             since_ms=_int(node["since_ms"]),
             sensors=sensors.get(key, {}),
             permits=permits.get(key, ()),
+            cluster_wide=_cluster_wide(node),
         )
         for key, node in nodes.items()
     }
@@ -240,7 +247,16 @@ def _checked_node(state: Any, plan: Plan, of: str) -> Mapping[str, Any]:
     for name in ("gap_reason", "reason", "sensors_reason"):
         REASON_NAMES.index(state[name])
     _int(state["since_ms"]), _int(state["first_seq"]), _int(state["last_seq"])
+    _cluster_wide(state)
     return state  # type: ignore[no-any-return]
+
+
+def _cluster_wide(state: Mapping[str, Any]) -> list[QuotaRecord]:
+    entities = [tuple((kind, name) for kind, name in entity) for entity in state.get("cluster_wide", ())]
+    parts = [part for entity in entities for part in entity]
+    if any(kind not in ("user", "client-id") or not isinstance(name, str | None) for kind, name in parts):
+        raise ValueError("it names no quotas")
+    return [QuotaRecord(entity=entity, key=CLUSTER_WIDE, value=1.0) for entity in entities]
 
 
 def _sensor(state: Any, tags: Tags | str, text: str) -> SensorState:

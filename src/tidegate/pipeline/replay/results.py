@@ -43,6 +43,7 @@ _COLUMNS = {
     "approximate_cold_start": layout.APPROXIMATE + layout.COLD_START,
     "approximate_capped": layout.APPROXIMATE + layout.CAPPED_FETCH,
     "approximate_imported": layout.APPROXIMATE + layout.IMPORTED,
+    "approximate_cluster_wide": layout.APPROXIMATE + layout.CLUSTER_WIDE,
 }
 
 _PEAK_COLUMNS = (

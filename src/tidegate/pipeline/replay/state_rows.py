@@ -59,7 +59,9 @@ def unused_rows(plan: Plan, node_id: int, state: PlanState, end: End, sweeps: In
     rates = state.sensors.rates
     found = _new_sensors_reason(rates.reason, rates.since_ms, state.settings, sweeps)
     reason, since_ms = state.sensors.reason, rates.since_ms
-    yield _node_row(plan, node_id, end, reason=reason, sensors_reason=found, since_ms=since_ms)
+    wide = [record.entity for record in state.sensors.beyond.cluster_wide_records()]
+    known = {"reason": REASON_NAMES[reason], "sensors_reason": REASON_NAMES[found], "since_ms": since_ms}
+    yield _node_row(plan, node_id, end, {**known, "cluster_wide": wide} if wide else known)
 
 
 def sensors_of(rows: Iterable[StateRow]) -> set[Key]:
@@ -77,9 +79,7 @@ def without_new(rows: Iterable[StateRow]) -> Iterator[StateRow]:
             yield row
 
 
-def _node_row(
-    plan: Plan, node_id: int, end: End, *, reason: int, sensors_reason: int, since_ms: int
-) -> StateRow:
+def _node_row(plan: Plan, node_id: int, end: End, known: Mapping[str, Any]) -> StateRow:
     state = {
         "format": STATE_FORMAT,
         "plan": plan_digest(plan),
@@ -87,9 +87,7 @@ def _node_row(
         "last_seq": end.last_seq,
         "gap_reason": REASON_NAMES[end.gap_reason],
         "lost_events": end.lost_events,
-        "reason": REASON_NAMES[reason],
-        "sensors_reason": REASON_NAMES[sensors_reason],
-        "since_ms": since_ms,
+        **known,
     }
     return _row(plan, node_id, NODE, None, None, state)
 

@@ -47,6 +47,7 @@ _APPROXIMATE = {
     "approximate_cold_start": "the usage before the record is unknown (cold start)",
     "approximate_capped": "the plan would have made these fetches smaller",
     "approximate_imported": "times and sizes are estimates (imported)",
+    "approximate_cluster_wide": "other gateway processes share the limit (cluster-wide)",
 }
 _SUMMED = ("requests", "approximate_requests", "different_decisions", "capped_fetches", *_APPROXIMATE)
 

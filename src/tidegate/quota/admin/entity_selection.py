@@ -12,7 +12,7 @@ at its ends as Kafka sanitises it (B§3.10).
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
@@ -47,6 +47,10 @@ class EntitySelection:
         else:
             self._entities.discard(key)
         self.any = bool(self._entities)
+
+    def __iter__(self) -> Iterator[QuotaEntity]:
+        """Yield the entities, in no order."""
+        return (QuotaEntity(user=user, client_id=client_id) for user, client_id in self._entities)
 
     def selects(self, user: str, client_id: str) -> bool:
         """Return whether an entity names a client; of the tags of a quota, an empty part is a level not used."""

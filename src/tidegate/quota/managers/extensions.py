@@ -39,6 +39,7 @@ __all__ = [
     "changed_records_in_slices",
     "entity_of",
     "extension_records",
+    "selection_records",
 ]
 
 OBSERVE = "tidegate.quota.observe"
@@ -96,11 +97,15 @@ class Extensions:
 def extension_records(values: Mapping[str, Any]) -> Iterator[QuotaRecord]:
     """Yield the records of what settings change, by their names; nothing where all is off. Raises `ConfigError`."""
     for key in _SELECTIONS:
-        for entity in parse_entities(values.get(key, ""), setting=key):
-            yield QuotaRecord(entity=_parts_of(entity), key=key, value=1.0)
+        yield from selection_records(key, parse_entities(values.get(key, ""), setting=key))
     for key, default in _NUMBERS.items():
         if values.get(key, default) != default:
             yield QuotaRecord(entity=(), key=key, value=float(values[key]))
+
+
+def selection_records(key: str, entities: Iterable[QuotaEntity]) -> Iterator[QuotaRecord]:
+    """Yield the records of a setting that names entities."""
+    return (QuotaRecord(entity=_parts_of(entity), key=key, value=1.0) for entity in entities)
 
 
 def changed_records_in_slices(

@@ -1,8 +1,10 @@
 """What the kernel does besides deciding: starts, gaps, sweeps, caps, tallies."""
 
+from dataclasses import replace
+
 import pytest
 from tests.oracles.recorded import ported_differences
-from tests.replaying.kernel import differences, replay_events
+from tests.replaying.kernel import differences, forecast_events, replay_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.api_keys import FETCH
@@ -12,6 +14,7 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import SEQ_PER_US, empty_event
 from tidegate.wire import encode_response
@@ -186,6 +189,38 @@ def test_imported_rows_are_never_exact_where_there_is_a_limit():
         event["seq"] = event["ts_ms"] * 1000 * SEQ_PER_US + place
     replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
     assert _reasons(replayed) == ["imported", ""] * 3
+
+
+@pytest.mark.parametrize("is_in_force", [True, False])
+def test_a_cluster_wide_quota_is_never_exact(is_in_force):
+    """What other brokers and processes used of the limit is not in the record; other quotas stay exact."""
+    limits = tuple(_quota("producer_byte_rate", 1e6, user) for user in ("alice", "bob"))
+    wide = QuotaRecord(entity=(("user", "alice"),), key=CLUSTER_WIDE, value=1.0)
+    node = RecordingNode()
+    node.start(_T0, records=(*limits, wide))
+    for user in ("alice", "bob", "carol"):
+        node.produce(user, "c1", 100, _T0 + 10)
+    node.produce("alice", "c1", 100, _T0 + 60_000)
+    node.quota(replace(wide, value=None), _T0 + 60_001)
+    for now_ms in (_T0 + 60_002, _T0 + 90_000):
+        node.produce("alice", "c1", 100, now_ms)
+    replayed = replay_events(node.events, in_force_plan() if is_in_force else _plan(*limits))
+    assert _reasons(replayed) == ["cluster-wide", "", "", "cluster-wide", "cluster-wide", ""]
+    assert sum(result["approximate_cluster_wide"] for result in replayed.results) == 3
+    forecast = forecast_events(node.events, replace(_plan(*limits), is_closed=True))
+    assert sum(result["approximate_cluster_wide"] for result in forecast.results) == 3
+
+
+def test_cluster_wide_request_time_is_not_exact():
+    """The request quota is cluster-wide, too; permits are not."""
+    node = RecordingNode()
+    wide = QuotaRecord(entity=(), key=CLUSTER_WIDE, value=1.0)
+    node.start(_T0, records=(_quota("request_percentage", 50.0), wide))
+    node.produce("alice", "c1", 100, _T0 + 10)
+    node.start(_T0 + 20)
+    node.produce("alice", "c1", 100, _T0 + 30)
+    replayed = replay_events(node.events, _plan(_quota("request_percentage", 50.0)))
+    assert _reasons(replayed, layout.REQUEST_REASON) == ["cluster-wide", ""]
 
 
 def test_before_the_first_start_the_quotas_in_force_are_unknown():

@@ -21,11 +21,13 @@ from tidegate.pipeline.layout import (
     CAP_MS,
     CAPPED_FETCH,
     CHARGE_BITS,
+    CLUSTER_WIDE,
     EXACT,
     EXEMPT,
     FETCH,
     FETCH_CHARGE,
     FINDS_LIMITS,
+    IS_CLUSTER_WIDE,
     KIND_BITS,
     LAST_MS,
     MUTATION,
@@ -123,6 +125,7 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
         if settings[PRODUCE]:
             byte_ms, reason = decide_bytes(state, account, amount, amount, now_ms)
             byte_reason = reason if byte_reason == EXACT else byte_reason
+            byte_reason = cluster_reason(state, account, byte_reason)
     elif flags & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
         last_ms, at_ms, account, reason = pending_take(state.pending, rows.connection_id[at])
         if last_ms != 0:
@@ -150,6 +153,8 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
                 request_reason = reason if request_reason == EXACT else request_reason
             else:
                 note_record(state, rate, rows.network_ns[at], now_ms)
+        if flags & KIND_BITS == REQUEST_ROW:
+            request_reason = cluster_reason(state, time_account, request_reason)
 
     # In a search for limits, a fetch that was answered empty and its retry want the same bytes. Only the retry counts.
     if flags & CHARGE_BITS == FETCH_CHARGE and settings[FINDS_LIMITS] and was_taken_back(rows, at):
@@ -162,6 +167,7 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
         if settings[FETCH]:
             byte_ms, reason = decide_bytes(state, account, amount, most, now_ms)
             byte_reason = reason if byte_reason == EXACT else byte_reason
+            byte_reason = cluster_reason(state, account, byte_reason)
         if (byte_ms > 0 or request_ms > 0) and not is_observed(state, flags):
             take_back(state, account, amount, most, now_ms)
         if is_capped and byte_reason == EXACT:
@@ -172,6 +178,13 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     if is_observed(state, flags) and (byte_ms > 0 or request_ms > 0):
         byte_ms = request_ms = 0
     return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount, byte_reason, request_reason)
+
+
+def cluster_reason(state: State, account: int, reason: int) -> int:
+    """Return why a decision is not exact: for `reason`, or because usage that is not in the record shares the limit."""
+    if reason == EXACT and state.accounts[account, IS_CLUSTER_WIDE] != 0:
+        return CLUSTER_WIDE
+    return reason
 
 
 def take_permits(
@@ -297,4 +310,4 @@ def note_swept(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bo
 
 EXCHANGED = (is_observed, decide_bytes, take_back, charge_permits)
 ROW_KERNEL = (was_taken_back, note_swept, _prepare_rate, _prepare_bucket, take_permits)
-INLINED = (pass_sweeps, ready_rate, decide_row, *EXCHANGED)
+INLINED = (pass_sweeps, ready_rate, cluster_reason, decide_row, *EXCHANGED)

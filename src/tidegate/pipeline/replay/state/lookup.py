@@ -15,12 +15,10 @@ from tidegate.pipeline.layout import (
     CHARGE_BITS,
     EXACT,
     EXEMPT,
-    FETCH,
     FETCH_CHARGE,
     KIND_BITS,
     MISSING_ROWS,
     MUTATION_ROW,
-    PRODUCE,
     PRODUCE_CHARGE,
     REQUEST,
     Int16s,
@@ -44,7 +42,7 @@ from tidegate.pipeline.replay.state.sensors import Sensors
 from tidegate.pipeline.replay.state.tables import Account, AccountTable, Found, Limit
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.smooth import smooth_max_value
-from tidegate.quota.measure.throttle import MAX_INT64, saturate_to_int32
+from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 
 __all__ = ["Lookup", "SharedWanted", "Wanted", "wanted_of"]
 
@@ -140,7 +138,7 @@ class Lookup:
         cap_ms = sensors.windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
         are_known = self.reason == EXACT
         limit: Limit | None = None
-        found = Found([], [], [], [])
+        found = Found([], [], [], [], [])
         for client, resolved in zip(clients.tolist(), self._resolved(index, clients), strict=True):
             sensor, is_smooth = sensors.open(index, resolved)
             cap_bytes = MAX_INT64  # what was recorded had its cap
@@ -158,7 +156,10 @@ class Lookup:
             ):
                 limit = Limit(resolved.bound, resolved.entity, is_known)
             number = self.accounts.row_for(Account(index, client, resolved.tags), limit)
-            found.add_row(number, sensor, resolved.bound, cap_bytes)
+            is_cluster_wide = resolved.bound != UNLIMITED and sensors.beyond.is_cluster_wide(
+                index, resolved.tags
+            )
+            found.add_row(number, sensor, resolved.bound, cap_bytes, is_cluster_wide=is_cluster_wide)
         self.account_of[index, clients] = self.accounts.lead(found, cap_ms=cap_ms)
         self._looked_up[index, clients] = self._versions[index]
 
@@ -184,6 +185,7 @@ class Lookup:
 
     def look_up_again(self) -> None:
         """Look up each client again when its next row comes."""
+        self.wanted = None  # it does not tell what is looked up again
         self._versions = [version + 1 for version in self._versions]
 
     def clear(self) -> None:
@@ -191,11 +193,15 @@ class Lookup:
         self.definitions.clear()
         self.look_up_again()
 
+    def clear_cluster_wide(self) -> None:
+        """Make every quota one of each broker: which are cluster-wide is stated anew."""
+        if self._sensors.beyond.clear_cluster_wide():
+            self.look_up_again()
+
     def apply(self, record: QuotaRecord) -> None:
         """Apply a changed definition or setting."""
         if self._sensors.beyond.apply(record):
-            self._versions[PRODUCE] += 1
-            self._versions[FETCH] += 1
+            self.look_up_again()
         elif (changed := self.definitions.apply(record)) is not None:
             self._versions[changed] += 1
 

@@ -68,6 +68,11 @@ class Sensors:
         self._make_unknown(reason, since_ms)
         self.stated.lose(reason, since_ms)
 
+    def lose_rates(self, reason: int, *, since_ms: int) -> None:
+        """Mark all rates as not known up to `since_ms`; buckets of permits stay as they are."""
+        self.rates.make_unknown(reason, since_ms)
+        self.stated.lose(reason, since_ms)
+
     def go_on_from(self, reason: int, *, sensors_reason: int, since_ms: int) -> None:
         """Begin as a replay of the hours before has ended. sensors_reason, since_ms: of sensors without a state."""
         self.reason = reason

@@ -14,6 +14,7 @@ from tidegate.pipeline.layout import (
     FETCH,
     HELD,
     MODE_COLUMNS,
+    MUTATION,
     WANTED,
     Floats,
     Int64s,
@@ -24,8 +25,10 @@ from tidegate.pipeline.replay.kernel.beyond_kafka import SMOOTH_FLOATS
 from tidegate.pipeline.replay.plan import is_beyond_kafka
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
+from tidegate.quota.admin.entity_selection import EntitySelection
+from tidegate.quota.admin.sanitizer import name_of_tag
 from tidegate.quota.managers.client_quota import smooth_mode_of
-from tidegate.quota.managers.extensions import Extensions
+from tidegate.quota.managers.extensions import CLUSTER_WIDE, Extensions, selection_records
 from tidegate.quota.measure.bucket_kernel import BUCKET_INTS
 from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.quota.measure.snapshot import bucket_snapshot, restore_bucket
@@ -59,6 +62,24 @@ class SettingsBeyondKafka:
             return False
         self.is_needed |= is_beyond_kafka(record)
         return True
+
+    def cluster_wide_records(self) -> list[QuotaRecord]:
+        """Return the records that make those quotas cluster-wide that are."""
+        return list(selection_records(CLUSTER_WIDE, self._extensions.cluster_wide))
+
+    def clear_cluster_wide(self) -> bool:
+        """Make every quota one of each broker; return whether any was cluster-wide."""
+        was_any = self._extensions.cluster_wide.any
+        self._extensions.cluster_wide = EntitySelection()
+        return was_any
+
+    def is_cluster_wide(self, index: int, tags: Tags | str) -> bool:
+        """Return whether the limit of a sensor of a quota type, counted under `tags`, is one over all brokers."""
+        if index == MUTATION or not self._extensions.cluster_wide.any:
+            return False
+        names = _named(tags)
+        user, client_id = name_of_tag(names.get("user", "")), names.get("client-id", "")
+        return self._extensions.cluster_wide.selects(user, client_id)
 
     def clear(self) -> None:
         """Remove all settings."""

@@ -1,15 +1,18 @@
 """Steps of the timeline, applied to the state of a plan: the quotas in force, and what is known from there on.
 
-Starts, gaps and other breaks concern every plan, all other steps only the quotas in force.
+Starts, gaps and other breaks concern every plan, and which quotas were cluster-wide: what the other gateway processes
+used is not in the record. All other steps concern only the quotas in force.
 """
 
 import numpy as np
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.layout import EXACT, IMPORTED, SWEEPS_BEFORE
+from tidegate.pipeline.layout import CLUSTER_WIDE, EXACT, IMPORTED, SWEEPS_BEFORE
 from tidegate.pipeline.read.steps import Step, Steps
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.state.plan_state import PlanState
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.managers.extensions import CLUSTER_WIDE as CLUSTER_WIDE_QUOTAS
 
 __all__ = ["STOPS", "apply_step", "steps_of"]
 
@@ -20,7 +23,7 @@ STOPS = ("start", "gap", "break")
 def steps_of(timeline: Timeline, *, is_in_force: bool) -> Steps:
     """Return the steps that change something under a plan."""
     steps = timeline.steps
-    return steps if is_in_force else steps.only(steps.where(lambda step: step.kind in STOPS))
+    return steps if is_in_force else steps.only(steps.where(_concerns_every_plan))
 
 
 def apply_step(state: PlanState, step: Step, timeline: Timeline) -> None:
@@ -28,12 +31,20 @@ def apply_step(state: PlanState, step: Step, timeline: Timeline) -> None:
     if step.states_all and state.is_in_force:
         state.lookup.clear()
         state.sensors.beyond.clear()
+    elif step.states_all:
+        state.lookup.clear_cluster_wide()
     if step.kind == "start":
         _start(state, is_imported=timeline.is_imported)
     elif step.kind in STOPS:
         _break(state, step, timeline)
     elif state.is_in_force:
         _follow_quotas(state, step, timeline)
+    elif step.record is not None:
+        _apply_record(state, step.record, step.ts_ms)
+
+
+def _concerns_every_plan(step: Step) -> bool:
+    return step.kind in STOPS or (step.record is not None and step.record.key == CLUSTER_WIDE_QUOTAS)
 
 
 def _start(state: PlanState, *, is_imported: bool) -> None:
@@ -67,7 +78,7 @@ def _follow_quotas(state: PlanState, step: Step, timeline: Timeline) -> None:
             if step.setting is not None:
                 _set_windows(state, sensors.windows.replaced(*step.setting))
             if step.record is not None:
-                lookup.apply(step.record)
+                _apply_record(state, step.record, step.ts_ms)
         case "callback":
             lookup.exchange_callback(asks_callback=step.callback is not None)
             if step.is_exchange and not timeline.is_imported:  # else it repeats which one is in use
@@ -87,6 +98,13 @@ def _follow_quotas(state: PlanState, step: Step, timeline: Timeline) -> None:
         case "ends":
             _know_quotas(state)
             sensors.end_stating()
+
+
+def _apply_record(state: PlanState, record: QuotaRecord, now_ms: int) -> None:
+    """Apply a definition or a setting. A quota that is cluster-wide no more has a new sensor, unlike here."""
+    state.lookup.apply(record)
+    if record.key == CLUSTER_WIDE_QUOTAS and record.value is None:
+        state.sensors.lose_rates(CLUSTER_WIDE, since_ms=now_ms)
 
 
 def _know_quotas(state: PlanState) -> None:

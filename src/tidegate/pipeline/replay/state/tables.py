@@ -12,6 +12,7 @@ from tidegate.pipeline.layout import (
     CAP_BYTES,
     CAP_MS,
     EXACT,
+    IS_CLUSTER_WIDE,
     LAST_MS,
     PEAKS,
     READY,
@@ -89,19 +90,26 @@ class Used(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Accounts that were looked up, none twice: their rows, their sensors, the bounds of these, the largest fetch."""
+    """Accounts that were looked up, none twice: their rows, sensors, bounds, and the largest fetch.
+
+    are_cluster_wide: whether the bound was one over all brokers when the rows were recorded.
+    """
 
     accounts: list[int]
     sensors: list[int]
     bounds: list[float]
     caps_bytes: list[int]
+    are_cluster_wide: list[bool]
 
-    def add_row(self, account: int, sensor: int, bound: float, cap_bytes: int) -> None:
+    def add_row(
+        self, account: int, sensor: int, bound: float, cap_bytes: int, *, is_cluster_wide: bool
+    ) -> None:
         """Add one."""
         self.accounts.append(account)
         self.sensors.append(sensor)
         self.bounds.append(bound)
         self.caps_bytes.append(cap_bytes)
+        self.are_cluster_wide.append(is_cluster_wide)
 
 
 class SensorTable:
@@ -244,6 +252,7 @@ class AccountTable:
         self.accounts[numbers, SENSOR] = found.sensors
         self.accounts[numbers, CAP_MS] = cap_ms
         self.accounts[numbers, CAP_BYTES] = found.caps_bytes
+        self.accounts[numbers, IS_CLUSTER_WIDE] = found.are_cluster_wide
         self.bounds[numbers] = found.bounds
         return numbers
 
