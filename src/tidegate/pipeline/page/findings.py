@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tidegate.pipeline.jobs.jobs import Jobs, UsageSummary
 from tidegate.pipeline.proposals.evidence import TooLittleDataError
 from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Recommendation, Wanted
@@ -34,6 +38,7 @@ TOP_TOPICS = 20
 TOP_APIS = 20
 _LIMITS_BY = "both"
 _ENTITIES = 20  # with a history
+_NAMES = ("quota_type", "entity_user", "entity_client_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class Findings:
     topics: UsageSummary
     apis: UsageSummary
     plans: Mapping[str, Plan]
-    replayed: Mapping[str, Sequence[Mapping[str, Any]]]
+    replayed: Mapping[str, TableRows]
     unmatched: Sequence[Unmatched]
     history: History
     limits: TableRows | None
@@ -81,12 +86,10 @@ def find_out(
     usage = jobs.usage(out=None, top=TOP_CLIENTS)
     wanted_plans = [in_force_plan(), *plans]
     summary = jobs.replay(wanted_plans, out=None)
-    replayed = {
-        plan.name: [row for row in summary.entities if row["plan"] == plan.name] for plan in wanted_plans
-    }
+    replayed = {plan.name: summary.entities.where(plan=plan.name) for plan in wanted_plans}
     known = {} if callback is not None else found
     definitions = definitions_over_time(known)
-    in_force = replayed[IN_FORCE] if callback is None else ()
+    in_force = replayed[IN_FORCE] if callback is None else TableRows(summary.entities.table[:0])
     wanted = wanted_entities(in_force, definitions)
     if not wanted.entities:  # no quota in force is known
         wanted = WantedEntities(entities=_top_client_ids(usage), definitions=[Definitions()])
@@ -119,28 +122,37 @@ def _recommendation(jobs: Jobs) -> Recommendation | str:
         return f"No quotas are proposed: {error}."
 
 
-def wanted_entities(
-    in_force: Sequence[Mapping[str, Any]], definitions: Sequence[Definitions]
-) -> WantedEntities:
+def wanted_entities(in_force: TableRows, definitions: Sequence[Definitions]) -> WantedEntities:
     """Return the entities for the history: longest throttle time first, then nearest to a limit, then most used.
 
     in_force: rows of `REPLAY_BY_ENTITY`.
     """
-    used = sorted((row for row in in_force if row["amount"]), key=_rank)
+    used = in_force.only(in_force.numbers("amount") != 0)
     entities = [
         Entity(quota_type=row["quota_type"], user=row["entity_user"], client_id=row["entity_client_id"])
-        for row in used[:_ENTITIES]
+        for row in used.first(_ranks(used), top=_ENTITIES)
     ]
     return WantedEntities(entities=entities, definitions=definitions)
 
 
-def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    bound = row["bound"]
-    share = row["amount"] / bound if bound and math.isfinite(bound) else 0.0
-    is_of_bytes = row["quota_type"] in (QuotaType.PRODUCE.value, QuotaType.FETCH.value)
-    entity = row["quota_type"], row["entity_user"] or "", row["entity_client_id"] or ""
-    has_none = bound is None and not row["bound_changed"]
-    return -row["recorded_throttle_ms"], has_none, -share, not is_of_bytes, -row["amount"], *entity
+def _ranks(rows: TableRows) -> list[Any]:
+    """Return the columns that rank entities, the smallest values first."""
+    table = rows.table
+    amount = rows.numbers("amount")
+    bound = pc.fill_null(table["bound"], math.inf).to_numpy()
+    share = np.divide(amount, bound, out=np.zeros(len(rows)), where=np.isfinite(bound) & (bound != 0))
+    has_none = pc.and_(pc.is_null(table["bound"]), pc.invert(table["bound_changed"]))
+    byte_types = pa.array([QuotaType.PRODUCE.value, QuotaType.FETCH.value])
+    names = [pc.fill_null(table[name].cast(pa.string()), "") for name in _NAMES]
+    is_of_bytes = pc.is_in(names[0], value_set=byte_types)
+    return [
+        -rows.numbers("recorded_throttle_ms"),
+        has_none.cast(pa.int8()),
+        -share,
+        pc.invert(is_of_bytes).cast(pa.int8()),
+        -amount,
+        *names,
+    ]
 
 
 def _top_client_ids(usage: UsageSummary) -> list[Entity]:

@@ -3,12 +3,11 @@
 `report_sections` lists them. A new section is a new function and a new line there.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from tidegate.config.quotas_file import QuotaEntry
@@ -16,19 +15,16 @@ from tidegate.pipeline.jobs.jobs import UsageSummary
 from tidegate.pipeline.page.charts import Bar, bar_chart
 from tidegate.pipeline.page.findings import Findings
 from tidegate.pipeline.page.html import Chart, Section
-from tidegate.pipeline.page.over_time import per_second, throttles_section, usage_section
+from tidegate.pipeline.page.over_time import throttles_section, usage_section
+from tidegate.pipeline.page.plans import MOST_NAMED, plan_limits, plan_sentence, plans_section
 from tidegate.pipeline.proposals.notes import recommend_notes
 from tidegate.pipeline.proposals.recommend import LEAST, Recommendation, Wanted, is_touched
-from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES, Plan
-from tidegate.pipeline.report.compared import as_recorded, is_judged
+from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
 from tidegate.pipeline.report.names import QUOTA_NAMES, name_text, parts_text, quota_text
 from tidegate.pipeline.report.notes import (
-    forecast_notes,
     missing_notes,
-    range_text,
     replay_notes,
-    unmatched_notes,
 )
 from tidegate.pipeline.report.obedience_report import (
     obedience_notes,
@@ -36,7 +32,6 @@ from tidegate.pipeline.report.obedience_report import (
     was_told_to_wait,
     worst_first,
 )
-from tidegate.pipeline.report.replay_report import MEASURES, limit_of_row
 from tidegate.pipeline.report.rounding import given_text
 from tidegate.pipeline.report.tables import Column, Row, Table
 from tidegate.pipeline.report.text import (
@@ -65,11 +60,10 @@ _TIMES_AS_RECORDED = (
 _OBEDIENCE_UNKNOWN = (
     "Unknown: a request log of Apache Kafka does not contain which requests were sent too early."
 )
-_BAR_CLIENTS, _BAR_ENTITIES = 10, 8
-_PLAN_ROWS, _LIMITS_ROWS, _QUOTAS_ROWS, _LIBRARIES = 50, 20, 40, 20
+_BAR_CLIENTS = 10
+_LIMITS_ROWS, _QUOTAS_ROWS, _LIBRARIES = 20, 40, 20
 _MOST_NODES = 5
 _PLANS_FIRST = 2  # plans that the first section names
-_MOST_NAMED = 3  # entities in a sentence
 _LONGEST = 1000  # characters of a sentence
 
 
@@ -90,9 +84,9 @@ def report_sections(found: Findings) -> list[Section]:
         _clients(found),
         _topics(found.topics),
         _apis(found.apis),
-        usage_section(found.history, _plan_limits(found)),
+        usage_section(found.history, plan_limits(found)),
         throttles_section(found.history),
-        _plans(found),
+        plans_section(found),
         _limits(found.limits),
         _recommendation(found.recommendation, rows=found.rows),
         _obedience(found.obedience),
@@ -107,7 +101,7 @@ def report_sections(found: Findings) -> list[Section]:
 def _first(found: Findings) -> Section:
     """Return what was throttled, what each plan changes, and what to do, in a few sentences with numbers."""
     plans = [(name, rows) for name, rows in found.replayed.items() if name != IN_FORCE]
-    sentences_of_plans = [_plan_sentence(name, rows) for name, rows in plans[:_PLANS_FIRST]]
+    sentences_of_plans = [plan_sentence(name, rows) for name, rows in plans[:_PLANS_FIRST]]
     if len(plans) > _PLANS_FIRST:
         more = things_text(len(plans) - _PLANS_FIRST, "more plan")
         sentences_of_plans.append(f"{more}: see Effect of other quotas.")
@@ -119,17 +113,14 @@ def _first(found: Findings) -> Section:
 
 
 def _throttled_sentence(found: Findings) -> str:
-    rows = found.replayed.get(IN_FORCE, ())
-    waited = sorted(
-        (row for row in rows if row["recorded_throttle_ms"]), key=lambda row: -row["recorded_throttle_ms"]
-    )
+    rows = found.replayed[IN_FORCE]
+    waited = int(np.count_nonzero(rows.numbers("recorded_throttle_ms")))
     if not waited:
         return "No client was throttled."
-    named = ", ".join(
-        f"{quota_text(row)} {duration_text(row['recorded_throttle_ms'])}" for row in waited[:_MOST_NAMED]
-    )
+    longest = rows.largest("recorded_throttle_ms", top=MOST_NAMED)
+    named = ", ".join(f"{quota_text(row)} {duration_text(row['recorded_throttle_ms'])}" for row in longest)
     of = things_text(len(rows), "entity", "entities")
-    return f"{count_text(len(waited))} of {of} were throttled. Longest total throttle times: {named}."
+    return f"{count_text(waited)} of {of} were throttled. Longest total throttle times: {named}."
 
 
 def _proposal_sentences(found: Findings) -> list[str]:
@@ -144,8 +135,8 @@ def _proposal_sentences(found: Findings) -> list[str]:
     own = [entry for entry in entries if entry not in defaults]
     parts = [f"a default of {_values_text(entry)}" for entry in defaults]
     if own:
-        named = "; ".join(f"{parts_text(entry.entity)} {_values_text(entry)}" for entry in own[:_MOST_NAMED])
-        more = "; …" if len(own) > _MOST_NAMED else ""
+        named = "; ".join(f"{parts_text(entry.entity)} {_values_text(entry)}" for entry in own[:MOST_NAMED])
+        more = "; …" if len(own) > MOST_NAMED else ""
         parts.append(f"{things_text(len(own), 'override')} ({named}{more})")
     throttled = sum(is_touched(row) for row in proposal.outcomes)
     effect = f"{things_text(throttled, 'entity', 'entities')}" if throttled else "no client"
@@ -162,27 +153,6 @@ def _values_text(entry: QuotaEntry) -> str:
         f"{QUOTA_NAMES[quota_type.value]} {given_text(quota_type.value, entry.values[quota_type.key])}"
         for quota_type in QUOTA_TYPES
         if quota_type.key in entry.values
-    )
-
-
-def _plan_sentence(name: str, rows: Sequence[Row]) -> str:
-    judged = [row for row in rows if is_judged(row)]
-    held = sorted((row for row in judged if row["throttle_ms"]), key=lambda row: -row["throttle_ms"])
-    spared = sum(bool(row["recorded_throttle_ms"]) and not row["throttle_ms"] for row in judged)
-    plan = f"Plan {name_text(name)}"
-    end = ""
-    if spared:
-        end += f" It does not throttle {things_text(spared, 'entity', 'entities')} that the record shows as throttled."
-    if len(judged) < len(rows):
-        quotas = things_text(len(rows) - len(judged), "request quota")
-        end += f" {quotas} cannot be judged, because a request log contains only a part of the request time."
-    if not held:
-        return f"{plan} throttles no client.{end}"
-    longest = max(held, key=lambda row: row["longest_throttle_ms"])
-    return (
-        f"{plan} throttles {count_text(len(held))} of {things_text(len(judged), 'entity', 'entities')}. The longest "
-        f"total throttle time is {range_text(held[0], 'throttle_ms')}, of {quota_text(held[0])}. The longest single "
-        f"wait is {range_text(longest, 'longest_throttle_ms')}, of {quota_text(longest)}.{end}"
     )
 
 
@@ -247,17 +217,6 @@ def _measures() -> Iterator[Column]:
     return chain.from_iterable(columns[:2] for columns in USAGE)
 
 
-def _plan_limits(found: Findings) -> dict[tuple[str, str | None, str | None], list[tuple[str, float]]]:
-    """Return the limits that the plans set, as `over_time.PlanLimits`."""
-    limits: dict[tuple[str, str | None, str | None], list[tuple[str, float]]] = {}
-    for name, rows in found.replayed.items():
-        for row in rows:
-            if name != IN_FORCE and row["bound"] is not None and math.isfinite(row["bound"]):
-                entity = row["quota_type"], row["entity_user"], row["entity_client_id"]
-                limits.setdefault(entity, []).append((name_text(name), row["bound"]))
-    return limits
-
-
 def _bytes(row: Row) -> int:
     found: int = row["produce_bytes"] + row["fetch_bytes"]
     return found
@@ -265,86 +224,6 @@ def _bytes(row: Row) -> int:
 
 def _client_text(row: Row) -> str:
     return f"{name_text(row['user'])} / {name_text(row['client_id'])}"
-
-
-# --- plans ------------------------------------------------------------------------------------------------------------
-
-
-def _plans(found: Findings) -> Section | None:
-    plans = {name: rows for name, rows in found.replayed.items() if name != IN_FORCE}
-    if not plans:
-        return None
-    tables = [_plan_table(found.plans[name], rows) for name, rows in plans.items()]
-    bars = list(_plan_bars(plans))
-    chart = Chart(
-        title="Throttle time, recorded and under each plan",
-        description="Sums over all requests, for the entities with the longest throttle times.",
-        spec=bar_chart(bars),
-        table=tables[0],
-        is_open=True,
-    )
-    notes = [
-        note.strip()
-        for name, rows in plans.items()
-        for note in forecast_notes(name, rows, is_closed=found.is_forecast, top=_MOST_NAMED)
-    ]
-    return Section(
-        anchor="plans",
-        title="Effect of other quotas",
-        sentences=[*notes, *unmatched_notes(found.unmatched)],
-        charts=[chart] if bars else [],
-        tables=tables[1:] if bars else tables,
-    )
-
-
-def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
-    by_entity: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for name, rows in plans.items():
-        for row in rows:
-            if row["throttle_ms"] or row["recorded_throttle_ms"]:
-                key = (row["quota_type"], row["entity_user"], row["entity_client_id"], row["entity_tags"])
-                by_entity.setdefault(key, {})[name] = row
-    ordered = sorted(
-        by_entity.values(),
-        key=lambda rows: -max(max(row["throttle_ms"], row["recorded_throttle_ms"]) for row in rows.values()),
-    )
-    for by_plan in ordered[:_BAR_ENTITIES]:
-        first = next(iter(by_plan.values()))
-        yield _plan_bar("recorded", as_recorded(first), colour="was", heading=quota_text(first))
-        yield from (
-            _plan_bar(name_text(name), row, colour="plan") for name, row in by_plan.items() if is_judged(row)
-        )
-
-
-def _plan_bar(name: str, row: Row, *, colour: str, heading: str | None = None) -> Bar:
-    requests = things_text(row["throttled_requests"], "request")
-    text = f"{name}: {range_text(row, 'throttle_ms')}, {requests}"
-    return Bar(text=text, value=float(row["throttle_ms"]), colour=colour, heading=heading)
-
-
-def _plan_table(plan: Plan, rows: Sequence[Row]) -> Table:
-    shown = sorted(
-        rows, key=lambda row: (-row["throttle_ms"], -row["recorded_throttle_ms"], -row["requests"])
-    )
-    cut = "" if len(rows) <= _PLAN_ROWS else f", {_PLAN_ROWS} of {count_text(len(rows))} entities"
-    measures = MEASURES[:-2]
-    recorded = [Column(f"recorded {measure.heading}", as_recorded, measure.text) for measure in measures]
-    columns = [
-        Column("entity", quota_text, is_name=True),
-        Column("limit", lambda row: _limit_and_owner(row, plan)),
-        Column("requests", "requests", count_text),
-        *(column for column in (*measures, *recorded) if any(column.text(row) != NOTHING for row in rows)),
-    ]
-    return Table(caption=f"Plan {name_text(plan.name)}{cut}", columns=columns, rows=shown[:_PLAN_ROWS])
-
-
-def _limit_and_owner(row: Row, plan: Plan) -> str:
-    """Return the limit as it was written, and the kind of entity that owns it."""
-    limit = limit_of_row(row, plan)
-    if row["bound"] is None:
-        return limit
-    owner = "" if row["bound_of"] is None else f" ({row['bound_of']})"
-    return f"{per_second(row['quota_type'], limit)}{owner}"
 
 
 # --- limits, proposed quotas, client libraries ------------------------------------------------------------------------
@@ -427,7 +306,7 @@ def _not_exact(found: Findings) -> Section:
     notes = [
         note
         for name, rows in found.replayed.items()
-        for note in replay_notes(name, rows, in_force=name == IN_FORCE)
+        for note in replay_notes(name, [rows.sums()], in_force=name == IN_FORCE)
     ]
     if found.callback is not None:
         notes.append(

@@ -32,6 +32,7 @@ __all__ = [
     "delayed_amount",
     "entity_rows",
     "is_judged",
+    "judged_rows",
     "record_of",
     "with_limits",
 ]
@@ -190,6 +191,15 @@ def is_judged(row: Row) -> bool:
     """
     has_limit = row["bound"] is not None or row["bound_changed"]
     return row["quota_type"] != QuotaType.REQUEST.value or not (has_limit and row["approximate_imported"])
+
+
+def judged_rows(rows: TableRows) -> TableRows:
+    """Return the rows for which `is_judged` holds."""
+    table = rows.table
+    is_of_requests = pc.equal(table["quota_type"], QuotaType.REQUEST.value)
+    has_limit = pc.or_(pc.is_valid(table["bound"]), table["bound_changed"])
+    is_cut = pc.and_(has_limit, pc.not_equal(pc.fill_null(table["approximate_imported"], 0), 0))
+    return TableRows(table.filter(pc.invert(pc.and_(is_of_requests, is_cut))))
 
 
 def delayed_amount(row: Row) -> int:

@@ -1,9 +1,10 @@
 """Rows of an Arrow table that become Python objects only when they are read: a million dicts take gigabytes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +14,7 @@ _ROWS_AT_ONCE = 1 << 12
 _LOW_BITS = 32
 
 Row = dict[str, Any]
+Int64s = npt.NDArray[np.int64]
 
 
 class TableRows(Sequence[Row]):
@@ -63,17 +65,49 @@ class TableRows(Sequence[Row]):
         """Return the sum of each column of integers, however large; nulls are 0."""
         table = self.table
         return {
-            name: _sum(table[name]) for name in table.column_names if pa.types.is_integer(table[name].type)
+            name: _sum(self.numbers(name))
+            for name in table.column_names
+            if pa.types.is_integer(table[name].type)
         }
+
+    def numbers(self, name: str) -> Int64s:
+        """Return a column of integers; nulls are 0."""
+        found: Int64s = pc.fill_null(self.table[name], 0).to_numpy().astype(np.int64)
+        return found
+
+    def only(self, wanted: npt.NDArray[np.bool_]) -> "TableRows":
+        """Return the rows at the places where `wanted` is true."""
+        return TableRows(self.table.filter(pa.array(wanted)))
+
+    def first(self, keys: Sequence[npt.ArrayLike | pa.ChunkedArray], *, top: int) -> list[Row]:
+        """Return the `top` rows with the smallest keys, in their order; rows with equal keys stay in theirs.
+
+        keys: columns of numbers or names without nulls, the most important first.
+        """
+        if not len(self):
+            return []
+        columns = [*keys, np.arange(len(self))]
+        table = pa.table({str(place): column for place, column in enumerate(columns)})
+        order = [(name, "ascending") for name in table.column_names]
+        places = pc.select_k_unstable(table, min(top, len(self)), sort_keys=order)
+        found: list[Row] = self.table.take(places).to_pylist()
+        return found
 
     def largest(self, name: str, *, top: int) -> list[Row]:
         """Return the `top` rows with the largest positive values of a column, largest first."""
-        table = self.table.filter(pc.field(name) > 0)
-        order = np.argsort(-table[name].to_numpy().astype(np.int64), kind="stable")[:top]
-        found: list[Row] = table.take(pa.array(order)).to_pylist()
-        return found
+        rows = TableRows(self.table.filter(pc.field(name) > 0))
+        return rows.first([-rows.numbers(name)], top=top)
+
+    def of_entities(self, entities: Collection[Sequence[str | None]], columns: Sequence[str]) -> "TableRows":
+        """Return the rows whose values of `columns`, names or null, are among `entities`."""
+        table = self.table
+        for place, column in enumerate(columns):  # first those that have each name, then those that have all
+            names = pa.array({entity[place] for entity in entities}, pa.string())
+            table = table.filter(pc.is_in(table[column].cast(pa.string()), value_set=names))
+        wanted = {tuple(entity) for entity in entities}
+        found = zip(*(table[column].to_pylist() for column in columns), strict=True)
+        return TableRows(table.filter(pa.array([entity in wanted for entity in found], pa.bool_())))
 
 
-def _sum(column: pa.ChunkedArray) -> int:
-    values = pc.fill_null(column, 0).to_numpy().astype(np.int64)
+def _sum(values: Int64s) -> int:
     return (int((values >> _LOW_BITS).sum()) << _LOW_BITS) + int((values & ((1 << _LOW_BITS) - 1)).sum())

@@ -1,7 +1,12 @@
 """What a report says, of records that say something and of such that say nothing."""
 
 import json
+import tracemalloc
+from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.replaying.callbacks import quota_groups
 from tests.replaying.files import write_events
@@ -9,11 +14,13 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.jobs.where import jobs_here
-from tidegate.pipeline.page.findings import find_out
+from tidegate.pipeline.page.findings import find_out, wanted_entities
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.report.text import count_text, duration_text
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.quota import QuotaRecord
 from tidegate.quota.admin.groups import Groups
 
@@ -182,3 +189,58 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     assert "Node 1 lost 1 event before" in said
     assert sections["what-to-do"].sentences[0] == "No client was throttled."
     assert sections["what-to-do"].sentences[1].startswith("No quotas are proposed: ")
+
+
+def test_a_report_makes_rows_of_the_shown_entities_only(tmp_path):
+    """Of 50,000 entities the page shows some, and adds up the others; the others never become rows."""
+    node = RecordingNode(3)
+    node.start(START_MS)
+    for second in range(20):
+        node.produce("alice", "a", 2000, START_MS + 1000 * second)
+    write_events(tmp_path, node.events)
+    default = QuotaRecord(entity=(("client-id", None),), key="producer_byte_rate", value=100.0)
+    plan = Plan(name="tight", records=(default,))
+    with open_usage(tmp_path) as files:
+        found = find_out(jobs_here(files), [plan], rows=files.rows)
+    replayed = {name: _with_many_clients(rows, 50_000) for name, rows in found.replayed.items()}
+    found = replace(found, replayed=replayed)
+    shown, shown_bytes = _traced(lambda: report_sections(found))
+    wanted, wanted_bytes = _traced(lambda: wanted_entities(replayed["in force"], []))
+    _, all_bytes = _traced(lambda: [*replayed["tight"]])
+    assert max(shown_bytes, wanted_bytes) < all_bytes / 5
+    assert len(wanted.entities) == 20
+    sections = {section.anchor: section for section in shown}
+    [chart] = sections["plans"].charts
+    rows = sorted(replayed["tight"], key=lambda row: (-row["throttle_ms"], -row["requests"]))
+    assert chart.table.rows == rows[:50]
+    assert chart.table.caption == f"Plan tight, 50 of {count_text(len(rows))} entities"
+    others = rows[50:]
+    assert sections["plans"].sentences[0] == (
+        f"tight: {count_text(len(others))} more entities, not shown: "
+        f"{count_text(sum(row['requests'] for row in others))} requests, "
+        f"{duration_text(sum(row['throttle_ms'] for row in others))} of throttle time, 0 ms when recorded"
+    )
+    throttled = sum(bool(row["throttle_ms"]) for row in rows)
+    assert f"Plan tight throttles {count_text(throttled)} of " in sections["what-to-do"].sentences[1]
+
+
+def _with_many_clients(rows, count):
+    """Return the rows once for each of many client ids, each with another throttle time."""
+    table = rows.table
+    place = np.repeat(np.arange(count), len(table))
+    many = table.take(np.tile(np.arange(len(table)), count))
+    throttle_ms = pc.if_else(pc.greater(many["throttle_ms"], 0), pa.array(place * 7919 % count), 0)
+    names = pa.array([f"client-{number}" for number in place.tolist()])
+    columns = {"entity_client_id": names, "throttle_ms": throttle_ms}
+    for name, values in columns.items():
+        many = many.set_column(many.column_names.index(name), name, values)
+    return TableRows(many)
+
+
+def _traced(function):
+    """Return what a function returns, and the most bytes that it held."""
+    tracemalloc.start()
+    try:
+        return function(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
