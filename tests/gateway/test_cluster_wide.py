@@ -1,13 +1,19 @@
 """Cluster-wide quotas: gateway processes before one cluster share a limit by demand."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from bench.ladder.brokers import free_port
 from tests.e2e.throttled_clients import Admissions, Load, fetch_plain_waiting, produce_plain_waiting
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.raw_client import RawClient
+
+from tidegate.client.settings import client_settings
+from tidegate.gateway.sharing import Sharing
+from tidegate.gateway.usage_topic import UsageExchange
 
 RATE = 200_000
 VALUE_BYTES = 10_000
@@ -66,3 +72,31 @@ def test_processes_share_a_limit(work, quota, kafka, three, create_topic, unique
     alone = admitted(results[0], begin + SECONDS, SECONDS)
     for found in (together, alone):
         assert limit - burst <= found <= limit + 1.5 * burst, f"together {together:,}, alone {alone:,}"
+
+
+def test_a_process_that_cannot_open_the_topic_is_cut_off(caplog):
+    """As after SIGHUP with a cluster that does not answer: the log and the metric say so."""
+    sharing = Sharing("own", window_ms=11_000)
+    settings = client_settings(
+        {
+            "bootstrap.servers": f"127.0.0.1:{free_port()}",
+            "default.api.timeout.ms": "300",
+            "request.timeout.ms": "200",
+        }
+    )
+    exchange = UsageExchange(
+        settings, sharing, now_ms=lambda: int(time.monotonic() * 1000), is_wanted=lambda: True
+    )
+
+    async def run() -> None:
+        running = asyncio.create_task(exchange.run())
+        async with asyncio.timeout(10.0):
+            while "cannot share" not in caplog.text:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await exchange.close()
+
+    asyncio.run(run())
+    assert "until the cluster answers, they are 1/1 of their limits here" in caplog.text
+    assert ("tidegate_cluster_quota_cut_off", True) in [(name, value) for name, value, _ in sharing.gauges()]

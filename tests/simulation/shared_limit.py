@@ -67,6 +67,7 @@ def gateway(number: int, limit: float, key: str) -> Process:
     process.managers.apply(QuotaRecord(entity=(), key=CLUSTER_WIDE, value=1.0))
     process.sharing = Sharing(f"p{number}", window_ms=WINDOW_MS)
     process.sharing.add_node(process.managers)
+    process.sharing.begin(START_MS - WARM_UP_MS)
     return process
 
 

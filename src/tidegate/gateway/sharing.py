@@ -2,7 +2,8 @@
 
 `tick` takes the usage of the process's own sensors, sets their shares, and returns a report for the other processes.
 `receive` is given the reports of all processes, the own ones too: a process whose own reports do not come back is cut
-off. It then shares the limit divided by the last number of processes between its own brokers.
+off, and so is one before `begin`. It then shares the limit divided by the last number of processes between its own
+brokers; a process that has known no other takes the limit as its own.
 
 Bounds: `MAX_FOLLOWED` sensors are followed and reported, divided between users; others have a fair share of the limit.
 `MAX_PROCESSES` processes are counted.
@@ -102,7 +103,7 @@ class Sharing:
 
     @property
     def is_cut_off(self) -> bool:
-        """The state of a process whose own reports do not come back."""
+        """The state of a process whose own reports do not come back, or that has not begun."""
         return self._is_cut_off
 
     @property
@@ -116,6 +117,14 @@ class Sharing:
             manager.follow = partial(self._follow, self._nodes)
             manager.look_up_anew()
         self._nodes += 1
+
+    def begin(self, now_ms: int) -> None:
+        """Begin to share: the reports of the other processes can be read, and this one publishes."""
+        self._confirmed_ms = now_ms
+
+    def end(self) -> None:
+        """End sharing until `begin`."""
+        self._confirmed_ms = None
 
     def receive(self, report: UsageReport, now_ms: int) -> None:
         """Use the report of a process from now on."""
@@ -270,12 +279,17 @@ class Sharing:
 
     def _look_at_processes(self, now_ms: int) -> None:
         """Note whether this process is cut off, and which others are lost."""
-        if self._confirmed_ms is None:
-            self._confirmed_ms = now_ms
-        is_cut_off = now_ms - self._confirmed_ms > LOST_AFTER_MS
+        has_begun = self._confirmed_ms is not None
+        is_cut_off = self._confirmed_ms is None or now_ms - self._confirmed_ms > LOST_AFTER_MS
         if is_cut_off != self._is_cut_off:
             self._is_cut_off = is_cut_off
-            if is_cut_off:
+            if not has_begun:
+                _log.info(
+                    "cluster-wide quotas are 1/%d of their limits here until topic %s is open",
+                    self._processes,
+                    USAGE_TOPIC,
+                )
+            elif is_cut_off:
                 _log.warning(
                     "cut off from the other gateway processes: cluster-wide quotas are 1/%d of their limits here; "
                     "hint: look for errors of the cluster and of topic %s",
@@ -283,7 +297,9 @@ class Sharing:
                     USAGE_TOPIC,
                 )
             else:
-                _log.warning("the usage of the other gateway processes can be read again")
+                _log.warning(
+                    "the usage of the other gateway processes can be read: cluster-wide quotas are shared"
+                )
         if is_cut_off:
             return
         for name, process in list(self._others.items()):

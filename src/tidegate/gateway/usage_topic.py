@@ -10,7 +10,6 @@ older than some minutes are of no use, and the broker deletes them.
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -46,6 +45,8 @@ _READ_AT_A_TIME = 4
 _PAUSE_S = 1.0
 _MAX_NAME_CHARS = 64
 _MAX_NODES = 1000
+_MOST_USAGE = 1e18
+"""Per second: more than any process can use, and sums of it stay finite."""
 _MAX_SHOWN = 80
 _DECIMALS = 3
 
@@ -83,6 +84,7 @@ class UsageExchange:
         until_s = loop.time() + 2 * _TICK_S
         while (left_s := until_s - loop.time()) > 0:
             await self._read(left_s)
+        self._sharing.begin(self._now_ms())
         self._is_open = True
 
     async def run(self) -> None:
@@ -127,6 +129,9 @@ class UsageExchange:
         while True:
             try:
                 if not self._is_wanted():
+                    if self._is_open:
+                        self._is_open = False  # by the time it is wanted again, the reports are old
+                        self._sharing.end()
                     await asyncio.sleep(_PAUSE_S)
                 elif self._is_open:
                     await self._read(_PAUSE_S)
@@ -134,9 +139,11 @@ class UsageExchange:
                     await self.open()
             except ClientError as error:
                 _log.warning(
-                    "cannot share cluster-wide quotas through topic %s: %s",
+                    "cannot share cluster-wide quotas through topic %s: %s; until the cluster answers, they are 1/%d "
+                    "of their limits here",
                     USAGE_TOPIC,
                     error,
+                    self._sharing.processes,
                     extra={"repeats": USAGE_TOPIC},
                 )
                 await asyncio.sleep(_PAUSE_S)
@@ -194,7 +201,7 @@ def decode_report(record: Record) -> UsageReport | None:
             is_partial=is_partial,
             usage={key: _usage(numbers) for key, numbers in usage.items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         _log.warning(
             "skipped record %d of topic %s: not a usage report: %s",
             record.offset,
@@ -207,8 +214,8 @@ def decode_report(record: Record) -> UsageReport | None:
 
 def _usage(numbers: Any) -> Usage:
     rate, demand, claim = map(float, numbers)
-    if not all(math.isfinite(number) and number >= 0.0 for number in (rate, demand, claim)):
-        raise ValueError(f"usage is {numbers!r}, expected three numbers from 0")
+    if not all(0.0 <= number <= _MOST_USAGE for number in (rate, demand, claim)):
+        raise ValueError(f"usage is {rate}, {demand}, {claim}, expected numbers from 0 to {_MOST_USAGE}")
     return Usage(rate=rate, demand=demand, claim=claim)
 
 

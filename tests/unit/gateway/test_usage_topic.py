@@ -1,0 +1,89 @@
+"""Reports of usage as records of the topic, which any client with the right to write may write."""
+
+import json
+import random
+
+import pytest
+
+from tidegate.gateway.shares import Usage
+from tidegate.gateway.sharing import MAX_FOLLOWED, UsageReport
+from tidegate.gateway.usage_topic import decode_report, encode_report
+from tidegate.wire.records import Record
+
+GOOD = {"nodes": 1, "partial": False, "usage": {"k": [1.0, 2.0, 3.0]}}
+LARGEST = UsageReport(
+    process="p" * 64,
+    nodes=1000,
+    usage={f"{number:016}": Usage(rate=1e15, demand=1e15, claim=1e15) for number in range(MAX_FOLLOWED)},
+    is_partial=True,
+)
+
+
+def record(value: object, key: bytes | None = b"p") -> Record:
+    """Return a record with a value as JSON."""
+    return Record(key=key, value=json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("report", [LARGEST, UsageReport(process="p", nodes=0, usage={})])
+def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageReport) -> None:
+    """What a process writes at its bounds is valid."""
+    assert decode_report(encode_report(report)) == report
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        Record(key=None, value=None),
+        Record(key=b"p", value=b""),
+        Record(key=b"p", value=b"\xff\xfe"),
+        Record(key=b"p", value=b"[" * 100_000),
+        Record(key=b"p", value=b'{"nodes":1,"partial":false,"usage":{"k":[1' + b"0" * 10_000 + b",1,1]}}"),
+        Record(key=b"p", value=b'{"nodes":' + b"9" * 10_000 + b',"partial":false,"usage":{}}'),
+        record(GOOD, key=b"\xff"),
+        record(GOOD, key=b""),
+        record(GOOD, key=b"p" * 65),
+        record([]),
+        record(None),
+        record({**GOOD, "nodes": -1}),
+        record({**GOOD, "nodes": 1001}),
+        record({**GOOD, "nodes": True}),
+        record({**GOOD, "partial": 1}),
+        record({**GOOD, "usage": None}),
+        record({**GOOD, "usage": [1]}),
+        record({**GOOD, "usage": "text"}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0]}}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0, 3.0, 4.0]}}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0, -1.0]}}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0, float("nan")]}}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0, float("inf")]}}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0, 1e300]}}),
+        record({**GOOD, "usage": {"k": [1.0, 2.0, 10**400]}}),
+        record({**GOOD, "usage": {"k": {"a": 1, "b": 2, "c": 3}}}),
+        record({**GOOD, "usage": {str(number): [1, 1, 1] for number in range(MAX_FOLLOWED + 1)}}),
+    ],
+)
+def test_a_malformed_record_is_skipped(malformed: Record, caplog: pytest.LogCaptureFixture) -> None:
+    """It has no effect but one short line in the log."""
+    assert decode_report(malformed) is None
+    (line,) = caplog.messages
+    assert line.startswith("skipped record -1 of topic __tidegate_usage: not a usage report: ")
+    assert len(line) < 200
+
+
+def test_a_changed_record_is_read_or_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """No change of a few bytes raises an error, or leads to a number out of bounds."""
+    seed = random.Random().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    good = encode_report(UsageReport(process="p", nodes=2, usage={"k": Usage(rate=12.5), "l": Usage()}))
+    assert good.value is not None
+    outcomes = set()
+    for _ in range(2000):
+        value = bytearray(good.value)
+        for _ in range(rng.randint(1, 3)):
+            value[rng.randrange(len(value))] = rng.choice(b'0123456789eE+-."[]{},:x\x00\xff')
+        report = decode_report(Record(key=b"p", value=bytes(value)))
+        outcomes.add(report is None)
+        for usage in {} if report is None else report.usage.values():
+            assert all(0.0 <= number <= 1e18 for number in (usage.rate, usage.demand, usage.claim))
+    assert outcomes == {True, False}
