@@ -12,7 +12,9 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay import limits, task
+from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
+from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota import QuotaRecord, QuotaType
 
 _FEW = settings(
@@ -153,24 +155,43 @@ def test_the_largest_of_two_nodes_counts(tmp_path, by):
     assert [row["peak"] for row in found.nodes if row["quota_type"] == "Produce"] == [100.0, 500.0]
 
 
-@pytest.mark.parametrize("by", sorted(_NAMES))
-def test_limits_do_not_depend_on_the_shares_of_clients(tmp_path, by, monkeypatch):
+_USER, _CLIENT_ID, _BOTH = (ENTITIES_BY[by] for by in ("user", "client-id", "both"))
+_ENTITIES = {
+    **{by: [entity] for by, entity in ENTITIES_BY.items()},
+    "a user's own client ids": [_USER, _BOTH, (("user", "alice"),), (("client-id", "c1"), ("user", None))],
+    "a client id's own users": [_CLIENT_ID, _BOTH, (("client-id", "c2"), ("user", "bob"))],
+    "levels without a common kind": [_USER, _CLIENT_ID],
+}
+
+
+@pytest.mark.parametrize("name", _ENTITIES)
+def test_limits_do_not_depend_on_the_shares_of_clients(tmp_path, name, monkeypatch):
     """Clients of several nodes in shares of two: the same rows, in the same order."""
     for node_id in (1, 2):
         node = RecordingNode(node_id)
         node.start(START_MS)
         random_traffic(node, Random(node_id), events=_EVENTS, quotas_change=False)
         write_events(tmp_path, node.events)
+    records = [
+        QuotaRecord(entity=entity, key=kind.key, value=2.0**60)
+        for entity in _ENTITIES[name]
+        for kind in QUOTA_TYPES
+    ]
+    levels = Plan(name="levels", records=tuple(records), measures=True)
 
     def found():
         with open_usage(tmp_path) as files:
-            both = jobs_here(files).limits(levels_of(by), Tolerance(), out=None)
+            both = jobs_here(files).limits(levels, Tolerance(), out=None)
             return list(both.entities), list(both.nodes)
 
     together = found()
     monkeypatch.setattr(task, "CLIENTS_PER_SHARE", 2)
-    monkeypatch.setattr(limits, "MAX_LADDERS", 8)  # a share has fewer sensors; all together have more
     assert len(together[0]) > 8
+    if "without" in name:
+        with open_usage(tmp_path) as files, jobs_here(files).back_end.place(files, [levels]) as rows:
+            assert rows.shares == 1
+    else:  # a share has fewer sensors; all together have more
+        monkeypatch.setattr(limits, "MAX_LADDERS", 8 if name in ENTITIES_BY else len(together[0]) - 1)
     assert found() == together
 
 

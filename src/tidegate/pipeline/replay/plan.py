@@ -100,13 +100,15 @@ class Plan:
     is_closed: bool = False
 
     @property
-    def level(self) -> tuple[str, ...] | None:
-        """Return the kinds of names of the entities that a plan measures; None: it is not of one level, or limits."""
-        entities = {record.entity for record in self.records or ()}
-        if not self.measures or len(entities) != 1:
-            return None
-        (entity,) = entities
-        return tuple(kind for kind, _ in entity) if all(name is None for _, name in entity) else None
+    def shared_kinds(self) -> frozenset[str]:
+        """Return the kinds of names that all entities have that a plan measures; none of a plan that has limits.
+
+        Clients whose names of these kinds differ share no sensor: it is of an entity that has them (B§3.3).
+        """
+        if not self.measures:
+            return frozenset()
+        kinds = {frozenset(kind for kind, _ in record.entity) for record in self.records or ()}
+        return frozenset.intersection(*kinds) if kinds else frozenset()
 
     @property
     def is_in_force(self) -> bool:

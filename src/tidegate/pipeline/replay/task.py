@@ -56,7 +56,7 @@ class Layout:
     """The layout of a replay: the data that its tasks need, and the data that only the driver uses.
 
     numbers: the client numbers of every bundle. users, client_ids: by client number. node_id: of each partition.
-    share: of each partition; the clients of an entity of `levels_of` are in one share, whatever their nodes.
+    share: of each partition; the clients of an entity whose limits are searched are in one share, whatever their nodes.
     carried: the state that the plans left of each node in the hours before, by plan and node. ends: where the record
     of each node begins and ends. missing: the rows that the record lacks.
     """
@@ -158,14 +158,13 @@ def lay_out(
 
 
 def _shares(clients: Clients, plans: Sequence[Plan]) -> tuple[int, Ints]:
-    """Return how many shares there are, and that of each client: one, unless the plans only measure one level."""
-    levels = {plan.level for plan in plans}
-    level = levels.pop() if len(levels) == 1 else None
-    shares = 1 if level is None else max(1, math.ceil(len(clients) / CLIENTS_PER_SHARE))
+    """Return how many shares there are, and that of each client: one, unless all entities have a kind in common."""
+    kinds = frozenset.intersection(*(plan.shared_kinds for plan in plans)) if plans else frozenset()
+    shares = max(1, math.ceil(len(clients) / CLIENTS_PER_SHARE)) if kinds else 1
     code = np.zeros(len(clients), np.int64)
-    if level is not None and "user" in level:
+    if "user" in kinds:
         code = clients.user.astype(np.int64)
-    if level is not None and "client-id" in level:
+    if "client-id" in kinds:
         code = code * len(clients.client_ids) + clients.client_id
     used, share = np.unique(code % shares, return_inverse=True)  # few users may have many clients
     return len(used), share.reshape(-1).astype(np.int64)
