@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from tidegate.gateway.sharing import TICK_MS, Sharing, UsageReport
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.quota.managers.extensions import CLUSTER_WIDE
 
@@ -106,12 +107,7 @@ class Run:
     def _tick(self, process: Process, now: int) -> None:
         if not process.is_alive:
             return
-        work = process.sharing.tick_in_slices(START_MS + now)
-        try:
-            while True:
-                next(work)
-        except StopIteration as stop:
-            report = stop.value
+        report = run_at_once(process.sharing.tick_in_slices(START_MS + now))
         if process.speaks:
             at = now + self._random.randrange(self._delay_ms // 2, self._delay_ms * 2)
             self._at(at, lambda at: self._deliver(report, at))

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidegate.quota import UNLIMITED
+
 __all__ = ["IDLE_SHARE", "Part", "Usage", "divide_limit", "faded_rate"]
 
 IDLE_SHARE = 0.01
@@ -56,16 +58,18 @@ class Part(NamedTuple):
 def divide_limit(limit: float, own: Sequence[Usage], *, others: Usage, idle_sensors: int) -> list[Part]:
     """Return for each sensor of `own` its part.
 
-    others: the usage of sensors in other processes. idle_sensors: the number of sensors without usage.
+    others: the usage of sensors in other processes. idle_sensors: the number of sensors without usage. A demand above
+    `UNLIMITED` counts as that, so that every sum is finite.
     """
     least = max(IDLE_SHARE * limit, SMALLEST)
-    total = others.demand + sum(usage.demand for usage in own) + least * (len(own) + idle_sensors)
-    parts = [(usage.demand + least) / total for usage in own]
+    demands = [min(usage.demand, UNLIMITED) for usage in own]
+    total = min(others.demand, UNLIMITED) + sum(demands) + least * (len(own) + idle_sensors)
+    parts = [(demand + least) / total for demand in demands]
     unused = limit - others.rate - sum(usage.rate for usage in own)
     scale = 1.0
     if unused > 0.0:
         reserved = max(others.claim - others.rate, 0.0) + unused * least * idle_sensors / total
-        scale = min(1.0, max(unused - reserved, 0.0) / (unused * sum(parts)))
+        scale = min(1.0, max(unused - reserved, 0.0) / unused / sum(parts))
     return [Part(by_demand=part, granted=part * scale) for part in parts]
 
 

@@ -139,7 +139,7 @@ class Sharing:
             self._others[report.process] = _Process(report, now_ms)
         else:
             _log.warning(
-                "ignored the usage of gateway process %s: %d processes share cluster-wide quotas, which is the maximum",
+                "ignored the usage of gateway process %r: %d processes share cluster-wide quotas, which is the maximum",
                 report.process[:40],
                 MAX_PROCESSES,
                 extra={"repeats": "cluster-wide processes"},

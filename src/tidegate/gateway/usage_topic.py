@@ -25,6 +25,7 @@ from tidegate.gateway.gateway import run_work
 from tidegate.gateway.quota_topic import MAX_REPLICAS, wait_for_leader
 from tidegate.gateway.shares import Usage
 from tidegate.gateway.sharing import MAX_FOLLOWED, TICK_MS, USAGE_TOPIC, Sharing, UsageReport
+from tidegate.quota import UNLIMITED
 from tidegate.wire.records import Record
 
 __all__ = ["UsageExchange", "decode_report", "encode_report"]
@@ -45,9 +46,8 @@ _READ_AT_A_TIME = 4
 _PAUSE_S = 1.0
 _MAX_NAME_CHARS = 64
 _MAX_NODES = 1000
-_MOST_USAGE = 1e18
-"""Per second: more than any process can use, and sums of it stay finite."""
 _MAX_SHOWN = 80
+_MAX_BYTES = 200 * MAX_FOLLOWED
 _DECIMALS = 3
 
 
@@ -187,7 +187,10 @@ def decode_report(record: Record) -> UsageReport | None:
     """
     try:
         process = (record.key or b"").decode()
-        value = json.loads(record.value or b"")
+        text = record.value or b""
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"{len(text)} bytes, expected at most {_MAX_BYTES}")
+        value = json.loads(text)
         nodes, is_partial, usage = value["nodes"], value["partial"], value["usage"]
         if not 0 < len(process) <= _MAX_NAME_CHARS:
             raise ValueError("the name of the process is empty or too long")
@@ -201,7 +204,7 @@ def decode_report(record: Record) -> UsageReport | None:
             is_partial=is_partial,
             usage={key: _usage(numbers) for key, numbers in usage.items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _log.warning(
             "skipped record %d of topic %s: not a usage report: %s",
             record.offset,
@@ -213,9 +216,11 @@ def decode_report(record: Record) -> UsageReport | None:
 
 
 def _usage(numbers: Any) -> Usage:
+    if type(numbers) is not list or not all(
+        type(number) in (int, float) and 0 <= number <= UNLIMITED for number in numbers
+    ):
+        raise ValueError(f"usage is {numbers!r}, expected three numbers from 0 to 2**63")
     rate, demand, claim = map(float, numbers)
-    if not all(0.0 <= number <= _MOST_USAGE for number in (rate, demand, claim)):
-        raise ValueError(f"usage is {rate}, {demand}, {claim}, expected numbers from 0 to {_MOST_USAGE}")
     return Usage(rate=rate, demand=demand, claim=claim)
 
 

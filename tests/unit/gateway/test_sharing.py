@@ -12,7 +12,8 @@ from tidegate.gateway.sharing import (
     Sharing,
     UsageReport,
 )
-from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType
+from tidegate.in_slices import run_at_once
+from tidegate.quota import UNLIMITED, QuotaManagers, QuotaRecord, QuotaType
 from tidegate.quota.managers.client_quota import cluster_key
 from tidegate.quota.managers.extensions import CLUSTER_WIDE
 
@@ -32,13 +33,7 @@ def sharing_of(managers: QuotaManagers) -> Sharing:
 
 def tick(sharing: Sharing, now_ms: int) -> UsageReport:
     """Return the report of a tick, which other processes and this one receive."""
-    slices = sharing.tick_in_slices(now_ms)
-    try:
-        while True:
-            next(slices)
-    except StopIteration as stop:
-        report: UsageReport = stop.value
-        return report
+    return run_at_once(sharing.tick_in_slices(now_ms))
 
 
 def gauge(sharing: Sharing, name: str) -> float:
@@ -79,7 +74,7 @@ def test_others_that_use_too_much_leave_a_process_finite_throttle_times() -> Non
     sharing.begin(START_MS)
     managers.produce.record("alice", "c", 1.0, START_MS)
     (key,) = tick(sharing, START_MS + TICK_MS).usage
-    most = Usage(rate=1e18, demand=1e18, claim=1e18)
+    most = Usage(rate=UNLIMITED, demand=UNLIMITED, claim=UNLIMITED)
     for number in range(MAX_PROCESSES):
         sharing.receive(UsageReport(process=f"p{number}", nodes=1000, usage={key: most}), START_MS + TICK_MS)
     tick(sharing, START_MS + 2 * TICK_MS)

@@ -8,13 +8,17 @@ import pytest
 from tidegate.gateway.shares import Usage
 from tidegate.gateway.sharing import MAX_FOLLOWED, UsageReport
 from tidegate.gateway.usage_topic import decode_report, encode_report
+from tidegate.quota import UNLIMITED
 from tidegate.wire.records import Record
 
 GOOD = {"nodes": 1, "partial": False, "usage": {"k": [1.0, 2.0, 3.0]}}
 LARGEST = UsageReport(
     process="p" * 64,
     nodes=1000,
-    usage={f"{number:016}": Usage(rate=1e15, demand=1e15, claim=1e15) for number in range(MAX_FOLLOWED)},
+    usage={
+        f"{number:016}": Usage(rate=UNLIMITED, demand=UNLIMITED, claim=0.9 * UNLIMITED)
+        for number in range(MAX_FOLLOWED)
+    },
     is_partial=True,
 )
 
@@ -58,6 +62,22 @@ def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageRe
         record({**GOOD, "usage": {"k": [1.0, 2.0, float("inf")]}}),
         record({**GOOD, "usage": {"k": [1.0, 2.0, 1e300]}}),
         record({**GOOD, "usage": {"k": [1.0, 2.0, 10**400]}}),
+        record({**GOOD, "usage": {"k": [-(10**400), 2.0, 3.0]}}),
+        record({**GOOD, "usage": {"k": [1.0, 9.3e18, 3.0]}}),
+        record({**GOOD, "usage": {"k": [1.7e308, 1.7e308, 1.7e308]}}),
+        record({**GOOD, "usage": {"k": ["1", "2", "3"]}}),
+        record({**GOOD, "usage": {"k": "123"}}),
+        record({**GOOD, "usage": {"k": [True, False, True]}}),
+        record({**GOOD, "usage": {"k": {"1": 1, "2": 1, "3": 1}}}),
+        record({**GOOD, "usage": {"k": None}}),
+        record({**GOOD, "usage": {"x" * 1_000_000: [1, 1, 1]}}),
+        record({**GOOD, "nodes": 10**400}),
+        record({**GOOD, "nodes": 1.0}),
+        record({**GOOD, "more": "x" * 1_000_000}),
+        record(GOOD, key=b"p" * 1_000_000),
+        Record(key=b"p", value=b'{"nodes":1,"partial":false,"usage":{"k":[1,1,1e999]}}'),
+        Record(key=b"p", value=b'{"nodes":1,"partial":false,"usage":{"k":' + b"[" * 50_000 + b"]" * 50_000),
+        Record(key=b"p", value=b'{"a":' * 40_000),
         record({**GOOD, "usage": {"k": {"a": 1, "b": 2, "c": 3}}}),
         record({**GOOD, "usage": {str(number): [1, 1, 1] for number in range(MAX_FOLLOWED + 1)}}),
     ],
@@ -68,6 +88,13 @@ def test_a_malformed_record_is_skipped(malformed: Record, caplog: pytest.LogCapt
     (line,) = caplog.messages
     assert line.startswith("skipped record -1 of topic __tidegate_usage: not a usage report: ")
     assert len(line) < 200
+
+
+def test_the_last_of_repeated_names_counts() -> None:
+    """A name that occurs twice is not an error in JSON, and leaves one usage."""
+    repeated = b'{"nodes":1,"nodes":2,"partial":false,"usage":{"k":[9,9,9],"k":[1,2,3]}}'
+    expected = UsageReport(process="p", nodes=2, usage={"k": Usage(rate=1.0, demand=2.0, claim=3.0)})
+    assert decode_report(Record(key=b"p", value=repeated)) == expected
 
 
 def test_a_changed_record_is_read_or_skipped(caplog: pytest.LogCaptureFixture) -> None:
@@ -85,5 +112,5 @@ def test_a_changed_record_is_read_or_skipped(caplog: pytest.LogCaptureFixture) -
         report = decode_report(Record(key=b"p", value=bytes(value)))
         outcomes.add(report is None)
         for usage in {} if report is None else report.usage.values():
-            assert all(0.0 <= number <= 1e18 for number in (usage.rate, usage.demand, usage.claim))
+            assert all(0.0 <= number <= UNLIMITED for number in (usage.rate, usage.demand, usage.claim))
     assert outcomes == {True, False}
