@@ -130,7 +130,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
                 tags,
                 window=self.window,
                 bound=bound,
-                cap_ms=min(cap_ms, MAX_INT32),
+                cap_ms=cap_ms,
                 key=cluster_key(self.quota_type, tags),
                 checks_first=self.quota_type is QuotaType.FETCH,
                 follow=self.follow,

@@ -22,11 +22,12 @@ With own rate O and rate E of the others when the share was set, limit T and the
 Not Kafka's, whose quotas are per broker (KIP-13). The only sensor of a limit decides as `RateSensor` does.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 
 from tidegate.quota.measure.rate_kernel import SAMPLES, WINDOW_MS, rate_peek, rate_window_ms
 from tidegate.quota.measure.sensors import RateSensor, is_unlimited
-from tidegate.quota.measure.throttle import MS_PER_S, narrow_to_int32, round_half_up, share_used
+from tidegate.quota.measure.throttle import MAX_INT32, round_half_up, share_used
 from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["ClusterSensor", "share_of_limit"]
@@ -157,8 +158,11 @@ class ClusterSensor(RateSensor):
     def largest_value(self, now_ms: int) -> float:
         """Return the bytes that a fetch may carry, if its first batch is not larger by itself."""
         _, ints = self._give()
-        window_s = (ints[SAMPLES] - 1) * ints[WINDOW_MS] / MS_PER_S
-        return max(1.0, SMALLEST_FETCH_S * self._limit_here, (self.share - self.peek(now_ms)) * window_s)
+        window = QuotaWindow(samples=ints[SAMPLES], window_ms=ints[WINDOW_MS])
+        if self._is_alone():
+            return window.max_value(self._limit_here)
+        least = max(1.0, SMALLEST_FETCH_S * self._limit_here)
+        return max(least, window.max_value(self.share - self.peek(now_ms)))
 
     def is_over(self, now_ms: int) -> bool:
         """Return whether the rate is above the share, without any effect."""
@@ -187,7 +191,8 @@ class ClusterSensor(RateSensor):
 
     def _is_alone(self) -> bool:
         """Return whether no other sensor uses the limit, or nothing is limited."""
-        return self.share == self._limit_here or not self._limit > 0.0 or is_unlimited(self._limit)
+        is_only = self._others == 0.0 and self._part == 1.0
+        return is_only or not self._limit > 0.0 or is_unlimited(self._limit)
 
     def _be_followed(self, now_ms: int) -> None:
         if not self.is_followed:
@@ -197,13 +202,12 @@ class ClusterSensor(RateSensor):
         over = rate - self.share
         if not over > 0.0:
             return 0
-        return narrow_to_int32(
-            min(round_half_up(over / (self._pace * self._limit_here) * window_ms), self._cap_ms)
-        )
+        bound = max(self._pace * self._limit_here, sys.float_info.min)
+        return min(round_half_up(over / bound * window_ms), self._cap_ms, MAX_INT32)
 
     def _update_share(self) -> None:
         share = self._limit_here
-        if self._limit > 0.0 and not is_unlimited(self._limit):
+        if not self._is_alone():
             share = share_of_limit(
                 limit=share, own=self._own, others=self._others, part=self._part, pace=self._pace
             )
