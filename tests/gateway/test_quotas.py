@@ -258,6 +258,8 @@ def test_topics_that_cannot_be_changed_cost_no_permits(gateway, unique):
                         {"name": names[2], "topic_id": ids[names[2]]},
                         {"name": f"{unique}-none", "topic_id": NO_ID},
                         {"name": None, "topic_id": UNKNOWN_ID},
+                        {"name": names[0], "topic_id": NO_ID},
+                        {"name": None, "topic_id": ids[names[0]]},
                     ],
                 },
             )

@@ -4,9 +4,9 @@ The gateway asks the broker which topics there are, charges the permits of each 
 forwards the topics that are admitted; for the others it answers error 89 itself (strict), or forwards all of them and
 throttles (older versions). A topic that fails at the broker for another reason has cost its permits, too.
 
-A topic that the broker is sure to refuse costs none, as in Kafka (B§5.3): one that is named twice, one to create that
-exists, and one to change or delete that does not exist, or that the client may not describe. validate_only is free
-unless `tidegate.kafka.exact` is set.
+A topic that the broker is sure to refuse costs none, as in Kafka (B§5.3): one that is named twice, or by its name and
+by its id, one to create that exists, and one to change or delete that does not exist, or that the client may not
+describe. validate_only is free unless `tidegate.kafka.exact` is set.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -21,9 +21,11 @@ from tidegate.wire import ZERO_ID
 
 __all__ = ["handle_create_partitions", "handle_create_topics", "handle_delete_topics"]
 
-_BY_NAME, _BY_ID = 9, 12
-"""Versions of Metadata that name topics, and that take their ids. Kafka 2.8 knows the first, 3.1 both."""
+_BY_NAME, _BY_ID = 10, 12
+"""Versions of Metadata that take names of topics, and that take ids. Kafka 2.8 knows the first, 3.1 both."""
 _REFUSED = error_codes.THROTTLING_QUOTA_EXCEEDED
+_Place = tuple[str | None, str]
+"""The name of a topic, and its id: a request has one of them, and `ZERO_ID` or None as the other."""
 
 
 def handle_create_topics(
@@ -65,14 +67,15 @@ def _forward_changes(
     """
     body = yield from request.body_in_slices()
     refused: list[Message] = []
-    order: list[str] = []
+    order: list[_Place] = []
     if not body.get("validate_only", False) or charges_validation():
         times = yield from counts_in_slices(topic["name"] for topic in body["topics"])
-        order = list(times)
+        order = [(name, ZERO_ID) for name in times]
         try:
-            existing = yield from _partitions(request, order)
+            found = yield from _found(request, order)
         except UpstreamLostError:
             return Answer(None, Charge.MUTATION, close=True)
+        existing = {topic["name"]: len(topic["partitions"]) for topic in found}
         body["topics"], refused = yield from _admitted(
             request,
             body["topics"],
@@ -87,29 +90,34 @@ def handle_delete_topics(request: Request) -> Work:
     body = yield from request.body_in_slices()
     key = "topic_names" if "topic_names" in body else "topics"
 
-    def place(topic: Any) -> tuple[str | None, str]:
+    def place(topic: Any) -> _Place:
         return (topic, ZERO_ID) if key == "topic_names" else (topic["name"], topic["topic_id"])
 
     times = yield from counts_in_slices(place(topic) for topic in body[key])
+    by_name = [(name, topic_id) for name, topic_id in times if name is not None]
+    by_id = [(name, topic_id) for name, topic_id in times if name is None and topic_id != ZERO_ID]
     try:
-        existing = yield from _partitions(request, [name for name, _ in times if name is not None])
-        ids = [topic_id for name, topic_id in times if name is None and topic_id != ZERO_ID]
-        existing.update((yield from _partitions(request, ids, are_ids=True)))
+        named = yield from _found(request, by_name)
+        identified = yield from _found(request, by_id)
     except UpstreamLostError:
         return Answer(None, Charge.MUTATION, close=True)
-
-    def permits(topic: Any) -> int:
-        name, topic_id = place(topic)
-        is_wrong = times[name, topic_id] > 1 or (name is not None and topic_id != ZERO_ID)
-        return 0 if is_wrong else existing.get(topic_id if name is None else name, 0)
+    permits = {(topic["name"], ZERO_ID): len(topic["partitions"]) for topic in named}
+    permits |= {(None, topic["topic_id"]): len(topic["partitions"]) for topic in identified}
+    for topic in named:
+        if (None, topic["topic_id"]) in permits:
+            permits[topic["name"], ZERO_ID] = permits[None, topic["topic_id"]] = 0
 
     def refusal(topic: Any) -> Message:
         name, topic_id = place(topic)
         return {"name": name, "topic_id": topic_id, "error_code": _REFUSED, "error_message": None}
 
-    order = [topic_id if name is None else name for name, topic_id in times]
-    body[key], refused = yield from _admitted(request, body[key], permits, refusal)
-    return (yield from _answer(request, body, key, "responses", order, refused))
+    body[key], refused = yield from _admitted(
+        request,
+        body[key],
+        lambda topic: permits.get(place(topic), 0) if times[place(topic)] == 1 else 0,
+        refusal,
+    )
+    return (yield from _answer(request, body, key, "responses", list(times), refused))
 
 
 def _admitted(
@@ -133,12 +141,12 @@ def _answer(
     body: Message,
     wanted_key: str,
     results_key: str,
-    order: Sequence[str],
+    order: Sequence[_Place],
     refused: Sequence[Message],
 ) -> Generator[Wait | None, None, Answer]:
     """Forward what was admitted, if anything, and answer with the broker's results and the refusals.
 
-    order: the names or ids of the request's topics, in which the results are told if some were refused.
+    order: the request's topics, by which the results are ordered if some were refused.
     """
     message: Message = {"throttle_time_ms": 0, results_key: []}
     if body[wanted_key] or not refused:
@@ -151,14 +159,16 @@ def _answer(
     return (yield from request.answer_in_slices(message, Charge.MUTATION))
 
 
-def _in_order(order: Sequence[str], results: Sequence[Message]) -> Generator[None, None, list[Message]]:
+def _in_order(order: Sequence[_Place], results: Sequence[Message]) -> Generator[None, None, list[Message]]:
     """Return the results in the order of their topics. Those of no topic in `order` come last."""
-    by_topic: dict[str, list[Message]] = {topic: [] for topic in order}
+    by_topic: dict[_Place, list[Message]] = {
+        (name, ZERO_ID) if topic_id == ZERO_ID else (None, topic_id): [] for name, topic_id in order
+    }
     left: list[Message] = []
     for result in results:
-        own = by_topic.get(result["name"])
+        own = by_topic.get((result["name"], ZERO_ID))
         if own is None:
-            own = by_topic.get(result.get("topic_id", ""), left)
+            own = by_topic.get((None, result.get("topic_id", ZERO_ID)), left)
         own.append(result)
         yield
     ordered: list[Message] = []
@@ -168,28 +178,20 @@ def _in_order(order: Sequence[str], results: Sequence[Message]) -> Generator[Non
     return ordered + left
 
 
-def _partitions(
-    request: Request, names: Sequence[str], *, are_ids: bool = False
-) -> Generator[Wait | None, None, dict[str, int]]:
-    """Return the number of partitions of each topic that exists and that the client may describe."""
-    if not names:
-        return {}
-    topics = [
-        {"name": None if are_ids else name, "topic_id": name if are_ids else ZERO_ID}
-        for name in dict.fromkeys(names)
-    ]
+def _found(request: Request, topics: Sequence[_Place]) -> Generator[Wait | None, None, list[Message]]:
+    """Return Metadata of the topics that exist and that the client may describe; all have a name, or all have an id."""
+    if not topics:
+        return []
+    version = _BY_ID if topics[0][0] is None else _BY_NAME
+    places = dict.fromkeys(each if each[0] is None else (each[0], ZERO_ID) for each in topics)
     asked = {
-        "topics": topics,
+        "topics": [{"name": name, "topic_id": topic_id} for name, topic_id in places],
         "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }
-    answer = yield from ask_broker(request, METADATA, _BY_ID if are_ids else _BY_NAME, asked)
-    return {
-        topic["topic_id" if are_ids else "name"]: len(topic["partitions"])
-        for topic in answer["topics"]
-        if topic["error_code"] == error_codes.NONE
-    }
+    answer = yield from ask_broker(request, METADATA, version, asked)
+    return [topic for topic in answer["topics"] if topic["error_code"] == error_codes.NONE]
 
 
 def _created(topic: Message, default_partitions: int) -> int:

@@ -13,7 +13,7 @@ from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADAT
 from tidegate.gateway.addresses import Addresses
 from tidegate.gateway.metadata import with_addresses
 from tidegate.gateway.topic_names import IDS_SINCE, TopicNames
-from tidegate.gateway.topics import UNKNOWN_TOPICS, Sizes, fetched_topics, stored_topics
+from tidegate.gateway.topics import FIRST_TOPIC, ONE, UNKNOWN_TOPICS, Sizes, fetched_topics, stored_topics
 from tidegate.gateway.upstream_response import Response
 from tidegate.server.requests.handler import Answer, Charge, FetchAnswer
 from tidegate.wire import (
@@ -49,12 +49,10 @@ _IN_BODY = object()
 _FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER.to_bytes(2, "big") + b"\xff" * 8
 """The error code and the base offset of a partition with another leader: only for these there are addresses."""
-_ONE = 2  # the length of a compact array with one element
 _RESULT = struct.Struct(
     ">ihqqqBBBB"
-)  # a partition of a Produce response without an error, and the end of its topic
+)  # a partition of a Produce response without an error, and its topic's end
 _RESULT_END = 1, 0, 0, 0
-_FIRST_TOPIC = struct.Struct(">ih")  # number of topics, and length of the first one's name
 _FIRST_PARTITION = struct.Struct(">iih")  # number of partitions; index and error code of the first one
 _THROTTLE_BYTES, _THROTTLE_AND_TAGS_BYTES = 4, 5
 _UNKNOWN = UNKNOWN_TOPICS[1]
@@ -235,13 +233,13 @@ def _stored_topic(frame: bytearray, version: int, at: int) -> bytes | None:
     None: it is another response, or has anything else in it.
     """
     end = len(frame)
-    if end < at + 2 or frame[at] != _ONE:
+    if end < at + 2 or frame[at] != ONE:
         return None
     if version >= IDS_SINCE:
         begin, at = at + 1, at + 17
     else:
         begin, at = at + 2, at + 1 + frame[at + 1]
-    if at + 1 + _RESULT.size + _THROTTLE_AND_TAGS_BYTES != end or frame[at] != _ONE or frame[end - 1]:
+    if at + 1 + _RESULT.size + _THROTTLE_AND_TAGS_BYTES != end or frame[at] != ONE or frame[end - 1]:
         return None
     _, error_code, _, _, _, *end_of_topic = _RESULT.unpack_from(frame, at + 1)
     return bytes(frame[begin:at]) if error_code == 0 and tuple(end_of_topic) == _RESULT_END else None
@@ -250,8 +248,8 @@ def _stored_topic(frame: bytearray, version: int, at: int) -> bytes | None:
 def _stored_topic_before(frame: bytearray, at: int) -> bytes | None:
     """Return the same of a response before version 9, as far as its partition."""
     try:
-        topics, size = _FIRST_TOPIC.unpack_from(frame, at)
-        begin = at + _FIRST_TOPIC.size
+        topics, size = FIRST_TOPIC.unpack_from(frame, at)
+        begin = at + FIRST_TOPIC.size
         partitions, _, error_code = _FIRST_PARTITION.unpack_from(frame, begin + size)
     except struct.error:
         return None

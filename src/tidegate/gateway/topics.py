@@ -11,14 +11,16 @@ import uuid
 from collections.abc import Mapping
 
 from tidegate import error_codes
-from tidegate.gateway.metadata import after_tags
+from tidegate.gateway import metadata
 from tidegate.gateway.topic_names import IDS_SINCE, TopicNames
 from tidegate.wire import Message
 from tidegate.wire.errors import MalformedError
 from tidegate.wire.primitives import varint
 
 __all__ = [
+    "FIRST_TOPIC",
     "NO_RECORDS",
+    "ONE",
     "UNKNOWN_TOPICS",
     "Topics",
     "fetched_topics",
@@ -34,14 +36,18 @@ Sizes = dict[tuple[bytes, int], int]
 """Bytes of records by topic (its name, or its id) and partition."""
 
 MAX_PARTITIONS = 1000
-"""Partitions of one message that are looked at, which takes less than a millisecond."""
+"""Topics, and partitions in all, of a message that is looked at, which takes about a millisecond."""
+MAX_TAGS = 4
+"""Tagged fields of a structure in a message that is looked at. Kafka 4.3 has at most three."""
 _ID_BYTES = 16
 _PRODUCE_COMPACT_SINCE, _FETCH_COMPACT_SINCE = 9, 12
 _TRANSACTIONS_SINCE, _LOG_START_SINCE, _PREFERRED_REPLICA_SINCE = 4, 5, 11
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
-_ONE = 2  # the length of a compact array with one element
+ONE = 2
+"""The length of a compact array with one element."""
 _LONG = 127  # the first byte of a longer string's length has its highest bit set
-_FIRST_TOPIC = struct.Struct(">ih")  # number of topics, and length of the first one's name
+FIRST_TOPIC = struct.Struct(">ih")
+"""The number of topics, and the length of the first one's name, before versions with compact arrays."""
 _PREFERRED_REPLICA_BYTES = 4
 _TRANSACTION_BYTES = 16  # without tagged fields
 
@@ -80,9 +86,11 @@ def produced_sizes(frame: memoryview, version: int, at: int) -> Sizes | None:
     is_compact = version >= _PRODUCE_COMPACT_SINCE
     sizes: Sizes = {}
     try:
-        if frame[at] == _ONE if is_compact else _INT32.unpack_from(frame, at)[0] == 1:
+        if frame[at] == ONE if is_compact else _INT32.unpack_from(frame, at)[0] == 1:
             return None
         topics, at = _count(frame, at, is_compact=is_compact)
+        if topics > MAX_PARTITIONS:
+            return None
         for _ in range(topics):
             key, at = _key(frame, at, version, is_compact=is_compact)
             partitions, at = _count(frame, at, is_compact=is_compact)
@@ -92,9 +100,9 @@ def produced_sizes(frame: memoryview, version: int, at: int) -> Sizes | None:
                 (index,) = _INT32.unpack_from(frame, at)
                 size, at = _count(frame, at + _INT32.size, is_compact=is_compact)
                 at += size
-                at = after_tags(frame, at) if is_compact else at
+                at = _after_tags(frame, at) if is_compact else at
                 sizes[key, index] = sizes.get((key, index), 0) + size
-            at = after_tags(frame, at) if is_compact else at
+            at = _after_tags(frame, at) if is_compact else at
     except _READ_ERRORS:
         return None  # the broker refuses it
     return sizes
@@ -155,8 +163,8 @@ def _one_partition(frame: bytearray, version: int, at: int) -> tuple[bytes, bool
     layout = _ONE_PARTITION[version]
     try:
         if version < _FETCH_COMPACT_SINCE:
-            topics, size = _FIRST_TOPIC.unpack_from(frame, at)
-            begin = at + _FIRST_TOPIC.size
+            topics, size = FIRST_TOPIC.unpack_from(frame, at)
+            begin = at + FIRST_TOPIC.size
             end = begin + size
             partitions, transactions, records = layout.unpack_from(frame, end)
             if topics == partitions == 1 and transactions <= 0 <= size:
@@ -166,7 +174,7 @@ def _one_partition(frame: bytearray, version: int, at: int) -> tuple[bytes, bool
             (at + 1, at + 1 + _ID_BYTES) if version >= IDS_SINCE else (at + 2, at + 1 + frame[at + 1])
         )
         partitions, transactions, records = layout.unpack_from(frame, end)
-        if frame[at] == partitions == _ONE and transactions <= 1 and end - begin < _LONG:
+        if frame[at] == partitions == ONE and transactions <= 1 and end - begin < _LONG:
             return bytes(frame[begin:end]), records > 1
     except _READ_ERRORS:
         pass
@@ -178,6 +186,8 @@ def _add_fetched(frame: bytearray, version: int, at: int, topics: int, sizes: di
     is_compact = version >= _FETCH_COMPACT_SINCE
     before = _offsets_end(version)
     left = MAX_PARTITIONS
+    if topics > left:
+        raise IndexError
     for _ in range(topics):
         key, at = _key(frame, at, version, is_compact=is_compact)
         partitions, at = _count(frame, at, is_compact=is_compact)
@@ -194,8 +204,8 @@ def _add_fetched(frame: bytearray, version: int, at: int, topics: int, sizes: di
             if size:
                 sizes[key] = sizes.get(key, 0) + size
             at += size
-            at = after_tags(frame, at) if is_compact else at
-        at = after_tags(frame, at) if is_compact else at
+            at = _after_tags(frame, at) if is_compact else at
+        at = _after_tags(frame, at) if is_compact else at
     if at > len(frame):
         raise IndexError
 
@@ -207,7 +217,7 @@ def _after_transactions(frame: bytearray, at: int, count: int, *, is_compact: bo
     if count > MAX_PARTITIONS:
         raise IndexError
     for _ in range(count):
-        at = after_tags(frame, at + _TRANSACTION_BYTES)
+        at = _after_tags(frame, at + _TRANSACTION_BYTES)
     return at
 
 
@@ -227,6 +237,13 @@ def _count(frame: memoryview | bytearray, at: int, *, is_compact: bool) -> tuple
         size, at = varint(frame, at)
         return max(size - 1, 0), at
     return max(_INT32.unpack_from(frame, at)[0], 0), at + _INT32.size
+
+
+def _after_tags(frame: memoryview | bytearray, at: int) -> int:
+    """Return the offset behind a structure's tagged fields. Raises `IndexError` where they are more than `MAX_TAGS`."""
+    if frame[at] > MAX_TAGS:
+        raise IndexError
+    return metadata.after_tags(frame, at)
 
 
 def _key(frame: memoryview | bytearray, at: int, version: int, *, is_compact: bool) -> tuple[bytes, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from tidegate.gateway.topics import (
 from tidegate.wire import encode_request, encode_response
 
 MUTATIONS = 2_000
+FEW_CALLS = 100
 LAST_BY_NAME, LAST = 12, 15
 ACKS_AND_TRANSACTION = 3
 
@@ -124,6 +126,39 @@ def test_sizes_of_a_request_with_several_topics(version: int) -> None:
         (b"b", 0): 30,
     }
     assert produced_sizes(produced(version, {"a": [1, 2]}), version, at) is None
+
+
+def calls_to_read(body: bytes, version: int) -> int:
+    """Return how many functions are called to find that a Produce request is not to be read."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        sizes = produced_sizes(memoryview(body), version, ACKS_AND_TRANSACTION + (version < 9))
+    finally:
+        sys.setprofile(None)
+    assert sizes is None
+    return calls
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, LAST_BY_NAME])
+def test_requests_of_many_empty_topics_are_not_read(version: int) -> None:
+    """A topic without partitions takes a few bytes: a large request has millions of them."""
+    topics: Mapping[str, Sequence[int]] = {f"{number:x}": [] for number in range(MAX_PARTITIONS + 1)}
+    assert calls_to_read(bytes(produced(version, topics)), version) < FEW_CALLS
+
+
+def test_requests_of_many_tagged_fields_are_not_read() -> None:
+    """Kafka's own clients send none of them."""
+    body = bytes(produced(9, {"a": [1], "b": [1]}))
+    records, thousand_tags = b"\x02\x00", b"\xe8\x07" + bytes(2_000)
+    hostile = body.replace(records + b"\x00\x00\x02b", records + thousand_tags + b"\x00\x02b")
+    assert len(hostile) > 2_000
+    assert calls_to_read(hostile, 9) < FEW_CALLS
 
 
 def test_malformed_messages_are_unknown_or_read(names: TopicNames) -> None:
