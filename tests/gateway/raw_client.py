@@ -24,11 +24,13 @@ NO_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class RawClient:
-    """One connection. `ask` sends a request and returns its response, decoded."""
+    """One connection, from the address `source`. `ask` sends a request and returns its response, decoded."""
 
-    def __init__(self, port: int, client_id: str) -> None:
+    def __init__(self, port: int, client_id: str, *, source: str = "127.0.0.1") -> None:
         self.client_id = client_id
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(
+            ("127.0.0.1", port), timeout=TIMEOUT_S, source_address=(source, 0)
+        )
         self._sent: list[tuple[int, int, int]] = []
         self._correlation_id = 0
 
