@@ -3,6 +3,7 @@
 import ssl
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.ladder.brokers import free_port
@@ -11,7 +12,16 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient
 from tests.unit.tls.certificates import identity
 
-__all__ = ["DOMAIN", "ROUND_TRIP", "NamedGateway", "name_of", "run_with_hosts", "with_hosts"]
+__all__ = [
+    "DOMAIN",
+    "PATTERN",
+    "ROUND_TRIP",
+    "NamedGateway",
+    "hello_of",
+    "name_of",
+    "run_with_hosts",
+    "with_hosts",
+]
 
 DOMAIN = "kafka.example.com"
 PATTERN = f"broker-{{id}}.{DOMAIN}"
@@ -76,6 +86,15 @@ class NamedGateway(GatewayProcess):
 def name_of(broker_id: int) -> str:
     """Return the server name of a broker."""
     return PATTERN.format(id=broker_id)
+
+
+def hello_of(context: ssl.SSLContext, server: str) -> bytes:
+    """Return the ClientHello of a client, a record."""
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=server)
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
 
 
 def with_hosts(directory: Path, brokers: Iterable[int], command: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 
-from tidegate.api_keys import METADATA
+from tidegate.api_keys import DESCRIBE_CONFIGS, METADATA
 from tidegate.client.settings import load_client_settings
 from tidegate.gateway.brokers import Brokers
 from tidegate.wire import encode_response
@@ -54,3 +54,68 @@ def test_a_broker_that_leaves_is_unreachable_at_once(cluster):
         return calls
 
     assert asyncio.run(follow()) == [f"{OTHER_ID} (127.0.0.1:{cluster.port})"]
+
+
+class ConfiguredBroker(LyingBroker):
+    """A broker of a cluster that has a setting: how many partitions a new topic gets.
+
+    ports: of all brokers by id, to be filled by the test.
+    """
+
+    def __init__(self, ports: dict[int, int], default_partitions: int) -> None:
+        self._ports = ports
+        self._default_partitions = default_partitions
+        super().__init__()
+
+    def honest_frame(self, header):
+        """Return the answer to a request. DescribeConfigs is served in version 1."""
+        if header.api_key != DESCRIBE_CONFIGS:
+            return super().honest_frame(header)
+        config = {"name": "num.partitions", "value": str(self._default_partitions), "read_only": False}
+        config |= {"config_source": 4, "is_sensitive": False, "synonyms": []}
+        result = {
+            "error_code": 0,
+            "error_message": None,
+            "resource_type": 4,
+            "resource_name": "1",
+            "configs": [config],
+        }
+        message = {"throttle_time_ms": 0, "results": [result]}
+        encoded = encode_response(DESCRIBE_CONFIGS, header.api_version, header.correlation_id, message)
+        return b"".join(encoded.buffers)
+
+    def _api_18(self):
+        served = super()._api_18()
+        served["api_keys"].append({"api_key": DESCRIBE_CONFIGS, "min_version": 1, "max_version": 1})
+        return served
+
+    def _api_3(self):
+        brokers = [
+            {"node_id": each, "host": "127.0.0.1", "port": port, "rack": None}
+            for each, port in self._ports.items()
+        ]
+        return {**self.metadata(), "brokers": brokers}
+
+
+def test_default_partitions_are_read_of_a_broker_that_is_in_the_cluster(monkeypatch):
+    """Of the one with the lowest id; when it has left, of the next."""
+    monkeypatch.setattr("tidegate.gateway.brokers.SETTINGS_EVERY_S", 0.0)
+    ports: dict[int, int] = {}
+    first, second = ConfiguredBroker(ports, 3), ConfiguredBroker(ports, 7)
+    ports |= {BROKER_ID: first.port, OTHER_ID: second.port}
+
+    async def follow() -> list[int]:
+        brokers = Brokers(load_client_settings(first.address, None))
+        found = []
+        for left in (None, BROKER_ID):
+            ports.pop(left, None)
+            await brokers.refresh()
+            found.append(brokers.default_partitions)
+        await brokers.close()
+        return found
+
+    try:
+        assert asyncio.run(follow()) == [3, 7]
+    finally:
+        first.close()
+        second.close()

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 from tests.gateway.login_client import LoginClient
 from tests.gateway.lying_broker import LyingBroker
-from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, name_of, run_with_hosts
+from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, hello_of, name_of, run_with_hosts
 
 from tidegate.api_keys import LIST_OFFSETS
 from tidegate.errors import ConfigError
@@ -93,15 +93,6 @@ def broker_of(client: LoginClient) -> int:
     (topic,) = client.ask(LIST_OFFSETS, 1, message)["topics"]
     (served,) = (each["partition_index"] for each in topic["partitions"] if not each["error_code"])
     return by_partition[served]
-
-
-def hello_of(context: ssl.SSLContext, server: str) -> bytes:
-    """Return the ClientHello of a client, a record."""
-    outgoing = ssl.MemoryBIO()
-    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=server)
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
 
 
 # --- who is behind a name ---------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def _announcements(gateway: Gateway) -> Iterable[str]:
     """Yield a line with the address of each broker."""
     for broker_id, node in gateway.nodes.items():
         places = ", ".join(f"{host}:{port}" for host, port in node.advertised.values())
-        told = gateway.brokers.by_id[broker_id].told
-        yield f"tidegate {__version__} gateway: broker {broker_id} ({told}) at {places}; Ctrl-C stops it"
+        upstream = gateway.brokers.by_id[broker_id].advertised
+        yield f"tidegate {__version__} gateway: broker {broker_id} ({upstream}) at {places}; Ctrl-C stops it"
     for broker_id, listener in gateway.metrics.items():
         yield f"tidegate metrics of broker {broker_id} at {listener.url}"

@@ -36,6 +36,10 @@ class BrokerPart:
         self._on_accept = on_accept
         self._waiting: Rounds[tuple[socket.SocketType, str]] = Rounds()
 
+    def __len__(self) -> int:
+        """Return how many connections wait for the node."""
+        return len(self._waiting)
+
     def start(self) -> None:
         """Begin to accept. Ignored while connections are refused."""
         if not self.is_refusing:
@@ -68,9 +72,13 @@ class BrokerPart:
         """Accept a connection soon, or when the node wants one again."""
         self._waiting.append((sock, host), address_owner(host))
         if len(self._waiting) > MAX_WAITING:
-            oldest, _ = self._waiting.pop_of_largest()
-            oldest.close()
+            self.drop_oldest()
         self._port.serve_soon(self)
+
+    def drop_oldest(self) -> None:
+        """Close the oldest waiting connection of the address that has most of them."""
+        oldest, _ = self._waiting.pop_of_largest()
+        oldest.close()
 
     def accept_one(self) -> bool:
         """Pass the next connection to the node; return whether another one can follow."""
@@ -85,6 +93,4 @@ class BrokerPart:
         return self.is_accepting and bool(self._waiting)
 
     def _close_waiting(self) -> None:
-        while self._waiting:
-            sock, _ = self._waiting.popleft()
-            sock.close()
+        self._port.close_soon(self._waiting.popleft()[0] for _ in range(len(self._waiting)))

@@ -29,11 +29,15 @@ _DEFAULT_PARTITIONS = 1  # Kafka's default
 
 
 class Broker:
-    """One broker: its id, its name for messages, and the address to connect to (None: not known)."""
+    """One broker of the cluster, by its id.
+
+    advertised: the address that the cluster names; None: the cluster does not name the broker now.
+    address: what to connect to; None: not known.
+    """
 
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
-        self.told: Address | None = None
+        self.advertised: Address | None = None
         self.address: SocketAddress | None = None
         self.on_unreachable: Callable[[], None] = _ignore
         self.on_lost: Callable[[], None] = _ignore
@@ -41,12 +45,12 @@ class Broker:
     @property
     def name(self) -> str:
         """The broker, for messages."""
-        return f"{self.id} ({self.told or 'unknown address'})"
+        return f"{self.id} ({self.advertised or 'unknown address'})"
 
     @property
     def host(self) -> str:
         """The host as the cluster names it."""
-        return "" if self.told is None else self.told.host
+        return "" if self.advertised is None else self.advertised.host
 
 
 class Brokers:
@@ -60,7 +64,7 @@ class Brokers:
         self.by_id: dict[int, Broker] = {}
         self.default_partitions = _DEFAULT_PARTITIONS
         self._is_warned = False
-        self._is_told = False
+        self._is_default_warned = False
         self._next_settings_s = 0.0
 
     async def refresh(self) -> None:
@@ -97,8 +101,11 @@ class Brokers:
         await self._admin.__aexit__()
 
     async def _read_settings(self) -> None:
-        """Ask one broker, as all have the same; where it refuses, say so once."""
-        broker_id = min(self.by_id)
+        """Read `num.partitions` of one broker, as all have the same. Log once that a broker refuses."""
+        present = [broker.id for broker in self.by_id.values() if broker.advertised is not None]
+        if not present:
+            return
+        broker_id = min(present)
         try:
             configs = await self._admin.describe_configs(
                 _BROKER_RESOURCE, str(broker_id), node_id=broker_id, synonyms=False
@@ -107,8 +114,8 @@ class Brokers:
                 next(each.value for each in configs if each.name == _NUM_PARTITIONS and each.value)
             )
         except (ClientError, ValueError, StopIteration) as error:
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_default_warned:
+                self._is_default_warned = True
                 _log.warning(
                     "cannot read %s of broker %d: %s; a topic that is created without a number of partitions is "
                     "charged with %d; hint: allow the gateway DESCRIBE_CONFIGS on the cluster",
@@ -119,18 +126,18 @@ class Brokers:
                 )
 
     async def _follow(self, addresses: Mapping[int, Address]) -> None:
-        for broker_id, told in addresses.items():
+        for broker_id, advertised in addresses.items():
             broker = self.by_id.get(broker_id)
             if broker is None:
                 broker = self.by_id[broker_id] = Broker(broker_id)
             # Always anew: a broker that moves may keep its name.
-            broker.told, broker.address = told, await _resolved(told, broker.address)
+            broker.advertised, broker.address = advertised, await _resolved(advertised, broker.address)
         for broker_id in self.by_id.keys() - addresses.keys():
             # It may come back at another address; until then connections to it are refused.
             broker = self.by_id[broker_id]
-            if broker.told is not None:
+            if broker.advertised is not None:
                 broker.on_unreachable()
-                broker.told = broker.address = None
+                broker.advertised = broker.address = None
 
 
 def _ignore() -> None:

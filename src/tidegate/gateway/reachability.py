@@ -83,11 +83,11 @@ class Reachability:
         if found is None:
             return False
         family, address = found
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.setblocking(False)
-            try:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.setblocking(False)
                 async with asyncio.timeout(_CONNECT_S):
                     await asyncio.get_running_loop().sock_connect(sock, address)
-            except (OSError, TimeoutError):
-                return False
+        except OSError:  # TimeoutError is one
+            return False
         return True

@@ -23,8 +23,8 @@ import asyncio
 import logging
 import socket
 import struct
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
 
 from tidegate.fair_share import ReclaimableBound, Rounds, address_owner
 from tidegate.gateway.addresses import ANY_BROKER, ServerNames
@@ -84,13 +84,14 @@ class SharedPort:
         self._arrived: Rounds[_Newcomer] = Rounds()  # those of which something has come
         self._parts: OrderedDict[int, BrokerPart] = OrderedDict()  # for a bootstrap name, the first is next
         self._ready: OrderedDict[BrokerPart, None] = OrderedDict()  # with connections for their nodes
+        self._closing: deque[socket.SocketType] = deque()
         self._working = False
         self._scratch = memoryview(bytearray(MAX_HELLO_BYTES))
         self._listener = SocketListener(
             address, config, loop=loop, on_accept=self._on_accept, make_room=self._make_room
         )
         self.port = self._listener.port
-        self._late = loop.call_later(_LATE_EVERY_S, self._close_late)
+        self._late: asyncio.Handle = loop.call_later(_LATE_EVERY_S, self._close_late)
 
     def part(
         self,
@@ -109,6 +110,8 @@ class SharedPort:
         self._listener.close()
         for newcomer in list(self._newcomers):
             self._drop(newcomer)
+        while self._closing:
+            self._closing.popleft().close()
 
     # --- for the parts ----------------------------------------------------------------------------------------------
 
@@ -119,6 +122,11 @@ class SharedPort:
     def serve_soon(self, part: BrokerPart) -> None:
         """Pass on the connections of a part, in slices."""
         self._ready[part] = None
+        self._work_soon()
+
+    def close_soon(self, socks: Iterable[socket.SocketType]) -> None:
+        """Close connections that no node has, in slices."""
+        self._closing.extend(socks)
         self._work_soon()
 
     def remove(self, part: BrokerPart) -> None:
@@ -151,20 +159,25 @@ class SharedPort:
             self._loop.call_soon(self._work)
 
     def _work(self) -> None:
-        """Look at newcomers, and pass connections on to their nodes, for `_WORK_S`."""
+        """Examine newcomers, pass connections on to their nodes, and close others, for `_WORK_S`."""
         self._working = False
         until_s = self._loop.time() + _WORK_S
         try:
-            while (self._ready or self._arrived) and self._loop.time() < until_s:
+            while self._has_work() and self._loop.time() < until_s:
                 if self._ready:
                     part, _ = self._ready.popitem(last=False)
                     if part.accept_one():
                         self._ready[part] = None
                 if self._arrived:
                     self._examine(self._arrived.popleft())
+                if self._closing:
+                    self._closing.popleft().close()
         finally:
-            if self._ready or self._arrived:
+            if self._has_work():
                 self._work_soon()
+
+    def _has_work(self) -> bool:
+        return bool(self._ready or self._arrived or self._closing)
 
     def _examine(self, newcomer: _Newcomer) -> None:
         """Pass a connection on if its ClientHello is complete; otherwise wait for the rest, or refuse it."""
@@ -260,19 +273,27 @@ class SharedPort:
         newcomer.sock.close()
 
     def _close_late(self) -> None:
-        """Close the connections whose ClientHello has not come in time."""
-        self._late = self._loop.call_later(_LATE_EVERY_S, self._close_late)
-        since_s = self._loop.time() - MAX_LOGIN_S
+        """Close the connections whose ClientHello has not come in time, for `_WORK_S`; the rest in the next turns."""
+        now_s = self._loop.time()
+        since_s, until_s = now_s - MAX_LOGIN_S, now_s + _WORK_S
         for newcomer in list(self._newcomers):
             if newcomer.since_s > since_s:
+                break
+            if self._loop.time() >= until_s:
+                self._late = self._loop.call_soon(self._close_late)
                 return
             self._refuse(newcomer, f"no complete ClientHello within {MAX_LOGIN_S:.0f} s")
+        self._late = self._loop.call_later(_LATE_EVERY_S, self._close_late)
 
     def _make_room(self, host: str) -> bool:
         """Close a connection, where that is fair, for a client at `host`: the system allows no more."""
         oldest = self._newcomers.victim(address_owner(host))
         if oldest is not None:
             self._drop(oldest)
+            return True
+        largest = max(self._parts.values(), key=len, default=None)
+        if largest:
+            largest.drop_oldest()
             return True
         return any(part.make_room(host) for part in self._parts.values())
 
