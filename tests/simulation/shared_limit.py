@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from tidegate.gateway.sharing import TICK_MS, Sharing, UsageReport
+from tidegate.gateway.sharing import TICK_MS, Sharing
+from tidegate.gateway.usage_report import UsageReport
 from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.quota.managers.extensions import CLUSTER_WIDE

@@ -5,62 +5,48 @@
 off, and so is one before `begin`. It then shares the limit divided by the last number of processes between its own
 brokers; a process that has known no other takes the limit as its own.
 
-Bounds: `MAX_FOLLOWED` sensors are followed and reported, divided between users; others have a fair share of the limit.
-`MAX_PROCESSES` processes are counted.
+Bounds: `MAX_FOLLOWED` sensors, one for each quota and broker, are followed, divided between users. A quota that finds
+no room for the sensor of a broker has a fair share of its limit at all brokers of the process for the time of a window.
+Reports name up to `MAX_OMITTED` such quotas. `MAX_PROCESSES` processes are counted.
 """
 
 import logging
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
 from tidegate.gateway.shares import IDLE_SHARE, Usage, divide_limit, faded_rate
+from tidegate.gateway.usage_report import MAX_FOLLOWED, MAX_OMITTED, USAGE_TOPIC, UsageReport
 from tidegate.quota import UNLIMITED, QuotaManagers
 from tidegate.quota.measure.cluster_sensor import ClusterSensor
 
 __all__ = [
     "LOST_AFTER_MS",
-    "MAX_FOLLOWED",
     "MAX_PROCESSES",
     "TICK_MS",
-    "USAGE_TOPIC",
     "Sharing",
-    "UsageReport",
 ]
 
 _log = logging.getLogger("tidegate.gateway")
 
-USAGE_TOPIC = "__tidegate_usage"
 TICK_MS = 500
 """Interval between two reports of a process, at each of which it sets the shares of its sensors."""
 LOST_AFTER_MS = 3000
 """Time without a report after which a process is lost: the others use its share."""
-MAX_FOLLOWED = 1000
 MAX_PROCESSES = 64
 _AT_A_TIME = 10
+_KEPT = 8
+"""Reports that can be confirmed: those of the time after which a process is lost, and two more."""
 _NEGLIGIBLE = 1e-6
 _UNUSED = Usage()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageReport:
-    """The usage of one process, by the key of the quota. nodes: the brokers that it serves; 0: it has stopped.
-
-    is_partial: more quotas are in use than are reported; each of the others has a fair share of its limit.
-    """
-
-    process: str
-    nodes: int
-    usage: Mapping[str, Usage]
-    is_partial: bool = False
 
 
 @dataclass(slots=True)
 class _Followed:
     """A sensor that is followed. refused: the rate of refused fetches, smoothed over ticks.
 
-    measured: the usage that was last reported. confirmed: the one that the other processes have, too.
+    measured: the usage that was last measured. confirmed: the one that the other processes have, too.
     """
 
     sensor: ClusterSensor
@@ -98,7 +84,9 @@ class Sharing:
         self._confirmed_ms: int | None = None
         self._processes = 1
         self._is_cut_off = False
-        self._omitted = False
+        self._number = 0
+        self._reported: dict[int, dict[tuple[str, int], Usage]] = {}  # by number of the report
+        self._omitted: dict[str, int] = {}  # since when, by key
         self.omitted = 0
 
     @property
@@ -123,16 +111,16 @@ class Sharing:
         self._confirmed_ms = now_ms
 
     def end(self) -> None:
-        """End sharing until `begin`."""
+        """End sharing until `begin`: what the other processes have reported is out of date by then."""
         self._confirmed_ms = None
+        self._others.clear()
 
     def receive(self, report: UsageReport, now_ms: int) -> None:
         """Use the report of a process from now on."""
         if report.process == self._process:
-            self._confirmed_ms = now_ms
-            for sensors in self._followed.values():
-                for followed in sensors.values():
-                    followed.confirmed = followed.measured
+            if self._confirmed_ms is not None:
+                self._confirmed_ms = now_ms
+            self._confirm(report.number)
         elif not report.nodes:
             self._others.pop(report.process, None)
         elif report.process in self._others or len(self._others) < MAX_PROCESSES - 1:
@@ -148,15 +136,27 @@ class Sharing:
     def tick_in_slices(self, now_ms: int) -> Generator[None, None, UsageReport]:
         """Measure the usage, set the shares, and return the report to publish; call it every `TICK_MS`."""
         self._look_at_processes(now_ms)
+        old_ms = now_ms - 2 * self._window_ms  # it may be used for one, and counts for another one
+        for key in [key for key, since_ms in self._omitted.items() if since_ms < old_ms]:
+            del self._omitted[key]
         usage: dict[str, Usage] = {}
+        measured: dict[tuple[str, int], Usage] = {}
         for number, key in enumerate(list(self._followed)):
             if self._measure(key, now_ms) and self._set_shares(key, now_ms):
                 usage[key] = self._usage(key)
+                measured |= {(key, node): each.measured for node, each in self._followed[key].items()}
             if number % _AT_A_TIME == 0:
                 yield
-        report = UsageReport(process=self._process, nodes=self._nodes, usage=usage, is_partial=self._omitted)
-        self._omitted = False
-        return report
+        self._number += 1
+        self._reported[self._number] = measured
+        self._reported.pop(self._number - _KEPT, None)
+        return UsageReport(
+            process=self._process,
+            nodes=self._nodes,
+            usage=usage,
+            number=self._number,
+            omitted=frozenset(self._omitted),
+        )
 
     def last_report(self) -> UsageReport:
         """Return the report of a process that stops: the others use its share at once."""
@@ -186,12 +186,12 @@ class Sharing:
 
     def _follow(self, node: int, sensor: ClusterSensor, now_ms: int) -> None:
         """Follow a sensor that is in use; without room, it has a fair share of its limit."""
-        place = sensor.key, node
         before = self._followed.get(sensor.key, {}).get(node)
-        if before is None and not self._make_room(place, sensor.found_for or UNKNOWN_OWNER):
-            self._omitted = True
+        if before is None and not self._make_room(
+            sensor.key, node, sensor.found_for or UNKNOWN_OWNER, now_ms
+        ):
             self.omitted += 1
-            sensor.set_share(own=0.0, others=0.0, part=1.0, divisor=self._processes * self._nodes)
+            self._set_fair_share(sensor)
             return
         if before is not None:
             before.sensor.is_followed = False
@@ -199,15 +199,39 @@ class Sharing:
         self._followed.setdefault(sensor.key, {})[node] = _Followed(sensor)
         self._set_shares(sensor.key, now_ms)
 
-    def _make_room(self, place: tuple[str, int], owner: str) -> bool:
+    def _confirm(self, number: int) -> None:
+        """Use the usage of a report, which the other processes have, too; a later one may never have been sent."""
+        for (key, node), usage in self._reported.get(number, {}).items():
+            followed = self._followed.get(key, {}).get(node)
+            if followed is not None:
+                followed.confirmed = usage
+
+    def _make_room(self, key: str, node: int, owner: str, now_ms: int) -> bool:
+        since_ms = self._omitted.get(key)
+        if since_ms is not None and now_ms - since_ms < self._window_ms:
+            return False
         if not self._room.fits():
             victim = self._room.victim(owner)
-            if victim is None or self._room.owner(victim) == owner:
+            is_own = victim is None or self._room.owner(victim) == owner
+            omitted = key if victim is None or is_own else victim[0]
+            self._omit(omitted, now_ms)
+            if omitted == key:
                 return False
-            self._forget(*victim)
-            self._omitted = True
-        self._room.add_entry(place, owner)
+        self._omitted.pop(key, None)
+        self._room.add_entry((key, node), owner)
         return True
+
+    def _omit(self, key: str, now_ms: int) -> None:
+        """Give a quota a fair share at all brokers: those with room would use what the others have, too."""
+        for node in list(self._followed.get(key, ())):
+            self._forget(key, node)
+        self._omitted.pop(key, None)
+        if len(self._omitted) >= MAX_OMITTED:
+            del self._omitted[next(iter(self._omitted))]  # the oldest
+        self._omitted[key] = now_ms
+
+    def _set_fair_share(self, sensor: ClusterSensor) -> None:
+        sensor.set_share(own=0.0, others=0.0, part=1.0, divisor=self._processes * self._nodes)
 
     def _forget(self, key: str, node: int) -> None:
         """Follow a sensor no longer, until it is used again."""
@@ -216,11 +240,11 @@ class Sharing:
             del self._followed[key]
         self._room.remove((key, node))
         sensor.is_followed = False
-        sensor.set_share(own=0.0, others=0.0, part=1.0, divisor=self._processes * self._nodes)
+        self._set_fair_share(sensor)
 
     def _measure(self, key: str, now_ms: int) -> bool:
         """Measure the sensors of a quota, and return whether it is still used."""
-        for node, followed in list(self._followed[key].items()):
+        for node, followed in list(self._followed.get(key, {}).items()):
             followed.measure(now_ms)
             if not followed.measured.rate and followed.measured.demand < _NEGLIGIBLE:
                 self._forget(key, node)
@@ -265,9 +289,10 @@ class Sharing:
             report = process.report
             usage = report.usage.get(key)
             silent_ms = self._silent_ms(process, now_ms) - LOST_AFTER_MS
-            if usage is None:
-                fair = limit / self._processes if report.is_partial else 0.0
-                usage = Usage(rate=fair, claim=fair)
+            if key in report.omitted:
+                usage = Usage(rate=limit / self._processes, claim=limit / self._processes)
+            elif usage is None:
+                usage = _UNUSED
                 idle += report.nodes if silent_ms <= 0 else 0
             if silent_ms <= 0:
                 busy += usage.demand >= IDLE_SHARE * limit

@@ -1,18 +1,12 @@
 """The topic through which gateway processes share cluster-wide quotas: each publishes its usage, and reads all.
 
-    key    process, a random name
-    value  {"nodes": 1, "partial": false, "usage": {"4GmhzT9Unx2h8qLb": [rate, demand, claim]}}
-
-Quotas are named by a digest (`cluster_key`): a record has about 60 bytes a quota, and no names of clients. Records
-older than some minutes are of no use, and the broker deletes them.
+Records (`usage_report`) older than some minutes are of no use, and the broker deletes them.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from tidegate import error_codes
 from tidegate.client import Admin, NewTopic
@@ -23,12 +17,10 @@ from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.gateway.gateway import run_work
 from tidegate.gateway.quota_topic import MAX_REPLICAS, wait_for_leader
-from tidegate.gateway.shares import Usage
-from tidegate.gateway.sharing import MAX_FOLLOWED, TICK_MS, USAGE_TOPIC, Sharing, UsageReport
-from tidegate.quota import UNLIMITED
-from tidegate.wire.records import Record
+from tidegate.gateway.sharing import LOST_AFTER_MS, TICK_MS, Sharing
+from tidegate.gateway.usage_report import USAGE_TOPIC, UsageReport, decode_report, encode_report
 
-__all__ = ["UsageExchange", "decode_report", "encode_report"]
+__all__ = ["UsageExchange"]
 
 _log = logging.getLogger("tidegate.gateway")
 
@@ -44,11 +36,6 @@ _TICK_S = TICK_MS / 1000
 _READ_AT_A_TIME = 4
 """Records that are decoded together: of the largest, some milliseconds."""
 _PAUSE_S = 1.0
-_MAX_NAME_CHARS = 64
-_MAX_NODES = 1000
-_MAX_SHOWN = 80
-_MAX_BYTES = 200 * MAX_FOLLOWED
-_DECIMALS = 3
 
 
 class UsageExchange:
@@ -109,6 +96,8 @@ class UsageExchange:
         loop = asyncio.get_running_loop()
         next_s = loop.time()
         while True:
+            if loop.time() - next_s > LOST_AFTER_MS / 1000:
+                self._end()  # the process was stopped, and the reports that it reads next are old
             next_s = max(next_s + _TICK_S, loop.time())
             if self._is_wanted():
                 report = await run_work(self._sharing.tick_in_slices(self._now_ms()))
@@ -130,8 +119,7 @@ class UsageExchange:
             try:
                 if not self._is_wanted():
                     if self._is_open:
-                        self._is_open = False  # by the time it is wanted again, the reports are old
-                        self._sharing.end()
+                        self._end()  # by the time it is wanted again, the reports are old
                     await asyncio.sleep(_PAUSE_S)
                 elif self._is_open:
                     await self._read(_PAUSE_S)
@@ -148,6 +136,11 @@ class UsageExchange:
                 )
                 await asyncio.sleep(_PAUSE_S)
                 self._is_open = False
+
+    def _end(self) -> None:
+        """End sharing until the topic is open again, which is read from its end."""
+        self._is_open = False
+        self._sharing.end()
 
     async def _read(self, timeout_s: float) -> None:
         for records in (await self._consumer.poll(timeout_s=timeout_s)).values():
@@ -166,62 +159,6 @@ class UsageExchange:
                 raise error
             async with admin.cluster.time_limit():
                 await wait_for_leader(admin.cluster, USAGE_TOPIC)
-
-
-def encode_report(report: UsageReport) -> Record:
-    """Return a report as a record of the topic."""
-    usage = {
-        key: [round(use.rate, _DECIMALS), round(use.demand, _DECIMALS), round(use.claim, _DECIMALS)]
-        for key, use in report.usage.items()
-    }
-    value = {"nodes": report.nodes, "partial": report.is_partial, "usage": usage}
-    return Record(key=report.process.encode(), value=json.dumps(value, separators=(",", ":")).encode())
-
-
-def decode_report(record: Record) -> UsageReport | None:
-    """Return the report in a record of the topic; None, with a warning, if it is not valid.
-
-    >>> report = UsageReport(process="p", nodes=1, usage={"k": Usage(rate=1.0, demand=2.0, claim=3.5)})
-    >>> decode_report(encode_report(report)) == report
-    True
-    """
-    try:
-        process = (record.key or b"").decode()
-        text = record.value or b""
-        if len(text) > _MAX_BYTES:
-            raise ValueError(f"{len(text)} bytes, expected at most {_MAX_BYTES}")
-        value = json.loads(text)
-        nodes, is_partial, usage = value["nodes"], value["partial"], value["usage"]
-        if not 0 < len(process) <= _MAX_NAME_CHARS:
-            raise ValueError("the name of the process is empty or too long")
-        if type(nodes) is not int or not 0 <= nodes <= _MAX_NODES or type(is_partial) is not bool:
-            raise ValueError("nodes or partial has a wrong value")
-        if len(usage) > MAX_FOLLOWED:
-            raise ValueError(f"{len(usage)} quotas, expected at most {MAX_FOLLOWED}")
-        return UsageReport(
-            process=process,
-            nodes=nodes,
-            is_partial=is_partial,
-            usage={key: _usage(numbers) for key, numbers in usage.items()},
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _log.warning(
-            "skipped record %d of topic %s: not a usage report: %s",
-            record.offset,
-            USAGE_TOPIC,
-            str(error)[:_MAX_SHOWN],
-            extra={"repeats": f"record of {USAGE_TOPIC}"},
-        )
-        return None
-
-
-def _usage(numbers: Any) -> Usage:
-    if type(numbers) is not list or not all(
-        type(number) in (int, float) and 0 <= number <= UNLIMITED for number in numbers
-    ):
-        raise ValueError(f"usage is {numbers!r}, expected three numbers from 0 to 2**63")
-    rate, demand, claim = map(float, numbers)
-    return Usage(rate=rate, demand=demand, claim=claim)
 
 
 def _note_failure(sending: "asyncio.Task[int]") -> None:

@@ -6,12 +6,11 @@ import random
 import pytest
 
 from tidegate.gateway.shares import Usage
-from tidegate.gateway.sharing import MAX_FOLLOWED, UsageReport
-from tidegate.gateway.usage_topic import decode_report, encode_report
+from tidegate.gateway.usage_report import MAX_FOLLOWED, MAX_OMITTED, UsageReport, decode_report, encode_report
 from tidegate.quota import UNLIMITED
 from tidegate.wire.records import Record
 
-GOOD = {"nodes": 1, "partial": False, "usage": {"k": [1.0, 2.0, 3.0]}}
+GOOD = {"nodes": 1, "number": 7, "omitted": ["l"], "usage": {"k": [1.0, 2.0, 3.0]}}
 LARGEST = UsageReport(
     process="p" * 64,
     nodes=1000,
@@ -19,7 +18,8 @@ LARGEST = UsageReport(
         f"{number:016}": Usage(rate=UNLIMITED, demand=UNLIMITED, claim=0.9 * UNLIMITED)
         for number in range(MAX_FOLLOWED)
     },
-    is_partial=True,
+    number=2**40,
+    omitted=frozenset(f"{number:016}" for number in range(MAX_OMITTED)),
 )
 
 
@@ -41,8 +41,10 @@ def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageRe
         Record(key=b"p", value=b""),
         Record(key=b"p", value=b"\xff\xfe"),
         Record(key=b"p", value=b"[" * 100_000),
-        Record(key=b"p", value=b'{"nodes":1,"partial":false,"usage":{"k":[1' + b"0" * 10_000 + b",1,1]}}"),
-        Record(key=b"p", value=b'{"nodes":' + b"9" * 10_000 + b',"partial":false,"usage":{}}'),
+        Record(
+            key=b"p", value=b'{"nodes":1,"number":1,"omitted":[],"usage":{"k":[1' + b"0" * 10_000 + b",1,1]}}"
+        ),
+        Record(key=b"p", value=b'{"nodes":' + b"9" * 10_000 + b',"number":1,"omitted":[],"usage":{}}'),
         record(GOOD, key=b"\xff"),
         record(GOOD, key=b""),
         record(GOOD, key=b"p" * 65),
@@ -51,7 +53,13 @@ def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageRe
         record({**GOOD, "nodes": -1}),
         record({**GOOD, "nodes": 1001}),
         record({**GOOD, "nodes": True}),
-        record({**GOOD, "partial": 1}),
+        record({**GOOD, "number": "1"}),
+        record({**GOOD, "number": None}),
+        record({**GOOD, "omitted": None}),
+        record({**GOOD, "omitted": "text"}),
+        record({**GOOD, "omitted": [1]}),
+        record({**GOOD, "omitted": {"k": 1}}),
+        record({**GOOD, "omitted": [str(number) for number in range(MAX_OMITTED + 1)]}),
         record({**GOOD, "usage": None}),
         record({**GOOD, "usage": [1]}),
         record({**GOOD, "usage": "text"}),
@@ -75,8 +83,11 @@ def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageRe
         record({**GOOD, "nodes": 1.0}),
         record({**GOOD, "more": "x" * 1_000_000}),
         record(GOOD, key=b"p" * 1_000_000),
-        Record(key=b"p", value=b'{"nodes":1,"partial":false,"usage":{"k":[1,1,1e999]}}'),
-        Record(key=b"p", value=b'{"nodes":1,"partial":false,"usage":{"k":' + b"[" * 50_000 + b"]" * 50_000),
+        Record(key=b"p", value=b'{"nodes":1,"number":1,"omitted":[],"usage":{"k":[1,1,1e999]}}'),
+        Record(
+            key=b"p",
+            value=b'{"nodes":1,"number":1,"omitted":[],"usage":{"k":' + b"[" * 50_000 + b"]" * 50_000,
+        ),
         Record(key=b"p", value=b'{"a":' * 40_000),
         record({**GOOD, "usage": {"k": {"a": 1, "b": 2, "c": 3}}}),
         record({**GOOD, "usage": {str(number): [1, 1, 1] for number in range(MAX_FOLLOWED + 1)}}),
@@ -92,8 +103,10 @@ def test_a_malformed_record_is_skipped(malformed: Record, caplog: pytest.LogCapt
 
 def test_the_last_of_repeated_names_counts() -> None:
     """A name that occurs twice is not an error in JSON, and leaves one usage."""
-    repeated = b'{"nodes":1,"nodes":2,"partial":false,"usage":{"k":[9,9,9],"k":[1,2,3]}}'
-    expected = UsageReport(process="p", nodes=2, usage={"k": Usage(rate=1.0, demand=2.0, claim=3.0)})
+    repeated = b'{"nodes":1,"nodes":2,"number":1,"omitted":[],"usage":{"k":[9,9,9],"k":[1,2,3]}}'
+    expected = UsageReport(
+        process="p", nodes=2, number=1, usage={"k": Usage(rate=1.0, demand=2.0, claim=3.0)}
+    )
     assert decode_report(Record(key=b"p", value=repeated)) == expected
 
 
