@@ -18,6 +18,7 @@ from tests.fuzz.test_wire_fuzz import mutated, steps
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 from tests.gateway.raw_client import RawClient
+from tests.waiting import wait_until
 from tests.wire.odd_messages import odd_frames, plain_message
 
 from tidegate.api_keys import (
@@ -47,6 +48,8 @@ READ = (
 CLIENTS = 4
 ANSWER_WITHIN_S = 30.0
 SETTLES_S = 20.0
+ASKS_EVERY_S = 0.05
+"""Interval of the neighbour's requests."""
 MOST_GROWTH_MB = 16
 WARM_FRAMES = 3_000
 NEIGHBOUR = "neighbour"
@@ -139,9 +142,11 @@ class HostileClients:
         for thread in self._threads:
             thread.start()
 
-    @property
-    def are_done(self) -> bool:
-        """Return whether all have ended."""
+    def wait_done(self, timeout_s: float) -> bool:
+        """Wait until all have ended, for up to `timeout_s` seconds; return whether they have."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, rng: random.Random, frames: int) -> None:
@@ -196,10 +201,11 @@ def fuzz(seed: int, frames: int, directory: Path) -> dict[str, int]:
         assert not clients.failures, clients.failures[:3]
         growth_mb = gateway.resident_mb() - before_mb
         assert growth_mb < MOST_GROWTH_MB, f"the gateway grew by {growth_mb:.1f} MB"
-        deadline = time.monotonic() + SETTLES_S
-        while gateway.descriptors() > before + 4:
-            assert time.monotonic() < deadline, f"{gateway.descriptors()} descriptors, before {before}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: gateway.descriptors() <= before + 4,
+            SETTLES_S,
+            told=lambda: f"{gateway.descriptors()} descriptors, before {before}",
+        )
         assert "Traceback" not in gateway.log, gateway.log[-5000:]
         assert broker.answered["garbled"] > frames // 100
         return {**clients.outcomes, **{f"responses {kind}": count for kind, count in broker.answered.items()}}
@@ -212,7 +218,6 @@ def _serve_neighbour(gateway: GatewayProcess, clients: HostileClients) -> None:
     """Ask for Metadata on one connection until the clients are done."""
     neighbour = RawClient(gateway.ports[BROKER_ID], NEIGHBOUR)
     with neighbour:
-        while not clients.are_done:
+        while not clients.wait_done(ASKS_EVERY_S):
             assert gateway.process.poll() is None, gateway.log[-5000:]
             assert neighbour.ask(METADATA, 9, plain_message(METADATA, 9))["brokers"]
-            time.sleep(0.05)

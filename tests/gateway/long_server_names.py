@@ -1,4 +1,4 @@
-"""One port for all brokers before a real cluster: a broker that joins, is killed and returns, told apart by name."""
+"""One port for all brokers before a real cluster: a broker that joins, is killed and returns, distinguished by name."""
 
 import sys
 import time

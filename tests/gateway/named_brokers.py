@@ -47,7 +47,7 @@ consumer.close()
 
 
 class NamedGateway(GatewayProcess):
-    """A gateway whose only listener tells brokers apart by name; its certificate is of all names below `DOMAIN`."""
+    """A gateway whose only listener distinguishes brokers by name; its certificate is of all names below `DOMAIN`."""
 
     def __init__(self, directory: Path, upstream: str, *options: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class NamedGateway(GatewayProcess):
         super().__init__(directory, upstream, options, listener="SSL")
 
     def start(self) -> "NamedGateway":
-        """Start the process. Its port has to be chosen first: clients are told the same."""
+        """Start the process. Its port has to be chosen first: it is the advertised port, too."""
         self.base_port = self.base_port or free_port()
         settings = {
             "advertised.listeners": f"SSL://{PATTERN}:{self.base_port}",

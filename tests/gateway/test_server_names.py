@@ -1,9 +1,8 @@
-"""One port for all brokers, which are told apart by the server name in the TLS handshake (SNI)."""
+"""One port for all brokers, which are distinguished by the server name in the TLS handshake (SNI)."""
 
 import select
 import socket
 import ssl
-import struct
 import sys
 import time
 from collections import Counter
@@ -20,10 +19,6 @@ from tests.gateway.lying_broker import LyingBroker
 from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, hello_of, name_of, run_with_hosts
 
 from tidegate.api_keys import LIST_OFFSETS
-from tidegate.errors import ConfigError
-from tidegate.gateway.addresses import ServerNames
-from tidegate.gateway.settings import server_names
-from tidegate.server.settings.config import ServerConfig
 
 BROKERS = (1, 2, 3)
 TOPIC = "named"
@@ -95,11 +90,11 @@ def broker_of(client: LoginClient) -> int:
     return by_partition[served]
 
 
-# --- who is behind a name ---------------------------------------------------------------------------------------------
+# --- brokers and their names ------------------------------------------------------------------------------------------
 
 
 def test_each_name_leads_to_its_broker(gateway):
-    """A name in capitals and with a dot at its end, too; clients are told names, and one port."""
+    """A name in capitals, too; Metadata has the names, and one port."""
     for broker_id in BROKERS:
         for name in (name_of(broker_id), name_of(broker_id).upper()):
             with gateway.connect(name) as client:
@@ -208,88 +203,6 @@ def test_a_broker_that_is_not_served_closes_the_connection(new_gateway):
         assert broker_of(client) == 2
 
 
-# --- hostile clients --------------------------------------------------------------------------------------------------
-
-
-def answer_to(gateway: NamedGateway, *parts: bytes) -> bytes:
-    """Return the first bytes that a client gets who sends these parts, one at a time; nothing if it is closed."""
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            for part in parts:
-                sock.sendall(part)
-                time.sleep(0.0005)
-            return sock.recv(7)
-        except ConnectionError:
-            return b""
-
-
-def in_records(hello: bytes, size: int) -> list[bytes]:
-    """Return a ClientHello, a record, in records of `size` bytes each."""
-    parts = [hello[at : at + size] for at in range(5, len(hello), size)]
-    return [b"\x16\x03\x01" + struct.pack(">H", len(part)) + part for part in parts]
-
-
-def test_a_divided_hello_is_served(gateway):
-    """Sent byte by byte, or in records of a few bytes each, it gets a ServerHello (record type 22, message type 2)."""
-    hello = hello_of(gateway.context(), name_of(2))
-    for parts in (
-        [bytes((byte,)) for byte in hello],
-        in_records(hello, 40),
-        [b"".join(in_records(hello, 40))],
-    ):
-        answer = answer_to(gateway, *parts)
-        assert (answer[0], answer[5]) == (22, 2), answer
-
-
-@pytest.mark.parametrize(
-    ("beginning", "alert", "line"),
-    [
-        (b"\x16\x03\x01\x40\x00\x01\x00\x90\x00", 50, "ClientHello is 36864 bytes, expected at most 32768"),
-        (b"\x16\x03\x01\x00\x00", 50, "a record of a ClientHello is 0 bytes"),
-        (b"\x16\x03\x01\x00\x28\x01\x00\x00\x24" + b"\xff" * 36, 50, "malformed ClientHello"),
-        (b"GET / HTTP/1.1\r\n\r\n", None, "looks like an HTTP request"),
-        (b"\x00\x00\x00\x10\x00\x12\x00\x03", None, "looks like a Kafka client without TLS"),
-        (b"\xde\xad\xbe\xef\x00", None, "client sent data that is not TLS"),
-    ],
-)
-def test_malformed_hello_is_refused_in_one_line(new_gateway, beginning, alert, line):
-    """A client that speaks TLS gets an alert, any other one no bytes; however often it comes, the log has one line."""
-    gateway = new_gateway()
-    wanted = b"" if alert is None else b"\x15\x03\x03\x00\x02\x02" + bytes((alert,))
-    for _ in range(30):
-        assert answer_to(gateway, beginning) == wanted
-    assert gateway.log.count(line) == 1, gateway.log
-    assert gateway.log.count("rejected connection from 127.0.0.1 (listener SSL)") == 1
-    assert "Traceback" not in gateway.log
-
-
-def test_clients_that_send_no_hello_keep_no_other_out(gateway):
-    """Of 1,500 silent connections 1,000 stay, and take no memory to speak of; another client is served meanwhile."""
-    before_mb, before_fds = gateway.resident_mb(), gateway.descriptors()
-    beginnings = (b"", b"\x16", hello_of(gateway.context(), name_of(1))[:-1])
-    silent = []
-    for number in range(1500):
-        silent.append(socket.create_connection(("127.0.0.1", gateway.port), timeout=10))
-        if beginnings[number % 3]:
-            silent[-1].sendall(beginnings[number % 3])
-    begun = time.monotonic()
-    with gateway.connect(name_of(1)) as client:
-        assert broker_of(client) == 1
-    assert time.monotonic() - begun < 2.0
-    deadline = time.monotonic() + 10
-    while gateway.descriptors() > before_fds + 1000 + 20:
-        assert time.monotonic() < deadline, gateway.descriptors()
-        time.sleep(0.02)
-    assert gateway.resident_mb() - before_mb < 5
-    for sock in silent:
-        sock.close()
-    while gateway.descriptors() > before_fds + 20:
-        assert time.monotonic() < deadline, gateway.descriptors()
-        time.sleep(0.02)
-    assert "Traceback" not in gateway.log
-
-
 # --- brokers that are down, and many of them --------------------------------------------------------------------------
 
 
@@ -366,45 +279,6 @@ def test_names_that_the_certificate_lacks_are_in_the_log(gateway, new_gateway):
     assert "the certificate of listener" not in gateway.log
     log = new_gateway("--bootstrap-name", f"{DOMAIN},kafka.internal").log
     assert f"has the DNS names *.{DOMAIN}, {DOMAIN}, and not kafka.internal; clients" in log
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("told", "more", "bootstrap", "error"),
-    [
-        ("PLAINTEXT://broker-{id}.example.com:9093", {}, [], "has {id} for listener PLAINTEXT (PLAINTEXT)"),
-        ("SSL://broker-{id}-{id}.example.com:9093", {}, [], "expected a host name with {id} once"),
-        ("SSL://broker_{id}*.example.com:9093", {}, [], "expected a host name with {id} once"),
-        ("SSL://localhost:9093", {}, ["kafka"], "no listener tells brokers apart by name"),
-        ("SSL://{id}.example.com:9093", {}, ["a b"], "--bootstrap-name has 'a b'"),
-        (
-            "SSL://{id}.example.com:9093",
-            {"socket.receive.buffer.bytes": "4096"},
-            [],
-            "socket.receive.buffer.bytes is 4096",
-        ),
-    ],
-)
-def test_wrong_settings_are_refused(told, more, bootstrap, error):
-    """One sentence says what is wrong."""
-    name = told.partition(":")[0]
-    given = {"listeners": f"{name}://127.0.0.1:9093", "advertised.listeners": told, **more}
-    with pytest.raises(ConfigError) as found:
-        server_names(ServerConfig.load(given), bootstrap)
-    assert error in str(found.value)
-
-
-def test_bootstrap_names():
-    """By default the domain of the brokers, if they have one; or those that are given."""
-    found = {
-        pattern: ServerNames(pattern).bootstrap
-        for pattern in ("broker-{id}.kafka.Example.com", "{id}.local", "kafka.{id}.local", "broker-{id}")
-    }
-    assert list(found.values()) == [("kafka.example.com",), ("local",), ("local",), ()]
-    names = ServerNames("broker-{id}", ["kafka", "Broker-0"])
-    assert [names.find(name) for name in ("KAFKA", "broker-0", "broker-1", "other")] == [-1, -1, 1, None]
 
 
 # --- real clients before a real Kafka ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tidegate.gateway.shared_port import SharedPort
 from tidegate.server.authentication.logins import MAX_LOGIN_S
 from tidegate.server.connection.poller import make_poller
 from tidegate.server.connection.transport import Transport
+from tidegate.server.listening.acceptor import MAX_WAITING
 from tidegate.server.settings.config import ServerConfig
 
 MANY = 900
@@ -128,6 +129,22 @@ def test_late_connections_are_closed_in_slices(run, caplog):
 
     run(scenario)
     assert len(caplog.records) == MANY + 1
+
+
+def test_more_silent_connections_than_may_wait_do_not_hold_the_loop(run):
+    """The oldest are closed, one for each that comes, and another client is served."""
+
+    async def scenario(clients: Clients) -> None:
+        clients.loop.longest_ms = 0.0
+        await clients.connect(MAX_WAITING + 200)
+        await until(lambda: is_closed(clients.sockets[199]))
+        clients.part.start()
+        await clients.connect(1, HELLO)
+        await until(lambda: len(clients.accepted) == 1)
+        assert clients.loop.longest_ms < MOST_HELD_MS
+        assert not is_closed(clients.sockets[201])
+
+    run(scenario)
 
 
 def test_connections_to_a_broker_that_becomes_unreachable_are_closed_in_slices(run):

@@ -3,11 +3,15 @@
 `python -m pytest tests/gateway/test_sizing.py -s` prints the figures of that page.
 """
 
+import resource
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import machine
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.lying_broker import LyingBroker
 from tests.waiting import wait_until
 
 CONNECTIONS = 1000
@@ -15,6 +19,7 @@ API_VERSIONS = bytes.fromhex("0000000a0012000000000001ffff")
 PROCESS_KB_MAX = 70_000
 CONNECTION_KB_MAX = 10
 WRITTEN_WITHIN_S = 60
+LOW_LIMIT = 512
 
 
 def resident_kb(pid):
@@ -63,3 +68,18 @@ def test_memory_and_descriptors_of_idle_connections(new_gateway):
     assert idle_kb < PROCESS_KB_MAX
     assert connection_kb < CONNECTION_KB_MAX
     assert each == pytest.approx(2, abs=0.1)
+
+
+def test_the_gateway_raises_its_limit_of_open_files(tmp_path):
+    """To the hard limit, as a broker does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("quotas: []\n")
+    with closing(LyingBroker()) as cluster, closing(GatewayProcess(tmp_path, cluster.address)) as gateway:
+        gateway.options = ("--quotas", str(quotas), "--override", "tidegate.usage.enable=false")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (LOW_LIMIT, hard))
+        try:
+            gateway.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE) == (hard, hard)

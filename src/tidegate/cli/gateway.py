@@ -81,8 +81,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--bootstrap-name",
         metavar="HOST[,...]",
-        help="server names that lead to any broker, where brokers are told apart by name (default: the advertised "
-        "host without the label that has {id})",
+        help="server names that lead to any broker, where a listener has one port for all brokers (default: the "
+        "advertised host without the label that has {id})",
     )
     parser.add_argument(
         "--brokers",

@@ -26,6 +26,7 @@ from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids, server_names
 from tidegate.gateway.usage_topic import UsageExchange
+from tidegate.open_files import raise_open_files_limit
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.administration.stores import QuotaStore
 from tidegate.server.repeated_lines import RepeatedLines
@@ -62,6 +63,7 @@ async def _run(
     args: argparse.Namespace,
     repeated: RepeatedLines,
 ) -> None:
+    raise_open_files_limit()
     loop = asyncio.get_running_loop()
     stop = stop_event(args, repeated)
     clock = SystemClock()

@@ -1,8 +1,7 @@
 """The addresses of the gateway: a port for each broker, or one port and a host name for each.
 
-A listener tells brokers apart by their ports: the broker with id N is at the listener's port plus N. If the host that
-clients are told contains `{id}`, the listener has one port, and tells brokers apart by the server name in the TLS
-handshake (SNI).
+A listener distinguishes brokers by port: the broker with id N is at the listener's port plus N. If the advertised host
+contains `{id}`, the listener has one port, and distinguishes brokers by the server name in the TLS handshake (SNI).
 
 >>> addresses = Addresses({"PLAINTEXT": ("gateway1", 19092), "SSL": ("broker-{id}.kafka.example.com", 9093)})
 >>> addresses.of(3, "PLAINTEXT"), addresses.of(3, "SSL")
@@ -30,7 +29,7 @@ _IDS = r"(0|[1-9][0-9]{0,9})"
 class Addresses:
     """The addresses at which the clients of each listener find the brokers.
 
-    listeners: by name the host that clients are told, and the port of the broker with id 0.
+    listeners: by name the advertised host, and the port of the broker with id 0.
     """
 
     def __init__(self, listeners: Mapping[str, tuple[str, int]]) -> None:

@@ -71,12 +71,12 @@ class NodeRelay:
         network: BrokerNetwork,
         *,
         security: UpstreamSecurity,
-        sharing: Sharing,
+        gauges: Callable[[], Iterable[tuple[str, float, str]]],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._broker = broker
-        self._sharing = sharing
+        self._gauges = gauges
         self._security = security
         self._poller = network.poller
         self._clock, self._loop = clock, loop
@@ -99,8 +99,8 @@ class NodeRelay:
         channel.connection.upstream.close()
 
     def gauges(self) -> Iterable[tuple[str, float, str]]:
-        """Return the metrics of cluster-wide quotas."""
-        return self._sharing.gauges()
+        """Return the metrics of the process."""
+        return self._gauges()
 
 
 class Gateway:
@@ -229,7 +229,7 @@ class Gateway:
         return [broker for broker in sorted(self.brokers.by_id) if self._only is None or broker in self._only]
 
     def _bind_shared_ports(self) -> None:
-        """Bind the ports of the listeners that tell brokers apart by name. Raises `ConfigError`."""
+        """Bind the ports of the listeners that distinguish brokers by name. Raises `ConfigError`."""
         loop = asyncio.get_running_loop()
         for listener in self.config.listeners:
             names = self._names.get(listener.name)
@@ -239,7 +239,7 @@ class Gateway:
     def _check_certificate(self, listener: str) -> None:
         """Warn of server names of a listener that its certificate does not have."""
         tls = next(iter(self.nodes.values())).tls.of(listener)
-        assert tls is not None, "brokers are told apart by name with TLS only"
+        assert tls is not None, "brokers are distinguished by name with TLS only"
         hosts = [host.removeprefix(_DNS_NAME) for host in tls.hosts if host.startswith(_DNS_NAME)]
         missing = self._names[listener].not_in(hosts, self.nodes)
         if missing:
@@ -266,7 +266,7 @@ class Gateway:
             self.brokers.by_id[broker_id],
             network,
             security=security,
-            sharing=self.sharing,
+            gauges=self._gauges,
             clock=self._clock,
             loop=loop,
         )
@@ -277,6 +277,16 @@ class Gateway:
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))
         if config.metrics is not None:
             self.metrics[broker_id] = MetricsListener.start(node, config.metrics)
+
+    def _gauges(self) -> Iterable[tuple[str, float, str]]:
+        """Return the metrics of the process."""
+        refused = sum(port.refused for port in self._ports.values())
+        yield (
+            "tidegate_gateway_refused_connections",
+            refused,
+            "Connections refused before they belonged to a broker",
+        )
+        yield from self.sharing.gauges()
 
     def _own_handlers(self, node: Node) -> dict[int, Handler]:
         """Return the handlers of what the gateway answers itself, or reads."""

@@ -60,7 +60,7 @@ def max_brokers(given: ServerConfig) -> int:
 
 
 def server_names(given: ServerConfig, bootstrap: Collection[str]) -> dict[str, ServerNames]:
-    """Return by listener the server names of those that tell brokers apart by name.
+    """Return by listener the server names of those that distinguish brokers by name.
 
     bootstrap: the names that lead to any broker; none: what the listeners have by default. Raises `ConfigError`.
     """
@@ -75,20 +75,20 @@ def server_names(given: ServerConfig, bootstrap: Collection[str]) -> dict[str, S
             found[listener.name] = ServerNames(pattern, bootstrap)
     if bootstrap and not found:
         raise ConfigError(
-            "--bootstrap-name is set, and no listener tells brokers apart by name",
+            "--bootstrap-name is set, and no listener distinguishes brokers by name",
             hint=f"set advertised.listeners, for example to SSL://broker-{BROKER_ID}.kafka.example.com:9093",
         )
     buffer_bytes = given["socket.receive.buffer.bytes"]
     if found and 0 <= buffer_bytes < MIN_RECEIVE_BUFFER_BYTES:
         raise ConfigError(
             f"socket.receive.buffer.bytes is {buffer_bytes}, expected -1, or at least {MIN_RECEIVE_BUFFER_BYTES} "
-            "for listeners that tell brokers apart by name"
+            "for listeners that distinguish brokers by name"
         )
     return found
 
 
 def _pattern(listener: ListenerConfig) -> str:
-    """Return the advertised host of a listener that tells brokers apart by name, else nothing."""
+    """Return the advertised host of a listener that distinguishes brokers by name, else nothing."""
     host = "" if listener.advertised is None else listener.advertised.host
     return host if BROKER_ID in host else ""
 
@@ -97,7 +97,7 @@ def _check_pattern(listener: ListenerConfig, pattern: str) -> None:
     if not listener.is_encrypted:
         raise ConfigError(
             f"advertised.listeners has {BROKER_ID} for listener {listener.name} ({listener.protocol}), expected a "
-            "listener with SSL or SASL_SSL: brokers are told apart by the server name in the TLS handshake",
+            "listener with SSL or SASL_SSL: brokers are distinguished by the server name in the TLS handshake",
             hint="without TLS, each broker has its own port: remove the part with {id}",
         )
     if pattern.count(BROKER_ID) != 1 or not _HOST.fullmatch(pattern.replace(BROKER_ID, "0")):
@@ -108,19 +108,19 @@ def _check_pattern(listener: ListenerConfig, pattern: str) -> None:
 
 
 def listener_addresses(given: ServerConfig) -> Mapping[str, tuple[str, int]]:
-    """Return by listener the host that clients are told, and the port that the broker with id 0 would have.
+    """Return by listener the advertised host, and the port that the broker with id 0 would have.
 
     Raises `ConfigError` for port 0: the ports of the brokers follow from it.
     """
     addresses = {}
     for listener in given.listeners:
-        told = listener.advertised or listener.address
-        if not told.port or not (listener.address.port or _pattern(listener)):
+        advertised = listener.advertised or listener.address
+        if not advertised.port or not (listener.address.port or _pattern(listener)):
             raise ConfigError(
                 f"listener {listener.name} has port 0, expected a port from which those of the brokers are counted",
                 hint="choose one such as 19092: the broker with id 1 is then at 19093",
             )
-        addresses[listener.name] = reachable_host(told.host), told.port
+        addresses[listener.name] = reachable_host(advertised.host), advertised.port
     return addresses
 
 

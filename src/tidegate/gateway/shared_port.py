@@ -1,4 +1,4 @@
-"""One port for the brokers of a listener, told apart by the server name in the TLS handshake (SNI).
+"""One port for the brokers of a listener, distinguished by the server name in the TLS handshake (SNI).
 
 Each broker's node has its own part of the port, which is a `Listener`: the node counts, limits and refuses connections
 as at a port of its own. Before a connection belongs to a node, its ClientHello has to come: the port looks at it and
@@ -91,6 +91,7 @@ class SharedPort:
             address, config, loop=loop, on_accept=self._on_accept, make_room=self._make_room
         )
         self.port = self._listener.port
+        self.refused = 0  # connections, before they belonged to a broker
         self._late: asyncio.Handle = loop.call_later(_LATE_EVERY_S, self._close_late)
 
     def part(
@@ -251,7 +252,8 @@ class SharedPort:
         return self._parts[chosen]
 
     def _refuse(self, newcomer: _Newcomer, reason: str, alert: int | None = None) -> None:
-        """Close a connection, log why, and tell the client by an alert."""
+        """Close a connection, count and log that, and send the client an alert."""
+        self.refused += 1
         host, sock = newcomer.host, newcomer.sock
         _log.warning(
             "rejected connection from %s (listener %s): %s",

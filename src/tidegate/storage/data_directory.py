@@ -10,6 +10,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidegate.open_files import raise_open_files_limit
 from tidegate.storage.errors import StorageError
 from tidegate.storage.metadata.consistency import check_owner
 from tidegate.storage.metadata.store import MetadataStore
@@ -18,16 +19,13 @@ from tidegate.storage.private_files import PRIVATE_FILE
 __all__ = [
     "DATABASE",
     "NO_BOOT",
-    "OPEN_FILES_PREPARED",
     "current_boot_id",
     "lock_directory",
     "new_cluster_id",
     "opened_store",
-    "raise_open_files_limit",
+    "prepare_open_files",
 ]
 
-OPEN_FILES_PREPARED = 65_536
-"""Descriptors that the kernel has room for from the start: half a megabyte."""
 _OTHER_FILES = 1_000  # left for connections and the rest when there are as many partitions as there may be
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DATABASE = "tidegate.db"
@@ -67,26 +65,16 @@ def lock_directory(directory: Path) -> int:
     return fd
 
 
-def raise_open_files_limit(partitions: int) -> None:
-    """Raise the limit of open files to the hard limit: every partition and connection needs one.
-
-    Warn if the limit is too low for so many partitions. The kernel also makes room for the descriptors now: once a
-    process has threads, each doubling of its table of descriptors delays the thread that opens a file or accepts a
-    connection by some 15 ms (`synchronize_rcu`).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < partitions + _OTHER_FILES:
+def prepare_open_files(partitions: int) -> None:
+    """Raise the limit of open files: a partition and a connection need one. Warn if it is too low for `partitions`."""
+    most = raise_open_files_limit()
+    if most != resource.RLIM_INFINITY and most < partitions + _OTHER_FILES:
         _logger.warning(
             "limit of open files is %d, too low for tidegate.max.partitions=%d: each partition and connection needs "
             "a file; hint: raise the hard limit (ulimit -Hn), or lower the setting",
-            hard,
+            most,
             partitions,
         )
-    most = min(hard, OPEN_FILES_PREPARED) if hard != resource.RLIM_INFINITY else OPEN_FILES_PREPARED
-    with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
-        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, most - 1))
 
 
 def current_boot_id() -> str:

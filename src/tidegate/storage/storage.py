@@ -27,7 +27,7 @@ from tidegate.storage.data_directory import (
     current_boot_id,
     lock_directory,
     new_cluster_id,
-    raise_open_files_limit,
+    prepare_open_files,
 )
 from tidegate.storage.errors import StorageError
 from tidegate.storage.groups.committed_offsets import OffsetTable
@@ -122,7 +122,7 @@ class Storage:
         try:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, lock_fd)
-                raise_open_files_limit(config.max_partitions)
+                prepare_open_files(config.max_partitions)
                 check_store(directory, directory / DATABASE, directory / CHECKPOINT)
                 store = MetadataStore(directory / DATABASE)
                 undo.callback(store.close)

@@ -143,6 +143,33 @@ def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
     assert "reserved for logs and the usage record" in caplog.records[0].getMessage()
 
 
+def test_connections_that_wait_for_a_slot_make_room_where_descriptors_run_out(with_node, caplog) -> None:
+    """The oldest of them closes; the client that is served stays, and none is refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def scenario(node: RunningNode) -> None:
+        good = await node.connect()
+        await good.metadata()
+        listener, acceptor = node.node.listeners["PLAINTEXT"], node.node._acceptors["PLAINTEXT"]
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(each) for each in connecting(listener.port, 5)]
+            await until(lambda: len(acceptor._waiting) == 5)
+            late = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+            in_use = os.dup(0)
+            os.close(in_use)
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 1, hard))
+            listener.start()
+            await until(lambda: select.select(clients, [], [], 0)[0] == clients[:1])
+            assert len(acceptor._waiting) == 5
+            assert listener.refused == 0
+            assert select.select([late], [], [], 0)[0] == []
+            await good.metadata()
+
+    with_node(scenario, max_connections="1")
+    assert not caplog.records
+
+
 def test_without_any_descriptor_connections_are_closed(with_node, caplog) -> None:
     """A client is told at once, though nothing can be opened any more; with descriptors left it is served again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.storage.logs import append, batch
 from tests.unit.storage.node import StorageNode
 
+from tidegate.open_files import OPEN_FILES_PREPARED
 from tidegate.storage import Storage, StorageConfig, StorageError
-from tidegate.storage.data_directory import OPEN_FILES_PREPARED
 from tidegate.testing import ManualClock
 
 

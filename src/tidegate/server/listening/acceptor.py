@@ -54,7 +54,7 @@ class Acceptor:
         on_admitted: Callable[[str, Transport, str], None],
         make_room: Callable[[str | None, str], bool],
     ) -> None:
-        self.listener = network.listen(address, config, self._on_accept, lambda host: make_room(None, host))
+        self.listener = network.listen(address, config, self._on_accept, self._free_descriptor)
         self._is_exact: bool = config["tidegate.kafka.exact"]
         self._make_room = make_room
         self._waiting: Rounds[tuple[Transport, str]] = Rounds()  # for a slot
@@ -89,8 +89,18 @@ class Acceptor:
             return
         self._waiting.append((transport, host), address_owner(host))
         if len(self._waiting) > MAX_WAITING:
-            first, _ = self._waiting.pop_of_largest()
-            first.close()
+            self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        oldest, _ = self._waiting.pop_of_largest()
+        oldest.close()
+
+    def _free_descriptor(self, host: str) -> bool:
+        """Close a connection for a client at `host`: one that waits, or else one that was admitted, if that is fair."""
+        if self._waiting:
+            self._drop_waiting()
+            return True
+        return self._make_room(None, host)
 
     def _has_slot(self, host: str) -> bool:
         quotas, name = self._quotas, self._name
