@@ -96,7 +96,7 @@ def test_a_quota_that_starves_a_group_is_warned_of(broker: BenchBroker, lagging:
 
     write(file, lagging, consumer_byte_rate="55kB")
     slow = quotas("plan", file, *to, where=tmp_path).stdout
-    assert "which they catch up with in about " in slow
+    assert "bytes) and catch up in about " in slow
     write(file, lagging, consumer_byte_rate="10MB")
     assert "warning" not in quotas("plan", file, *to, where=tmp_path).stdout
     write(file, lagging, producer_byte_rate="1kB")

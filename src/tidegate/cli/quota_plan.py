@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.cli.arguments import ArgumentParser, printable
+from tidegate.pipeline.report.text import things_text
 
 if TYPE_CHECKING:
     from tidegate.cli.quota_effects import QuotaEffect, QuotaEffects
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "WHERE",
     "QuotaCluster",
-    "count_text",
     "print_changes",
     "print_effects",
     "print_forecast",
@@ -82,13 +82,19 @@ def print_summary(
 ) -> None:
     entities = {change.entity for change in changes}
     if changes:
-        print(f"to change: {count_text(len(changes), 'value')} of {count_text(len(entities), 'entity')}")
+        print(
+            f"to change: {things_text(len(changes), 'value')} of {things_text(len(entities), 'entity', 'entities')}"
+        )
     same = len(wanted.keys() - entities)
-    print(f"as in the file: {count_text(same, 'entity')}" + ("" if changes else "; nothing to change"))
+    print(
+        f"as in the file: {things_text(same, 'entity', 'entities')}"
+        + ("" if changes else "; nothing to change")
+    )
     others = len(cluster.quotas.keys() - wanted.keys())
     if others and not args.prune:
         print(
-            f"not in the file, left as they are: {count_text(others, 'entity')} (--prune removes their quotas)"
+            f"not in the file, left as they are: {things_text(others, 'entity', 'entities')} "
+            "(--prune removes their quotas)"
         )
 
 
@@ -143,8 +149,3 @@ def print_forecast(args: argparse.Namespace, quotas: "Quotas") -> None:
         for name in WHERE:
             setattr(forecast, name, getattr(args, name))
         replay.run(forecast)
-
-
-def count_text(count: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else plural}"

@@ -14,7 +14,6 @@ from tidegate.cli.client_options import add_client_options, run_admin
 from tidegate.cli.job_options import where_options
 from tidegate.cli.quota_plan import (
     QuotaCluster,
-    count_text,
     print_changes,
     print_effects,
     print_forecast,
@@ -22,6 +21,7 @@ from tidegate.cli.quota_plan import (
     print_summary,
 )
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.pipeline.report.text import things_text
 
 if TYPE_CHECKING:
     from tidegate.cli.quota_effects import QuotaEffects
@@ -141,7 +141,9 @@ def _check(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**document, "valid": True, **counts}, indent=2))
     else:
-        print(f"{printable(str(args.file))}: valid, {count_text(len(file.entries), 'entity')} with quotas")
+        print(
+            f"{printable(str(args.file))}: valid, {things_text(len(file.entries), 'entity', 'entities')} with quotas"
+        )
     return 0
 
 
@@ -271,7 +273,7 @@ def _make(args: argparse.Namespace, cluster: QuotaCluster, changes: Sequence["Qu
     refused = run_admin(args, lambda admin: _alter(admin, changes, validate_only=True))
     if refused:
         return _refuse(refused, "nothing was changed")
-    if not args.yes and not confirmed(f"change {count_text(len(changes), 'value')} of the cluster?"):
+    if not args.yes and not confirmed(f"change {things_text(len(changes), 'value')} of the cluster?"):
         print("not confirmed: nothing was changed", file=sys.stderr)
         return _EXIT_NOT_APPLIED
     changed = conflicts(run_admin(args, _look).quotas, changes)
@@ -293,7 +295,8 @@ def _make(args: argparse.Namespace, cluster: QuotaCluster, changes: Sequence["Qu
     made = [change for change in changes if change.entity not in refused]
     path.write_text(undo_text(made, cluster_id=cluster.id), encoding="utf-8")
     print(
-        f"changed: {count_text(len(made), 'value')} of {count_text(len({change.entity for change in made}), 'entity')}"
+        f"changed: {things_text(len(made), 'value')} of "
+        f"{things_text(len({change.entity for change in made}), 'entity', 'entities')}"
     )
     print(_undo_command(args, path))
     return _refuse(refused, "the other quotas were changed") if refused else 0
@@ -317,7 +320,7 @@ def _refuse(refused: "dict[EntityParts, str]", ending: str) -> int:
     from tidegate.config.values import entity_text
 
     _print_reasons([f"{entity_text(entity)}: {reason}" for entity, reason in refused.items()])
-    print(f"the cluster refused {count_text(len(refused), 'entity')}: {ending}", file=sys.stderr)
+    print(f"the cluster refused {things_text(len(refused), 'entity', 'entities')}: {ending}", file=sys.stderr)
     return _EXIT_NOT_APPLIED
 
 

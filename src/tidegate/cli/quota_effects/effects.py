@@ -33,6 +33,7 @@ from tidegate.client.errors import ClientError
 from tidegate.client.partitions import TopicPartition
 from tidegate.config.quota_changes import QuotaChange, Quotas
 from tidegate.config.values import cut, groups_text
+from tidegate.pipeline.report.text import things_text
 
 __all__ = ["MAX_GROUPS", "MAX_PARTITIONS", "MAX_S", "QuotaEffects", "find_effects"]
 
@@ -72,10 +73,10 @@ async def find_effects(admin: Admin, cluster: Quotas, changes: Sequence[QuotaCha
     try:
         async with asyncio.timeout(MAX_S):
             return await _effects(admin, cluster, changes)
+    except ClientError as error:  # one of them is a TimeoutError, too
+        reason = str(error)
     except TimeoutError:
         reason = f"the cluster did not answer within {MAX_S:g} s"
-    except ClientError as error:
-        reason = str(error)
     return QuotaEffects(notes=[f"effects on consumer groups are not known: {reason}"])
 
 
@@ -89,7 +90,7 @@ async def _effects(admin: Admin, cluster: Quotas, changes: Sequence[QuotaChange]
         notes.append(f"effects on {found.more} more groups were not looked at")
     if limits.users_alone:
         notes.append(
-            f"effects of quotas of {_count(limits.users_alone, 'user')} without a client id were not looked at: "
+            f"effects of quotas of {things_text(limits.users_alone, 'user')} without a client id were not looked at: "
             "Kafka does not tell the users of group members"
         )
     warnings: list[QuotaEffect] = []
@@ -113,7 +114,7 @@ async def _fetch_warnings(
     group_ids = sorted({group_id for readers in fetching for group_id in readers.partitions})
     growth = await log_growth(admin.cluster, sorted(places)[:MAX_PARTITIONS])
     if growth.keys() != places:
-        notes.append(f"the growth of {_count(len(places) - len(growth), 'partition')} is not known")
+        notes.append(f"the growth of {things_text(len(places) - len(growth), 'partition')} is not known")
     offsets = await asyncio.gather(*(_committed(admin, group_id) for group_id in group_ids))
     committed = dict(zip(group_ids, offsets, strict=True))
     warnings: list[QuotaEffect] = []
@@ -161,14 +162,16 @@ def _lag_warnings(
         verdict = f"more than the quota lets the consumers fetch; {lags_text} and fall further behind"
         hint = f"set at least {math.ceil(rate)}"
     elif size > spare * _CATCH_UP_S:
-        time_text = "never" if not spare else f"in about {math.ceil(size / spare / _CATCH_UP_S):,} h"
-        verdict = f"and {lags_text}, which they catch up with {time_text}"
+        hours_text = (
+            f"catch up in about {math.ceil(size / spare / _CATCH_UP_S):,} h" if spare else "never catch up"
+        )
+        verdict = f"{lags_text} and {hours_text}"
         hint = f"set at least {math.ceil(rate + size / _CATCH_UP_S)} to catch up in an hour"
     else:
         return
     yield readers.effect(
         groups[leader],
-        f"is low for {groups_text(sorted(groups[leader]))}: {_count(len(places[leader]), 'partition')} on broker "
+        f"is low for {groups_text(sorted(groups[leader]))}: {things_text(len(places[leader]), 'partition')} on broker "
         f"{leader} grew by about {math.ceil(rate):,} bytes/s in the last {GROWTH_MS // 60_000} min, {verdict}",
         hint=hint,
         broker=leader,
@@ -242,7 +245,3 @@ def _number(configs: Iterable[ConfigEntry], name: str, default: int) -> int:
         if config.name == name and config.value is not None and config.value.isdecimal():
             return int(config.value)
     return default
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -54,7 +54,7 @@ INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 _FEW_CLIENTS = 32  # are matched one by one: grouping equal ones takes longer
-_IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS, CLUSTER_WIDE}  # of whom rows say all that the kernel needs
+_IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS, CLUSTER_WIDE}  # recorded rows contain their effects
 
 Ints = npt.NDArray[np.int64]
 
