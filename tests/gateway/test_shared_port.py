@@ -111,6 +111,7 @@ def is_closed(sock: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.alone
 def test_late_connections_are_closed_in_slices(run, caplog):
     """None holds the loop for long, however many there are."""
 
@@ -131,6 +132,7 @@ def test_late_connections_are_closed_in_slices(run, caplog):
     assert len(caplog.records) == MANY + 1
 
 
+@pytest.mark.alone
 def test_more_silent_connections_than_may_wait_do_not_hold_the_loop(run):
     """The oldest are closed, one for each that comes, and another client is served."""
 
@@ -147,6 +149,7 @@ def test_more_silent_connections_than_may_wait_do_not_hold_the_loop(run):
     run(scenario)
 
 
+@pytest.mark.alone
 def test_connections_to_a_broker_that_becomes_unreachable_are_closed_in_slices(run):
     """Those that wait for its node; connections that come afterwards, when it can be reached again, are served."""
 
