@@ -98,6 +98,21 @@ class LyingBroker:
         return {"throttle_time_ms": 0, "error_code": 0, "session_id": 0, "responses": []}
 
 
+class LyingCluster(LyingBroker):
+    """A server that passes for a cluster of brokers at several ports, by id."""
+
+    def __init__(self, ports: dict[int, int]) -> None:
+        super().__init__()
+        self.ports = {1: self.port, **ports}
+
+    def _api_3(self) -> dict:
+        brokers = [
+            {"node_id": each, "host": "127.0.0.1", "port": port, "rack": None}
+            for each, port in self.ports.items()
+        ]
+        return {**self.metadata(), "brokers": brokers}
+
+
 def _receive(sock: socket.socket) -> bytes:
     """Return the next request without its length, b"" where the connection has ended."""
     head = sock.recv(4, socket.MSG_WAITALL)

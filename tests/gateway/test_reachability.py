@@ -1,4 +1,4 @@
-"""The port of a broker that cannot be reached, while the gateway itself lacks what it needs to try."""
+"""The port of a broker that cannot be reached, while the gateway itself has no free descriptor."""
 
 import asyncio
 import os

@@ -15,7 +15,7 @@ from bench.ladder.brokers import free_port
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 from tests.gateway.login_client import LoginClient
-from tests.gateway.lying_broker import LyingBroker
+from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, hello_of, name_of, run_with_hosts
 
 from tidegate.api_keys import LIST_OFFSETS
@@ -99,10 +99,10 @@ def test_each_name_leads_to_its_broker(gateway):
         for name in (name_of(broker_id), name_of(broker_id).upper()):
             with gateway.connect(name) as client:
                 assert broker_of(client) == broker_id
-                told = {
+                advertised = {
                     (each["node_id"], each["host"], each["port"]) for each in client.metadata()["brokers"]
                 }
-    assert told == {(each, name_of(each), gateway.port) for each in BROKERS}
+    assert advertised == {(each, name_of(each), gateway.port) for each in BROKERS}
     assert f"at {name_of(2)}:{gateway.port};" in gateway.log
 
 
@@ -206,21 +206,6 @@ def test_a_broker_that_is_not_served_closes_the_connection(new_gateway):
 # --- brokers that are down, and many of them --------------------------------------------------------------------------
 
 
-class LyingCluster(LyingBroker):
-    """A server that passes for a cluster of brokers at several ports, by id."""
-
-    def __init__(self, ports: dict[int, int]) -> None:
-        super().__init__()
-        self.ports = {1: self.port, **ports}
-
-    def _api_3(self) -> dict:
-        brokers = [
-            {"node_id": each, "host": "127.0.0.1", "port": port, "rack": None}
-            for each, port in self.ports.items()
-        ]
-        return {**super()._api_3(), "brokers": brokers}
-
-
 def before(cluster: LyingCluster, directory: Path, quotas: str, *options: str) -> NamedGateway:
     """Return a gateway before a cluster."""
     return NamedGateway(directory, cluster.address, "--quotas", quotas, *options).start()
@@ -266,8 +251,8 @@ def test_one_process_serves_more_brokers_without_a_writer_for_each(quotas, tmp_p
     try:
         for broker_id in (1, 50, 100):
             with gateway.connect(name_of(broker_id)) as client:
-                told = {(each["host"], each["port"]) for each in client.metadata()["brokers"]}
-                assert told == {(name_of(each), gateway.port) for each in range(1, 101)}
+                advertised = {(each["host"], each["port"]) for each in client.metadata()["brokers"]}
+                assert advertised == {(name_of(each), gateway.port) for each in range(1, 101)}
         print(f"100 brokers: {gateway.resident_mb():.0f} MB, {gateway.descriptors()} descriptors")
     finally:
         gateway.close()

@@ -9,6 +9,7 @@ leave keep it, and refuse connections until they return.
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -190,6 +191,12 @@ class Gateway:
                 except ConfigError as error:
                     self._failed.add(broker_id)
                     _log.error("cannot serve broker %d, which has joined: %s", broker_id, error)
+                except OSError as error:
+                    _log.error(
+                        "cannot serve broker %d, which has joined: %s; next try in %.0f s",
+                        *(broker_id, error.strerror, REFRESH_S),
+                        extra={"repeats": f"join {broker_id}"},
+                    )
                 else:
                     _log.warning("broker %d has joined, and is served", broker_id)
 
@@ -253,30 +260,38 @@ class Gateway:
             )
 
     def _serve(self, broker_id: int) -> None:
-        """Serve a broker. Raises `ConfigError` where its ports cannot be bound."""
+        """Serve a broker. Raises `ConfigError` where its ports cannot be bound, `OSError` for want of descriptors."""
         loop = asyncio.get_running_loop()
         config = broker_config(self.config, broker_id)
         network = BrokerNetwork(SocketNetwork(loop, self._clock.monotonic_ns), broker_id, self._ports)
-        recorder = self._open_recorder(config)
-        node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
-        security = UpstreamSecurity(
-            tls=self._upstream.tls, buffers=node.tls_buffers, credentials=self._credentials
-        )
-        relay = NodeRelay(
-            self.brokers.by_id[broker_id],
-            network,
-            security=security,
-            gauges=self._gauges,
-            clock=self._clock,
-            loop=loop,
-        )
-        self.sharing.add_node(node.managers)
-        handlers = relay_handlers(self._rewriter, self._topic_names, self._own_handlers(node))
-        node.serve(handlers, self._quotas, relay=relay)
+        with ExitStack() as undo:
+            recorder = self._open_recorder(config)
+            if recorder is not None:
+                undo.callback(recorder.close)
+            node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
+            undo.callback(node.close)
+            security = UpstreamSecurity(
+                tls=self._upstream.tls, buffers=node.tls_buffers, credentials=self._credentials
+            )
+            relay = NodeRelay(
+                self.brokers.by_id[broker_id],
+                network,
+                security=security,
+                gauges=self._gauges,
+                clock=self._clock,
+                loop=loop,
+            )
+            handlers = relay_handlers(self._rewriter, self._topic_names, self._own_handlers(node))
+            metrics = None if config.metrics is None else MetricsListener.start(node, config.metrics)
+            if metrics is not None:
+                undo.callback(metrics.close)
+            self.sharing.add_node(node.managers)
+            node.serve(handlers, self._quotas, relay=relay)
+            undo.pop_all()
         self.nodes[broker_id] = node
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))
-        if config.metrics is not None:
-            self.metrics[broker_id] = MetricsListener.start(node, config.metrics)
+        if metrics is not None:
+            self.metrics[broker_id] = metrics
 
     def _gauges(self) -> Iterable[tuple[str, float, str]]:
         """Return the metrics of the process."""

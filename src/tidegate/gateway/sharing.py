@@ -222,7 +222,7 @@ class Sharing:
         return True
 
     def _omit(self, key: str, now_ms: int) -> None:
-        """Give a quota a fair share at all brokers: those with room would use what the others have, too."""
+        """Set a fair share of a quota at all brokers: those with room would use what the others have, too."""
         for node in list(self._followed.get(key, ())):
             self._forget(key, node)
         self._omitted.pop(key, None)
