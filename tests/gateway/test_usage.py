@@ -71,7 +71,8 @@ def test_bytes_are_those_that_a_node_records(
     assert groups["recorded"]["produce_bytes"] == produced > 1_000_000
 
 
-LARGE, SMALL = 3_000, 1_000
+LARGE, SMALL = 300, 100  # a Fetch of all is short: of a longer one the gateway reads what has been received
+THROTTLED = 3_000
 LONG = 300_000  # as a response it is forwarded before it is complete
 LAST_BY_NAME = 12
 SETTLES_S = 20.0
@@ -198,7 +199,7 @@ def test_replay_decides_as_the_gateway_did(
                 request_percentage=0.01 if round_number else None,
             )
             for number in range(10):
-                client.produce(unique, LARGE)
+                client.produce(unique, THROTTLED)
                 client.fetch(unique, max_wait_ms=0)
                 client.create_topics((f"{unique}-{round_number}-{number}", 2), validate_only=number % 3 == 0)
     gateway.stop()

@@ -37,6 +37,7 @@ from tidegate.pipeline.warm_up import (
     kernel_in_the_making,
     smooth_mode_at_hand,
 )
+from tidegate.pipeline.watch import node as watch_node
 from tidegate.pipeline.watch.node import NodeWatch
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
@@ -155,7 +156,7 @@ def test_a_watch_says_that_it_compiles(monkeypatch, tmp_path, capsys):
 def test_smooth_mode_is_compiled_before_a_watch_needs_it(monkeypatch):
     """With the timeline of what arrived, before the first row."""
     asked = []
-    monkeypatch.setattr("tidegate.pipeline.watch.node.smooth_mode_at_hand", lambda *what: asked.append(what))
+    monkeypatch.setattr(watch_node, "smooth_mode_at_hand", lambda *what: asked.append(what))
     node = RecordingNode(4)
     node.start(START_MS)
     node.quota(_SMOOTH, START_MS)

@@ -57,10 +57,14 @@ class MetricsSource:
         """Return the saved answers. Raises `ConfigError` where a parameter is for a server only."""
         for name in ("match", "bearer_token_file", "basic_auth_file"):
             if getattr(self, name) is not None:
-                raise ConfigError(f"{self.name(name)} is for the URL of a server, not for a saved answer")
+                raise ConfigError(
+                    f"{self.name(name)} is for the URL of a server, not for a saved answer",
+                    hint=f"leave out {self.name(name)}, or give {self.name('prometheus')} a URL",
+                )
         if len(self.sources) > _MOST_FILES:
             raise ConfigError(
-                f"{self.name('prometheus')} is given {len(self.sources)} times, expected at most {_MOST_FILES}"
+                f"{self.name('prometheus')} is given {len(self.sources)} times, expected at most {_MOST_FILES}",
+                hint="save the answers of a longer time in each file",
             )
         return [Path(source) for source in self.sources]
 
@@ -76,7 +80,7 @@ def range_s(from_ms: int | None, to_ms: int | None, last_ms: int | None, *, now_
     if from_ms is not None:
         from_s = from_ms // 1000
     if from_s >= to_s:
-        raise ConfigError("the end of the time must be later than its start")
+        raise ConfigError("the end of the time must be later than its start", hint="give an earlier start")
     if to_s - from_s > MAX_DAYS * _DAY_S:
         raise ConfigError(f"metrics are asked for at most {MAX_DAYS} days", hint="give a later start")
     return from_s, to_s

@@ -13,7 +13,7 @@ earlier. What may take long has a form in slices; between two of them only one o
 >>> definitions.apply(outcome.records)
 >>> filters = [FilterComponent("user", MATCH_EXACT, "alice")]
 >>> [(entity, values)] = run_at_once(definitions.describe_in_slices(filters)).entries
->>> entity, values
+>>> entity, dict(values)
 ((('user', 'alice'),), {'producer_byte_rate': 1024.0})
 
 What Kafka accepts is accepted, NaN included; `tidegate.config.values` holds the stricter rules of our own files and
