@@ -1,6 +1,7 @@
 """Cluster-wide quotas: gateway processes before one cluster share a limit by demand."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.raw_client import RawClient
 
 from tidegate.client.settings import client_settings
-from tidegate.gateway.sharing import Sharing
+from tidegate.gateway.sharing import LOST_AFTER_MS, Sharing
 from tidegate.gateway.usage_topic import UsageExchange
 
 RATE = 200_000
@@ -20,6 +21,7 @@ VALUE_BYTES = 10_000
 WINDOW_S = 3.0
 SETTINGS = ("tidegate.quota.cluster.wide=all", "quota.window.num=4", "tidegate.usage.parquet.enable=false")
 SECONDS = 9.0
+STOPPED_S = LOST_AFTER_MS / 1000 + 0.7
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,12 @@ def test_processes_share_a_limit(work, quota, kafka, three, create_topic, unique
     with RawClient(three[0].port, "admin") as admin:
         admin.produce(topic, VALUE_BYTES)
         admin.set_quotas(unique, **{quota: RATE})
-    time.sleep(1.0)
+    deadline = time.monotonic() + 10.0
+    for process in three:
+        with RawClient(process.port, "admin") as admin:
+            while admin.quota(unique, quota) != RATE:
+                assert time.monotonic() < deadline, process.log
+                time.sleep(0.02)
 
     def run(process: GatewayProcess, seconds: float) -> Admissions:
         load = Load(
@@ -72,6 +79,23 @@ def test_processes_share_a_limit(work, quota, kafka, three, create_topic, unique
     alone = admitted(results[0], begin + SECONDS, SECONDS)
     for found in (together, alone):
         assert limit - burst <= found <= limit + 1.5 * burst, f"together {together:,}, alone {alone:,}"
+
+
+def test_a_process_that_was_stopped_reads_the_topic_from_its_end(three):
+    """The reports that were written meanwhile, of processes that may have ended since, are old."""
+    process = three[0]
+    assert process.process is not None
+    begin = len(process.log)
+    process.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(STOPPED_S)
+    finally:
+        process.process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + 10.0
+    while "can be read: cluster-wide quotas are shared" not in process.log[begin:]:
+        assert time.monotonic() < deadline, process.log
+        time.sleep(0.02)
+    assert "cut off from the other gateway processes" not in process.log[begin:]
 
 
 def test_a_process_that_cannot_open_the_topic_is_cut_off(caplog):

@@ -2,7 +2,7 @@
 
 Compared are the busiest of ten minutes, over several phases of the clients: a broker admits bursts of ten seconds'
 worth, of which five or six fall into a minute. Over ten minutes the processes admit at most 1.05 times the limit, or
-what one broker admits where that is more.
+1.05 times the most that one broker admits where that is more, and at least 0.85 times what one broker admits.
 """
 
 from collections.abc import Callable, Sequence

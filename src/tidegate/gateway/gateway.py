@@ -285,8 +285,8 @@ class Gateway:
             metrics = None if config.metrics is None else MetricsListener.start(node, config.metrics)
             if metrics is not None:
                 undo.callback(metrics.close)
-            self.sharing.add_node(node.managers)
             node.serve(handlers, self._quotas, relay=relay)
+            self.sharing.add_node(node.managers)
             undo.pop_all()
         self.nodes[broker_id] = node
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))

@@ -15,7 +15,7 @@ force.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidegate import error_codes
@@ -35,12 +35,11 @@ from tidegate.server.requests.handler import Wait
 from tidegate.wire.records import Record
 
 __all__ = [
-    "MAX_REPLICAS",
     "QUOTA_TOPIC",
     "QuotaTopic",
+    "create_if_missing",
     "decode_definition",
     "encode_definition",
-    "wait_for_leader",
 ]
 
 _log = logging.getLogger("tidegate.gateway")
@@ -168,8 +167,10 @@ class QuotaTopic:
     async def _create(self) -> bool:
         """Create the topic if it is missing; return whether it was. Raises `ClientError` or `ConfigError`."""
         async with Admin(self._settings) as admin:
-            await admin.cluster.refresh()
-            return await _create(admin, min(MAX_REPLICAS, len(admin.cluster.node_ids)))
+            is_new = await create_if_missing(admin, QUOTA_TOPIC, _CONFIGS)
+            if not is_new:
+                await _check_existing(admin)
+            return is_new
 
     async def _end(self) -> int:
         """Return the offset behind the last record that there is now. Raises `ClientError`."""
@@ -206,26 +207,30 @@ async def wait_for_leader(cluster: Cluster, name: str) -> int:
         await asyncio.sleep(_RETRY_S)
 
 
-async def _create(admin: Admin, replicas: int) -> bool:
-    """Create the topic; return whether it was missing. Raises `ClientError`, or `ConfigError` without compaction."""
-    new = NewTopic(name=QUOTA_TOPIC, partitions=1, replication_factor=replicas, configs=_CONFIGS)
-    error = (await admin.create_topics([new]))[QUOTA_TOPIC]
-    code = getattr(error, "code", None)
-    if error is not None and code != error_codes.TOPIC_ALREADY_EXISTS:
+async def create_if_missing(admin: Admin, name: str, configs: Mapping[str, str]) -> bool:
+    """Create a topic of one partition if it is missing; return whether it was. Raises `ClientError`."""
+    await admin.cluster.refresh()
+    replicas = min(MAX_REPLICAS, len(admin.cluster.node_ids))
+    new = NewTopic(name=name, partitions=1, replication_factor=replicas, configs=configs)
+    error = (await admin.create_topics([new]))[name]
+    if error is not None and getattr(error, "code", None) != error_codes.TOPIC_ALREADY_EXISTS:
         raise error
     async with admin.cluster.time_limit():
-        await wait_for_leader(admin.cluster, QUOTA_TOPIC)
-    if code == error_codes.TOPIC_ALREADY_EXISTS:
-        (topic,) = await admin.cluster.refresh([QUOTA_TOPIC])
-        configs = await admin.describe_configs(_TOPIC_RESOURCE, QUOTA_TOPIC)
-        policy = next((each.value for each in configs if each.name == "cleanup.policy"), None)
-        if policy != "compact" or len(topic.leaders) != 1:
-            raise ConfigError(
-                f"topic {QUOTA_TOPIC} has cleanup.policy={policy} and {len(topic.leaders)} partitions, "
-                "expected compact and one partition",
-                hint="set its cleanup.policy to compact, or delete the topic if it is not a gateway's",
-            )
+        await wait_for_leader(admin.cluster, name)
     return error is None
+
+
+async def _check_existing(admin: Admin) -> None:
+    """Raise `ConfigError` if the topic is not compacted, or has several partitions."""
+    (topic,) = await admin.cluster.refresh([QUOTA_TOPIC])
+    configs = await admin.describe_configs(_TOPIC_RESOURCE, QUOTA_TOPIC)
+    policy = next((each.value for each in configs if each.name == "cleanup.policy"), None)
+    if policy != "compact" or len(topic.leaders) != 1:
+        raise ConfigError(
+            f"topic {QUOTA_TOPIC} has cleanup.policy={policy} and {len(topic.leaders)} partitions, "
+            "expected compact and one partition",
+            hint="set its cleanup.policy to compact, or delete the topic if it is not a gateway's",
+        )
 
 
 def encode_definition(record: QuotaRecord) -> Record:

@@ -8,15 +8,14 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from tidegate import error_codes
-from tidegate.client import Admin, NewTopic
+from tidegate.client import Admin
 from tidegate.client.consumer import LATEST, Consumer
 from tidegate.client.errors import ClientError
 from tidegate.client.partitions import TopicPartition
 from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.gateway.gateway import run_work
-from tidegate.gateway.quota_topic import MAX_REPLICAS, wait_for_leader
+from tidegate.gateway.quota_topic import create_if_missing
 from tidegate.gateway.sharing import LOST_AFTER_MS, TICK_MS, Sharing
 from tidegate.gateway.usage_report import USAGE_TOPIC, UsageReport, decode_report, encode_report
 
@@ -65,7 +64,8 @@ class UsageExchange:
         """Create the topic if it is missing, and read what other processes publish now. Raises `ClientError`."""
         if not self._is_wanted():
             return
-        await self._create()
+        async with Admin(self._settings) as admin:
+            await create_if_missing(admin, USAGE_TOPIC, _CONFIGS)
         self._consumer.assign({_PLACE: LATEST})
         loop = asyncio.get_running_loop()
         until_s = loop.time() + 2 * _TICK_S
@@ -148,17 +148,6 @@ class UsageExchange:
                 report = decode_report(record)
                 if report is not None:
                     self._sharing.receive(report, self._now_ms())
-
-    async def _create(self) -> None:
-        async with Admin(self._settings) as admin:
-            await admin.cluster.refresh()
-            replicas = min(MAX_REPLICAS, len(admin.cluster.node_ids))
-            topic = NewTopic(name=USAGE_TOPIC, partitions=1, replication_factor=replicas, configs=_CONFIGS)
-            error = (await admin.create_topics([topic]))[USAGE_TOPIC]
-            if error is not None and getattr(error, "code", None) != error_codes.TOPIC_ALREADY_EXISTS:
-                raise error
-            async with admin.cluster.time_limit():
-                await wait_for_leader(admin.cluster, USAGE_TOPIC)
 
 
 def _note_failure(sending: "asyncio.Task[int]") -> None:

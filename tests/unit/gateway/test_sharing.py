@@ -21,14 +21,14 @@ from tidegate.quota.measure.cluster_sensor import ClusterSensor
 
 LIMIT = 1000.0
 CLIENT_IDS = 20_000
+EACH_CLIENT = (("client-id", None), ("user", None))
 
 
 def sharing_of(*brokers: QuotaManagers, process: str = "own") -> Sharing:
     """Return the sharing of a process with brokers and a limit for each client of each user."""
-    each = (("client-id", None), ("user", None))
     sharing = Sharing(process, window_ms=WINDOW_MS)
     for managers in brokers:
-        managers.apply(QuotaRecord(entity=each, key=QuotaType.PRODUCE.key, value=LIMIT))
+        managers.apply(QuotaRecord(entity=EACH_CLIENT, key=QuotaType.PRODUCE.key, value=LIMIT))
         managers.apply(QuotaRecord(entity=(), key=CLUSTER_WIDE, value=1.0))
         sharing.add_node(managers)
     return sharing
@@ -109,6 +109,24 @@ def test_a_quota_without_room_at_one_broker_has_a_fair_share_at_each() -> None:
         exchange([sharing], now_ms)
         shares = [share(each, "alice", "c500") for each in brokers]
         assert sum(shares) <= LIMIT * (1 + 1e-9), (at, shares)
+
+
+def test_a_fetch_carries_what_is_left_of_the_share() -> None:
+    """It may have that, at least a tenth of a second's worth of the limit, and ten seconds' worth where it is alone."""
+    managers = QuotaManagers()
+    sharing = sharing_of(managers)
+    managers.apply(QuotaRecord(entity=EACH_CLIENT, key=QuotaType.FETCH.key, value=LIMIT))
+    sharing.begin(START_MS)
+    for at, (others, least, most) in enumerate(((0.0, 10.0, 10.0), (0.6, 3.5, 4.0), (1.2, 0.1, 0.1))):
+        now_ms = START_MS + at * TICK_MS
+        managers.fetch.record("alice", "c", 1.0, now_ms)
+        (key,) = tick(sharing, now_ms).usage
+        usage = Usage(rate=others * LIMIT, demand=0.0, claim=others * LIMIT)
+        if others:
+            sharing.receive(UsageReport(process="other", nodes=1, usage={key: usage}), now_ms)
+        tick(sharing, now_ms)
+        largest = managers.fetch.max_value_in_window("alice", "c", lambda now_ms=now_ms: now_ms)
+        assert least * LIMIT <= largest <= most * LIMIT
 
 
 def test_a_quota_may_lose_its_place_while_usage_is_measured() -> None:
