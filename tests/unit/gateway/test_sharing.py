@@ -185,9 +185,10 @@ def test_processes_above_the_maximum_are_ignored(caplog: pytest.LogCaptureFixtur
     sharing = sharing_of(QuotaManagers())
     sharing.begin(START_MS)
     for number in range(1000):
-        sharing.receive(UsageReport(process=f"p{number}", nodes=1, usage={}), START_MS)
+        sharing.receive(UsageReport(process=f"p\n{number}", nodes=1, usage={}), START_MS)
     tick(sharing, START_MS + TICK_MS)
     assert sharing.processes == MAX_PROCESSES
+    assert not any("\n" in line for line in caplog.messages)
     assert "64 processes share cluster-wide quotas, which is the maximum" in caplog.text
 
 
