@@ -25,7 +25,7 @@ from tidegate.server.connection.request_memory import GrantHolder, RequestMemory
 from tidegate.server.node import Node
 from tidegate.server.requests.exchange import Exchange
 
-SEEDS, MORE_SEEDS, STEPS = (3, 12, 7, 13, 15, 2, 4, 10, 6, 11), 5, 20_000
+SEEDS, MORE_SEEDS, STEPS = (3, 12, 7, 15, 5, 13, 20, 19, 14, 2), 5, 20_000
 FEW_STEPS = 1500
 
 EVENTS = (
