@@ -143,6 +143,7 @@ def _compare(
         behind = statistics.median(cpu / (s.value * s.seconds) * 1e6 for s, cpu in found["gateway"])
         direct = statistics.median(sample.broker_cpu for sample, _ in found["kafka"])
         below += through / alone < cell.anchor
+        print(f"… {cell.name}: {through / alone:.2f}", file=sys.stderr)
         scale = 1e6 if cell.unit == "MB/s" else 1.0
         table.add_row(
             cell.name, cell.unit, f"{alone:,.0f}", f"{through:,.0f}", f"{through / alone:.2f}", f"{cell.anchor:.2f}",
