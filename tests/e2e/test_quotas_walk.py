@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.typed_blocks import Page, type_blocks
 
 ROOT = Path(__file__).parents[2]
-PORT, TIMEOUT_S = 19094, 200.0
+PORT, TIMEOUT_S = 19294, 200.0
 BLOCKS = Page.read("quotas-as-code.md").run
 
 

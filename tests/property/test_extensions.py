@@ -16,6 +16,8 @@ from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import EXTENSION_SETTINGS, QuotaRecord
 
 _SELECTIONS = ("tidegate.quota.observe", "tidegate.quota.exempt", "tidegate.quota.smooth")
+_KEYS = sorted(EXTENSION_SETTINGS - {"tidegate.quota.cluster.wide"})
+"""What a replay knows all of; of cluster-wide quotas it does not know the usage at other gateways."""
 _ENTITIES = (
     (),
     (("user", None),),
@@ -33,7 +35,7 @@ _RECORDS = (
 
 
 def _switch(node, rng, now_ms):
-    key = rng.choice(sorted(EXTENSION_SETTINGS))
+    key = rng.choice(_KEYS)
     value = rng.choice([None, None, 1.0]) if key in _SELECTIONS else rng.choice([None, 1.0, 20.0, 5000.0])
     entity = rng.choice(_ENTITIES) if key in _SELECTIONS else ()
     node.quota(QuotaRecord(entity=entity, key=key, value=value), now_ms)

@@ -91,7 +91,10 @@ def tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None
     if args.log_format == JSON:
         _lifecycle.log(level, "%s", text)
     else:
-        print(f"warning: {text}" if level == logging.WARNING else text, file=sys.stderr, flush=True)
+        line = f"warning: {text}" if level == logging.WARNING else text
+        print(
+            f"{line}\n", end="", file=sys.stderr, flush=True
+        )  # in one piece, also where Python does not buffer
 
 
 def _log_lines() -> logging.Handler:
