@@ -1,4 +1,4 @@
-"""What takes long and is different each time: nodes and groups on a virtual clock, hostile frames, kills."""
+"""Long runs that differ each time: nodes and groups on a virtual clock, hostile frames, kills."""
 
 import argparse
 import re

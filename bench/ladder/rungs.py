@@ -1,6 +1,5 @@
 """The rungs of the ladder: what is run against a broker, and what of it is compared."""
 
-import contextlib
 import json
 import math
 import re
@@ -23,7 +22,7 @@ from bench.ladder.groups import (
     prepare_groups,
 )
 from bench.ladder.secure import client_settings
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.batches import build_batch
 
@@ -122,8 +121,13 @@ def set_up(broker: BenchBroker, directory: Path) -> None:
 def make_anew(broker: BenchBroker, topic: str) -> None:
     """Delete a topic and create it again, empty."""
     admin = AdminClient({"bootstrap.servers": broker.address})
-    with contextlib.suppress(KafkaException):  # the client asked twice, and the first request has deleted it
+    try:
         admin.delete_topics([topic])[topic].result(30)
+    except KafkaException as error:
+        if (
+            error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+        ):  # the first of two requests has deleted it
+            raise
     deadline = time.monotonic() + 30
     while True:
         try:

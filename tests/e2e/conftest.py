@@ -1,22 +1,21 @@
 """Brokers, topics and Apache Kafka's own jars for the end-to-end tests."""
 
+import gc
 import itertools
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
+from tests.waiting import wait_for_leaders
 
 ROOT = Path(__file__).parent.parent.parent
 FETCH_JARS_TIMEOUT_S = 240.0
-LEADERS_TIMEOUT_S = 20.0
 
 _numbers = itertools.count(1)
 
@@ -57,24 +56,16 @@ def signals() -> Iterator[None]:
 
 
 @pytest.fixture
+def left_sockets_are_closed() -> Iterator[None]:
+    """Close sockets that kafka-python has left: see `tests.e2e.left_sockets`."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
 def unique() -> str:
     """Return a name that no other test of this run uses."""
     return f"e2e-{next(_numbers)}"
-
-
-def await_partitions(admin: AdminClient, partitions: list[TopicPartition]) -> None:
-    """Wait until the leaders know new partitions: brokers of Kafka follow their controller a little later."""
-    wanted = dict.fromkeys(partitions, OffsetSpec.latest())
-    deadline = time.monotonic() + LEADERS_TIMEOUT_S
-    while True:
-        try:
-            for answer in admin.list_offsets(wanted).values():
-                answer.result(timeout=10)
-        except KafkaException:
-            assert time.monotonic() < deadline, "the new partitions have no leader"
-            time.sleep(0.01)
-        else:
-            return
 
 
 @pytest.fixture
@@ -85,7 +76,7 @@ def create_topic() -> Callable[..., str]:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(timeout=10)
-        await_partitions(admin, [TopicPartition(topic, number) for number in range(partitions)])
+        wait_for_leaders(admin, topic, partitions)
         return topic
 
     return create

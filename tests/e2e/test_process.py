@@ -197,6 +197,13 @@ def test_nobody_can_log_in_is_said(new_broker):
     assert broker.log.count("no client can log in") == 1
 
 
+def test_a_setting_of_gateways_has_no_effect(new_broker):
+    """A node of its own has no cluster-wide quotas, and says so at the start."""
+    warning = "warning: 'tidegate.quota.cluster.wide' has no effect: only a gateway has cluster-wide quotas"
+    assert warning in new_broker(tidegate_quota_cluster_wide="all").log
+    assert warning not in new_broker(tidegate_quota_cluster_wide="none").log
+
+
 def test_two_brokers_do_not_share_a_directory(broker):
     """A data directory that a broker works in is refused to a second one."""
     done = tidegate("serve", "--port", "0", "--override", f"log.dirs={broker.data_dir}")

@@ -239,7 +239,7 @@ def test_share_group_divides_a_topic(gateway, create_topic, unique, tmp_path):
 
 
 def test_java_transactions(gateway, create_topic, unique, tmp_path):
-    """What was committed is read, in order, and nothing of what was aborted."""
+    """Committed records are read in order, and no aborted ones."""
     topic = create_topic(gateway, unique)
     arguments = ("transactions", gateway.address, topic, unique, "20")
     for _ in range(2):

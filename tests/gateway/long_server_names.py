@@ -1,13 +1,13 @@
 """One port for all brokers before a real cluster: a broker that joins, is killed and returns, distinguished by name."""
 
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.gateway.kafka_cluster import KafkaCluster
 from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, name_of, run_with_hosts
+from tests.waiting import wait_until
 
 TOPIC = "named"
 
@@ -58,7 +58,4 @@ def test_named_broker_joins_fails_and_returns(cluster, gateway, tmp_path):
 
 def wait_line(gateway: NamedGateway, text: str) -> None:
     """Wait for a line in the log of the gateway."""
-    deadline = time.monotonic() + 40
-    while text not in gateway.log:
-        assert time.monotonic() < deadline, gateway.log
-        time.sleep(0.1)
+    wait_until(lambda: text in gateway.log, 40, told=lambda: gateway.log)

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
-from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -20,8 +19,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.e2e.tls_broker import PLAIN, SCRAM, Certificates
+from tests.waiting import wait_for_leaders
 
-__all__ = ["FIRST_RECORD", "PASSWORDS", "SESSION_MS", "SecureKafka"]
+__all__ = ["PASSWORDS", "SESSION_MS", "SecureKafka"]
 
 LISTENERS = {"LOGIN": "SASL_PLAINTEXT", "SECURE": "SASL_SSL", "TLS": "SSL", "SHORT": "SASL_PLAINTEXT"}
 SESSION_MS = 2_000
@@ -29,8 +29,6 @@ SESSION_MS = 2_000
 PASSWORDS = {"gateway": "g,=secret", "alice": "a,=secret", "bob": "b-secret"}
 SUPER_USERS = ("ANONYMOUS", "gateway", "CN=gateway")
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-FIRST_RECORD = b"first"
-"""The value of the record with which each topic of `SecureKafka.topic` begins."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -115,14 +113,11 @@ class SecureKafka:
         admin.create_acls([acl])[acl].result(30)
 
     def topic(self, name: str) -> str:
-        """Create a topic with one partition and `FIRST_RECORD`, and return its name: `name` and the time."""
+        """Create a topic with one partition and return its name, which is `name` and the time."""
         name = f"{name}-{time.time_ns()}"
         admin = AdminClient({"bootstrap.servers": self.broker.address})
         admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-        # The broker follows its controller a little later: until then it does not know the partition.
-        producer = Producer({"bootstrap.servers": self.broker.address})
-        producer.produce(name, FIRST_RECORD)
-        assert producer.flush(30) == 0
+        wait_for_leaders(admin, name)
         return name
 
     def check_running(self) -> None:

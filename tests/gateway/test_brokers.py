@@ -98,7 +98,7 @@ class ConfiguredBroker(LyingBroker):
 
 
 def test_default_partitions_are_read_of_a_broker_that_is_in_the_cluster(monkeypatch):
-    """Of the one with the lowest id; when it has left, of the next."""
+    """The setting is that of the broker with the lowest id; when it has left, of the next."""
     monkeypatch.setattr("tidegate.gateway.brokers.SETTINGS_EVERY_S", 0.0)
     ports: dict[int, int] = {}
     first, second = ConfiguredBroker(ports, 3), ConfiguredBroker(ports, 7)

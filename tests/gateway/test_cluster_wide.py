@@ -11,6 +11,7 @@ from bench.ladder.brokers import free_port
 from tests.e2e.throttled_clients import Admissions, Load, fetch_plain_waiting, produce_plain_waiting
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.raw_client import RawClient
+from tests.waiting import wait_until
 
 from tidegate.client.settings import client_settings
 from tidegate.gateway.sharing import LOST_AFTER_MS, Sharing
@@ -91,10 +92,8 @@ def test_a_process_that_was_stopped_reads_the_topic_from_its_end(three):
         time.sleep(STOPPED_S)
     finally:
         process.process.send_signal(signal.SIGCONT)
-    deadline = time.monotonic() + 10.0
-    while "can be read: cluster-wide quotas are shared" not in process.log[begin:]:
-        assert time.monotonic() < deadline, process.log
-        time.sleep(0.02)
+    shared = "can be read: cluster-wide quotas are shared"
+    wait_until(lambda: shared in process.log[begin:], 10.0, told=lambda: process.log)
     assert "cut off from the other gateway processes" not in process.log[begin:]
 
 

@@ -113,7 +113,7 @@ def test_malformed_hello_is_refused_in_one_line(start, beginning, alert, line):
 
 
 def test_clients_that_send_no_hello_keep_no_other_out(gateway):
-    """Of 1,500 silent connections 1,000 stay, and take no memory to speak of; another client is served meanwhile."""
+    """At most 1,000 of 1,500 silent connections stay, in little memory; another client is served meanwhile."""
     before_mb, before_fds = gateway.resident_mb(), gateway.descriptors()
     beginnings = (b"", b"\x16", hello_of(gateway.context(), name_of(1))[:-1])
     silent = []

@@ -9,7 +9,7 @@ ANSWERED_WITHIN_S = 1.0
 
 
 def test_kills_lose_and_double_nothing(tmp_path):
-    """Of a gateway and of Kafka; then, with Kafka gone, a client's connection closes at once."""
+    """The gateway is killed, and Kafka is; with Kafka gone, a client's connection closes at once."""
     with kafka_and_gateway(tmp_path) as (kafka, gateway):
         survive(kafka, gateway, (KAFKA, GATEWAY))
         kafka.kill()

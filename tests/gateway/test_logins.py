@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient, unsecured_token
-from tests.gateway.secure_kafka import FIRST_RECORD, PASSWORDS, SESSION_MS
+from tests.gateway.secure_kafka import PASSWORDS, SESSION_MS
 
 from tidegate import error_codes
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, SASL_AUTHENTICATE
@@ -137,7 +137,6 @@ def test_large_responses_pass_by_tls_on_both_sides(secure_kafka, gateways):
     values = [bytes([number]) * 900_000 for number in range(20)]
     for value in values:
         producer.produce(large, value)
-    values.insert(0, FIRST_RECORD)
     assert producer.flush(30) == 0
     consumer = Consumer({**settings, "group.id": large, "fetch.message.max.bytes": 10_000_000})
     consumer.assign([TopicPartition(large, 0, OFFSET_BEGINNING)])

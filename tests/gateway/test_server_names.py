@@ -17,6 +17,7 @@ from tests.e2e.broker import Broker
 from tests.gateway.login_client import LoginClient
 from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, hello_of, name_of, run_with_hosts
+from tests.waiting import wait_until
 
 from tidegate.api_keys import LIST_OFFSETS
 
@@ -116,7 +117,7 @@ def test_bootstrap_name_leads_to_each_broker_in_turn(gateway):
 
 
 def test_each_broker_has_its_own_quotas(gateway, unique):
-    """What a client has used at one broker is not charged at another; its certificate names the user."""
+    """Usage at one broker is not charged at another; the client's certificate names the user."""
     with gateway.connect() as client:
         partitions = {leader: partition for partition, leader in leaders(client).items()}
     sizes = {1: 40_000, 2: 5_000}
@@ -219,19 +220,18 @@ def test_a_broker_that_is_down_refuses_connections(quotas, tmp_path):
     try:
         with pytest.raises(CLOSED), gateway.connect(name_of(2)) as client:
             client.metadata()
-        deadline = time.monotonic() + 10
-        while "broker 2 (127.0.0.1:" not in gateway.log or "refuses connections to it" not in gateway.log:
-            assert time.monotonic() < deadline, gateway.log
-            time.sleep(0.02)
+        wait_until(
+            lambda: "broker 2 (127.0.0.1:" in gateway.log and "refuses connections to it" in gateway.log,
+            10,
+            told=lambda: gateway.log,
+        )
         for _ in range(4):
             with pytest.raises(CLOSED):
                 gateway.connect(name_of(2))
             with gateway.connect() as client:
                 assert len(client.metadata()["brokers"]) == 2
         with socket.create_server(("127.0.0.1", port)):
-            while "can be reached again" not in gateway.log:
-                assert time.monotonic() < deadline, gateway.log
-                time.sleep(0.02)
+            wait_until(lambda: "can be reached again" in gateway.log, 10, told=lambda: gateway.log)
             gateway.connect(name_of(2)).socket.close()
     finally:
         gateway.close()

@@ -185,7 +185,7 @@ def has_unknown_ids(gateway: GatewayProcess, node: Broker) -> bool:
 def test_replay_decides_as_the_gateway_did(
     new_gateway, kafka, create_topic, unique, capsys: pytest.CaptureFixture[str]
 ):
-    """Of the quotas in force: throttled produces, fetches, requests and mutations, while quotas change."""
+    """A replay of the quotas in force decides as recorded, for all four quota types, while quotas change."""
     gateway = new_gateway("--override", "tidegate.quota.throttle.max.ms=50")
     create_topic(kafka, unique)
     with RawClient(gateway.port, "admin") as admin, RawClient(gateway.port, "replayed") as client:

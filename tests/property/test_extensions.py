@@ -17,7 +17,7 @@ from tidegate.quota import EXTENSION_SETTINGS, QuotaRecord
 
 _SELECTIONS = ("tidegate.quota.observe", "tidegate.quota.exempt", "tidegate.quota.smooth")
 _KEYS = sorted(EXTENSION_SETTINGS - {"tidegate.quota.cluster.wide"})
-"""What a replay knows all of; of cluster-wide quotas it does not know the usage at other gateways."""
+"""Settings that are replayed exactly. Of cluster-wide quotas, the record lacks the usage at other gateways."""
 _ENTITIES = (
     (),
     (("user", None),),

@@ -15,7 +15,7 @@ from tidegate.broker.storage_settings import follow_settings, storage_config
 from tidegate.cli.process import fresh_port_file, run_process, stop_event, tell, write_ports, written_to
 from tidegate.cli.usage_group import share_usage
 from tidegate.clock import SystemClock
-from tidegate.quota.managers.extensions import THROTTLE_MAX_MS
+from tidegate.quota.managers.extensions import CLUSTER_WIDE, THROTTLE_MAX_MS
 from tidegate.scheduling import Scheduler
 from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -71,6 +71,8 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
     loop = asyncio.get_running_loop()
     stop = stop_event(args, repeated)
     clock, first = SystemClock(), configs[0]
+    if first.given.get(CLUSTER_WIDE, "none") != "none":
+        tell(args, f"{CLUSTER_WIDE!r} has no effect: only a gateway has cluster-wide quotas", logging.WARNING)
     port_file = fresh_port_file(args)
     Storage.check_owner(first.data_dir)
     with written_to(first.data_dir):

@@ -42,7 +42,7 @@ def share(managers: QuotaManagers, user: str, client_id: str) -> float:
 
 
 def exchange(sharings: Sequence[Sharing], now_ms: int) -> None:
-    """Let each process tick, and all receive its report."""
+    """Run a tick of each process, and pass its report to all."""
     for sharing in sharings:
         report = tick(sharing, now_ms)
         for each in sharings:

@@ -30,7 +30,7 @@ def record(value: object, key: bytes | None = b"p") -> Record:
 
 @pytest.mark.parametrize("report", [LARGEST, UsageReport(process="p", nodes=0, usage={})])
 def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageReport) -> None:
-    """What a process writes at its bounds is valid."""
+    """A report at its bounds is valid."""
     assert decode_report(encode_report(report)) == report
 
 

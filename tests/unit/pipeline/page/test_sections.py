@@ -192,7 +192,7 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
 
 
 def test_a_report_makes_rows_of_the_shown_entities_only(tmp_path):
-    """Of 50,000 entities the page shows some, and adds up the others; the others never become rows."""
+    """The page shows some of 50,000 entities, and adds up the others, which never become rows."""
     node = RecordingNode(3)
     node.start(START_MS)
     for second in range(20):

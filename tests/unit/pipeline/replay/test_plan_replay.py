@@ -193,7 +193,7 @@ def test_imported_rows_are_never_exact_where_there_is_a_limit():
 
 @pytest.mark.parametrize("is_in_force", [True, False])
 def test_a_cluster_wide_quota_is_never_exact(is_in_force):
-    """What other brokers and processes used of the limit is not in the record; other quotas stay exact."""
+    """The record lacks the usage of other brokers and processes; other quotas stay exact."""
     limits = tuple(_quota("producer_byte_rate", 1e6, user) for user in ("alice", "bob"))
     wide = QuotaRecord(entity=(("user", "alice"),), key=CLUSTER_WIDE, value=1.0)
     node = RecordingNode()

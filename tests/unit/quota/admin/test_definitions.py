@@ -243,7 +243,7 @@ def test_host_names_are_asked_of_the_resolver() -> None:
 
 
 def test_values_given_out_do_not_change_the_store() -> None:
-    """What a description contains is read-only."""
+    """The values of a description are read-only."""
     definitions = QuotaDefinitions()
     _alter(definitions, ("producer_byte_rate", 5.0))
     [(_, values)] = run_at_once(definitions.describe_in_slices([])).entries or ()
