@@ -5,20 +5,21 @@ from pathlib import Path
 
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
-from tests.e2e.typed_blocks import Page, type_blocks
+from tests.e2e.typed_blocks import Page, free_ports, type_blocks
 
 PAGE = Page.read("gateway.md")
-KAFKA_PORT, PORT, TIMEOUT_S = 9092, 19301, 240.0
+KAFKA_PORT, PORT, TIMEOUT_S = 9092, 19300, 240.0
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory, kcat: str) -> list[str]:
-    """Return what each block printed, beside a Kafka at the address that the page names."""
+    """Return what each block printed, beside a Kafka."""
     assert Path(kcat).name == "kcat"
-    kafka = KafkaBench("kafka", tmp_path_factory.mktemp("kafka"), port=KAFKA_PORT, java_options=SHORT_LIVED)
+    kafka = KafkaBench("kafka", tmp_path_factory.mktemp("kafka"), java_options=SHORT_LIVED)
     kafka.start()
     try:
-        return type_blocks(PAGE.run, tmp_path_factory.mktemp("walk"), port=PORT, timeout_s=TIMEOUT_S)
+        ports = {KAFKA_PORT: kafka.port, **free_ports(PORT, 1)}
+        return type_blocks(PAGE.run, tmp_path_factory.mktemp("walk"), ports=ports, timeout_s=TIMEOUT_S)
     finally:
         kafka.stop()
 

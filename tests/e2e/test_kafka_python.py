@@ -5,6 +5,9 @@ from contextlib import closing
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 VALUES = [b"%d " % number * 40 for number in range(60)]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.typed_blocks import Page, type_blocks
+from tests.e2e.typed_blocks import Page, free_ports, type_blocks
 
 PAGE = Page.read("production.md")
 PORT, TIMEOUT_S = 19095, 100.0
@@ -11,7 +11,7 @@ PORT, TIMEOUT_S = 19095, 100.0
 def test_the_blocks_run_as_they_stand(tmp_path: Path, kcat: str) -> None:
     """A change is in the audit log, a copy starts with the records, and a held broker can be copied."""
     assert Path(kcat).name == "kcat"
-    PAGE.check(type_blocks(PAGE.run, tmp_path, port=PORT, timeout_s=TIMEOUT_S))
+    PAGE.check(type_blocks(PAGE.run, tmp_path, ports=free_ports(PORT), timeout_s=TIMEOUT_S))
     assert len(PAGE.shown) == 2
     assert (tmp_path / "second-backup" / "tidegate.db").is_file()
 

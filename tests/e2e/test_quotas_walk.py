@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.e2e.typed_blocks import Page, type_blocks
+from tests.e2e.typed_blocks import Page, free_ports, type_blocks
 
 ROOT = Path(__file__).parents[2]
-PORT, TIMEOUT_S = 19294, 200.0
+PORT, TIMEOUT_S = 19092, 200.0
 BLOCKS = Page.read("quotas-as-code.md").run
 
 
@@ -30,7 +30,7 @@ def check(printed: list[str]) -> None:
 def test_the_walk_runs_as_it_stands(tmp_path: Path) -> None:
     """With the broker of the page."""
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    check(type_blocks(BLOCKS, tmp_path, port=PORT, timeout_s=TIMEOUT_S))
+    check(type_blocks(BLOCKS, tmp_path, ports=free_ports(PORT), timeout_s=TIMEOUT_S))
 
 
 @pytest.mark.java
@@ -44,4 +44,4 @@ def test_the_walk_on_a_real_kafka(tmp_path: Path, beside_kafka) -> None:
         .replace(f"127.0.0.1:{PORT}", beside_kafka["kafka"].address)
     )
     blocks = SERVE.sub("", page).split("\0")
-    check(type_blocks(blocks, tmp_path, port=PORT, timeout_s=TIMEOUT_S))
+    check(type_blocks(blocks, tmp_path, ports={}, timeout_s=TIMEOUT_S))

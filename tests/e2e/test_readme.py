@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.plain_client import PlainClient
-from tests.e2e.typed_blocks import BLOCK, pattern_of, type_blocks
+from tests.e2e.typed_blocks import BLOCK, free_ports, pattern_of, type_blocks
 
 from tidegate.wire import API_BY_KEY
 
@@ -83,7 +83,9 @@ def clone(tmp_path_factory, kafka_classpath):
 @pytest.fixture(scope="module")
 def printed(clone, kcat):
     """Return what each `bash` block printed, as far as the session came."""
-    texts = type_blocks([block.text for block in RUN], clone, port=PORT, timeout_s=SESSION_TIMEOUT_S)
+    texts = type_blocks(
+        [block.text for block in RUN], clone, ports=free_ports(PORT), timeout_s=SESSION_TIMEOUT_S
+    )
     return dict(zip(RUN, texts, strict=True))
 
 

@@ -23,9 +23,12 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from tests.e2e.broker import Broker
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
 from tests.vectors.wire_brokers import ask
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 VALUES = [b"%d " % number * 40 for number in range(60)]
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.e2e.typed_blocks import Page, type_blocks
+from tests.e2e.typed_blocks import Page, free_ports, type_blocks
 
 ROOT = Path(__file__).parents[2]
 PAGE = Page.read("security-walk.md")
@@ -17,7 +17,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory, kafka_classpath: str, kcat
     directory = tmp_path_factory.mktemp("walk")
     for name in USED:
         (directory / name).symlink_to(ROOT / name)
-    return type_blocks(PAGE.run, directory, port=PORT, timeout_s=TIMEOUT_S)
+    return type_blocks(PAGE.run, directory, ports=free_ports(PORT), timeout_s=TIMEOUT_S)
 
 
 @pytest.mark.java

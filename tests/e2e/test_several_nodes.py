@@ -7,12 +7,15 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as Partition
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
 from tests.e2e.plain_client import PlainClient
 from tests.e2e.test_throttle import burst_throttle_ms
 from tests.unit.usage.reading import read_events
 
 from tidegate.quota import ClientQuotaManager, QuotaEntity, QuotaType
 from tidegate.usage.readers import complete_files
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 TOPIC = "spread"
 PARTITIONS = 6

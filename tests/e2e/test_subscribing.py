@@ -15,6 +15,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer
 from tests.e2e.kafka_commands import run_commands
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 PARTITIONS = 4
 WAIT_S = 60.0

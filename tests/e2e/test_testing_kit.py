@@ -12,9 +12,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from kafka import KafkaProducer
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
 
 from tidegate.errors import ConfigError
 from tidegate.testing import BrokerError, broker
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 START_CPU_S = 0.5
 PASSWORD = 'pa "ss\\ ='

@@ -9,7 +9,10 @@ from kafka import KafkaProducer
 from kafka.errors import ThrottlingQuotaExceededError
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.consumer import FetchResponse
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
 from tests.e2e.plain_client import FETCH_VERSION, PlainClient, fetch_request
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 WINDOW_MS = 10_000  # (quota.window.num - 1) * quota.window.size.seconds, Kafka's defaults
 AT_ONCE_S = 0.4

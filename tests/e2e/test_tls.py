@@ -21,10 +21,13 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 from tests.e2e.kafka_commands import run_commands
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
 from tests.e2e.tls_broker import LISTENERS, LOGINS, TlsBroker, run_kcat, user_of
 from tests.vectors.wire_brokers import ask
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 VALUES = [b"%d " % number * 40 for number in range(60)]
 ENCRYPTED = [name for name in LISTENERS if name != "PLAIN"]

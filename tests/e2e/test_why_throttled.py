@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
+from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
 
 from tidegate.testing import Broker, broker
+
+pytestmark = MAY_LEAVE_SOCKETS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "why-throttled.md").read_text(encoding="utf-8")

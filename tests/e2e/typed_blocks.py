@@ -1,7 +1,7 @@
 """Blocks of a page, typed into one shell one after the other: what a newcomer gets who pastes them.
 
 A `text` block behind a `bash` block is what that prints: any number stands for every other, and `...` for any number of
-lines.
+lines. The ports of a page are replaced by free ones: another run of the tests may use the same page.
 """
 
 import contextlib
@@ -9,14 +9,15 @@ import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BLOCK", "Page", "pattern_of", "type_blocks"]
+from bench.ladder.brokers import free_port
+
+__all__ = ["BLOCK", "Page", "free_ports", "pattern_of", "type_blocks"]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A fenced block: its language and its text."""
@@ -61,18 +62,23 @@ def pattern_of(expected: str) -> re.Pattern[str]:
     return re.compile(".*".join(part.replace(r"\ ", blank) for part in parts), re.DOTALL)
 
 
-def type_blocks(blocks: Sequence[str], directory: Path, *, port: int, timeout_s: float) -> list[str]:
+def free_ports(first: int, following: int = 0) -> dict[int, int]:
+    """Return a free port for a port of a page, and for so many that follow it."""
+    free = free_port(following)
+    return {first + at: free + at for at in range(following + 1)}
+
+
+def type_blocks(
+    blocks: Sequence[str], directory: Path, *, ports: Mapping[int, int], timeout_s: float
+) -> list[str]:
     """Return what each block printed. All of them have to end well, in time; what they left running ends.
 
-    port: what the page's broker listens on; nobody else may.
+    ports: for each port of the page, the port to use.
     """
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise AssertionError(f"the page's port {port} is in use: {error}") from error
     typed = "".join(f"echo; echo '{_MARK.format(number)}'\n{text}" for number, text in enumerate(blocks))
+    for port, used in ports.items():
+        typed, found = re.subn(rf"\b{port}\b", str(used), typed)
+        assert found, f"the page does not use the port {port}"
     output = directory / "terminal"
     with output.open("wb") as terminal:
         shell = subprocess.Popen(
