@@ -438,6 +438,11 @@ def test_what_cannot_be_changed_is_refused_in_kafkas_words(tmp_path: Path) -> No
                 "This server has no such settings: [tidegate.quota.observ]; "
                 "did you mean 'tidegate.quota.observe'?",
             ),
+            (
+                [("tidegate.quota.cluster.wide", SET, "all")],
+                42,
+                "Only a gateway has cluster-wide quotas: [tidegate.quota.cluster.wide]",
+            ),
             ([("retention", SET, "1")], 42, "This server has no such settings: [retention]"),
             (
                 [("log.retention.hours", SET, "5")],

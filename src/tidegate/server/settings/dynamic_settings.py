@@ -12,6 +12,7 @@ from tidegate import error_codes
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import PER_IP_OVERRIDES
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 from tidegate.server.administration.stores import SettingStore
 from tidegate.server.audit import HIDDEN, Audit
 from tidegate.server.listening.listener_config import limit_settings
@@ -47,6 +48,9 @@ _STORE_TEXT = (
     "failed: {} for configuration Invalid dynamic configuration"
 )
 """Looked at, as by Kafka, when the types of all others are right."""
+
+
+_EXTENSIONS = EXTENSION_SETTINGS - {CLUSTER_WIDE}
 
 
 class NodeDefaults(Protocol):
@@ -205,7 +209,7 @@ class DynamicSettings:
             return True
         if self._defaults is not None and name in self._defaults.names:
             return True
-        return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS or name in self.listener_limits
+        return name in CONNECTION_SETTINGS or name in _EXTENSIONS or name in self.listener_limits
 
     def alter_in_slices(
         self, node: str, changes: Sequence[SettingChange], audit: Audit, *, validate_only: bool
@@ -258,7 +262,7 @@ class DynamicSettings:
     def _changeable(self) -> list[str]:
         """Return the settings that can be changed, but for those of stores."""
         of_defaults = frozenset[str]() if self._defaults is None else self._defaults.names
-        return sorted(CONNECTION_SETTINGS | EXTENSION_SETTINGS | self.listener_limits.keys() | of_defaults)
+        return sorted(CONNECTION_SETTINGS | _EXTENSIONS | self.listener_limits.keys() | of_defaults)
 
     def _check_scope(self, node: str, wanted: Mapping[str, str | None]) -> None:
         """Refuse a default of one node where several share their logs."""

@@ -11,6 +11,7 @@ from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError
 from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import PER_IP_OVERRIDES, parse_per_ip_overrides
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.listening.sasl_config import JAAS
 from tidegate.server.settings.config import guess
@@ -116,12 +117,16 @@ def text_for_fixed(names: Sequence[str], changeable: Sequence[str]) -> str:
     'Cannot update these configs dynamically: [num.partitions]'
     >>> text_for_fixed(["num.io.threads"], [])
     'These settings have no effect on this server: [num.io.threads]'
+    >>> text_for_fixed(["tidegate.quota.cluster.wide"], [])
+    'Only a gateway has cluster-wide quotas: [tidegate.quota.cluster.wide]'
     """
     unknown = [name for name in names if not is_kafkas_or_ours(name)]
     read_only = [
         name for name in names if is_kafkas_or_ours(name) and without_listener(name) not in _CHANGED_BY_KAFKA
     ]
     unused = [name for name in names if without_listener(name) in _CHANGED_BY_KAFKA and is_unused(name)]
+    if CLUSTER_WIDE in names:
+        return f"Only a gateway has cluster-wide quotas: [{CLUSTER_WIDE}]"
     if read_only:
         return f"Cannot update these configs dynamically: [{', '.join(read_only)}]"
     if unknown:
