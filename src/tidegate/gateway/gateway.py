@@ -52,6 +52,7 @@ from tidegate.server.requests.handler import Handler, Wait
 from tidegate.server.requests.recorder import Recorder
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.table import KAFKA_EXACT
+from tidegate.wire import RequestHeader
 
 __all__ = ["Gateway"]
 
@@ -95,9 +96,11 @@ class NodeRelay:
             monotonic_ns=self._clock.monotonic_ns,
         )
 
-    def on_close(self, channel: Channel) -> None:
-        """Close the connection of a channel."""
-        channel.connection.upstream.close()
+    def on_close(self, channel: Channel) -> Iterable[tuple[RequestHeader, int]]:
+        """Close the connection of a channel; return the requests that were sent ahead of their turn."""
+        upstream: Upstream = channel.connection.upstream
+        upstream.close()
+        return upstream.unserved()
 
     def gauges(self) -> Iterable[tuple[str, float, str]]:
         """Return the metrics of the process."""

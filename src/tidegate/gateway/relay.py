@@ -123,18 +123,19 @@ def _with_addresses(rewriter: Rewriter, listener: str, header: RequestHeader, re
 
 
 def handle_produce(rewriter: Rewriter, names: TopicNames, request: Request) -> Forwarded:
-    """Forward a Produce. With acks=0 there is no response."""
+    """Forward a Produce, and those like it that wait behind it (`ahead`). With acks=0 there is no response."""
     at = _acks_at(request)
-    frame, version = request.frame, request.header.api_version
+    frame, version, upstream = request.frame, request.header.api_version, upstream_of(request)
     if frame[at : at + _ACKS.size] == _NO_ACKS:
-        return upstream_of(request).send_only(request)
+        return upstream.send_only(request)
     listener = request.connection.listener
     sizes = produced_sizes(frame, version, at + _ACKS.size)
-    return upstream_of(request).forward(
+    return upstream.forward(
         request,
         lambda header, response: produce_answer(
             header, response, rewriter, listener, names=names, sizes=sizes
         ),
+        alike_until=at + _ACKS.size,
     )
 
 

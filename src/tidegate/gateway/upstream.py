@@ -1,28 +1,32 @@
 """The requests of one client connection, sent to the broker, and their responses.
 
-A channel has one request in flight, so that the connection to the broker has one, too: the next bytes that the broker
-sends are its response.
+A channel serves one request at a time, so that the next bytes that the broker sends are its response. Behind a Produce
+others like it may have been sent (`ahead`): their responses wait here until the channel serves them.
 
     deferred = upstream.forward(request, respond)   # `respond` makes the answer from the response
 
 If the broker closes the connection, or breaks the protocol, the client's connection closes: that is what the client
 would see of the broker itself.
 
-Bounds: one request, which lies in the memory of its channel until it has left; of a response that has to be read as a
+Bounds: one request, which lies in the memory of its channel until it has left, and `ahead.MAX_AHEAD_BYTES` behind it;
+of responses that came early, `STREAMED_BYTES` and one receive; of a response that has to be read as a
 whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what fits into a pipe (`upstream_response`).
 """
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Callable, Generator
 
 from tidegate.api_keys import PRODUCE
+from tidegate.gateway.ahead import alike_behind
 from tidegate.gateway.upstream_connection import UpstreamConnection, UpstreamLink, reason_of
 from tidegate.gateway.upstream_login import UpstreamSecurity
 from tidegate.gateway.upstream_response import LongResponses, Response
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.poller import SocketPoller
+from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.repeated_lines import kind_of
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
@@ -49,9 +53,12 @@ class Upstream:
     """The requests of one channel. It connects to the broker when the first one comes."""
 
     __slots__ = (
+        "_ahead",
+        "_ahead_rest",
         "_connection",
         "_deferred",
         "_header",
+        "_is_paused",
         "_is_streamed",
         "_link",
         "_long",
@@ -91,7 +98,10 @@ class Upstream:
         self._is_streamed = False
         self._sent = 0  # bytes of the request, its length prefix included
         self._wait: Wait | None = None  # until more of the request can be sent
-        self._pending: bytearray | None = None  # the beginning of its response
+        self._pending: bytearray | None = None  # the beginning of its response, or early ones
+        self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
+        self._ahead_rest = b""  # of them, what the socket has not taken yet
+        self._is_paused = False  # because many responses came early
         self._long: LongResponses | None = None  # once there was one
         self.closed = False
         self.login: object = None
@@ -101,23 +111,37 @@ class Upstream:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def forward(self, request: Request, respond: Respond, *, is_streamed: bool = False) -> Deferred | Work:
+    def forward(
+        self, request: Request, respond: Respond, *, is_streamed: bool = False, alike_until: int = 0
+    ) -> Deferred | Work:
         """Send a request; the deferred answer is what `respond` makes of the response.
 
-        is_streamed: `respond` needs only the beginning.
+        is_streamed: `respond` needs only the beginning. alike_until: send also the requests behind it that are like it
+        in so many first bytes; 0: none.
         """
-        deferred = self.start(request, respond, is_streamed=is_streamed)
+        deferred = self.start(request, respond, is_streamed=is_streamed, alike_until=alike_until)
         if self._sent == _LENGTH.size + len(request.frame):
             return deferred
         return self._forward_rest(deferred, request)
 
-    def start(self, request: Request, respond: Respond, *, is_streamed: bool = False) -> Deferred:
+    def start(
+        self, request: Request, respond: Respond, *, is_streamed: bool = False, alike_until: int = 0
+    ) -> Deferred:
         """Begin to send a request; return its deferred answer. After this call, run `send_rest(request)`."""
         deferred = Deferred()
         deferred.at_once = True
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = is_streamed
-        self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
+        if self._ahead:
+            self._take_ahead(deferred)
+        elif self._ahead_rest:
+            self.on_broken("the broker sent a response to a request that it has not received")
+        elif not self._connection.is_ready:
+            self._sent = self._open()
+        elif alike_until and self.channel.pending:
+            self._sent = self._send_with_ahead(request.frame, alike_until)
+        else:
+            self._sent = self._send(request.frame, 0)
         return deferred
 
     def send_only(self, request: Request) -> Answer | Work:
@@ -148,18 +172,77 @@ class Upstream:
                     connection.transport.start_writing(self._on_writable)
                 yield self._wait
 
+    def _send_with_ahead(self, frame: memoryview, alike_until: int) -> int:
+        """Send a request and those like it behind it; return the number of bytes of the first."""
+        ahead, sizes = alike_behind(self.channel, frame, alike_until)
+        transport, size = self._connection.transport, _LENGTH.size + len(frame)
+        if isinstance(transport, TlsTransport):  # what it has not taken must come again as it was
+            sent = self._send(frame, 0)
+            sent_ahead = 0
+        else:
+            sent = self._send(frame, 0, ahead)
+            sent, sent_ahead = min(sent, size), max(sent - size, 0)
+        if sizes and sent == size:
+            self._ahead.extend(sizes)
+            self._ahead_rest = ahead[sent_ahead:]
+            if self._ahead_rest:
+                self._send_ahead_rest()
+        return sent
+
+    def _send_ahead_rest(self) -> None:
+        """Send what the socket takes of the requests behind the one that is served."""
+        transport = self._connection.transport
+        if transport is None:
+            return
+        try:
+            self._ahead_rest = self._ahead_rest[transport.send(self._ahead_rest) :]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.on_broken(reason_of(error))
+            return
+        if self._ahead_rest:
+            transport.start_writing(self._send_ahead_rest)
+        else:
+            transport.stop_writing()
+
+    def _take_ahead(self, deferred: Deferred) -> None:
+        """Serve a request that was sent before; its response may have come."""
+        self._sent = _LENGTH.size + self._ahead.popleft()
+        if self._pending:
+            self._receive(self._pending, deferred, self._monotonic_ns())
+        is_short = self._deferred is not None or len(self._pending or b"") < STREAMED_BYTES
+        if self._is_paused and is_short and not self.closed:
+            self._is_paused = False
+            self._connection.read()
+
+    @property
+    def has_response(self) -> bool:
+        """Return whether the response to the client's next request has come already."""
+        pending = self._pending
+        if not (self._ahead and pending and len(pending) >= _PREFIX.size):
+            return False
+        return len(pending) >= _LENGTH.size + int(_LENGTH.unpack_from(pending)[0])
+
+    def unserved(self) -> list[tuple[RequestHeader, int]]:
+        """Return the requests that were sent and not served, once."""
+        header, ahead = self._header, list(self._ahead)
+        self._ahead.clear()
+        return [] if header is None else [(header, size) for size in ahead]
+
     def _open(self) -> int:
         """Begin to connect, or to log in again; return the bytes that were sent of a request, which are none."""
         self._connection.open()
         return 0
 
-    def _send(self, frame: memoryview, sent: int) -> int:
-        """Send some of a request, its length prefix first; return the number of bytes."""
+    def _send(self, frame: memoryview, sent: int, ahead: bytes = b"") -> int:
+        """Send some of a request, its length prefix first, and of what is sent with it; return the number of bytes."""
         transport = self._connection.transport
         assert transport is not None
         try:
             if not sent:
-                return transport.sendmsg((_LENGTH.pack(len(frame)), frame))
+                head = _LENGTH.pack(len(frame))
+                return transport.sendmsg((head, frame, ahead) if ahead else (head, frame))
             if sent < _LENGTH.size:
                 return transport.send(_LENGTH.pack(len(frame))[sent:])
             return transport.send(frame[sent - _LENGTH.size :])
@@ -179,7 +262,7 @@ class Upstream:
     @property
     def is_sending(self) -> bool:
         """True while a part of a request has been sent."""
-        return self._wait is not None
+        return self._wait is not None or bool(self._ahead_rest)
 
     def on_ready(self) -> None:
         """Send on, where a request waits."""
@@ -215,6 +298,9 @@ class Upstream:
             connection.login.receive(data)
             return
         deferred = self._deferred
+        if deferred is None and self._ahead:
+            self._keep_early(data, since_ns)
+            return
         if deferred is None:
             self.on_broken("the broker sent bytes that no request asked for")
             return
@@ -224,6 +310,16 @@ class Upstream:
         self._receive(data, deferred, since_ns)
         if self._deferred is deferred:
             deferred.charged_ns += self._monotonic_ns() - since_ns
+
+    def _keep_early(self, data: memoryview | bytearray, since_ns: int) -> None:
+        """Keep what belongs to requests that the channel has not served yet."""
+        if self._pending is None:
+            self._pending = bytearray()
+        self._pending += data
+        if len(self._pending) >= STREAMED_BYTES:
+            self._is_paused = True
+            self._connection.pause()
+        self.channel.network_ns += self._monotonic_ns() - since_ns
 
     def on_broken(self, reason: str) -> None:
         """Close both connections: the client sees what it would see of the broker."""
@@ -259,14 +355,18 @@ class Upstream:
             assert respond is not None
             size, correlation_id = _PREFIX.unpack_from(data)
             left = _LENGTH.size + size - count
-            if size < _LENGTH.size or left < 0 or correlation_id != header.correlation_id:
+            too_long = left < 0 and not self._ahead
+            if size < _LENGTH.size or too_long or correlation_id != header.correlation_id:
                 self.on_broken(f"the broker sent a response that does not fit its request (size {size})")
                 return
             is_streamed = self._is_streamed and _LENGTH.size + size > STREAMED_BYTES
-            if not left or (is_streamed and count >= _FIRST_BYTES):
+            if left <= 0 or (is_streamed and count >= _FIRST_BYTES):
+                early = None
+                if left < 0:
+                    data, early = data[:left], bytearray(data[left:])
                 frame = data if isinstance(data, bytearray) else bytearray(data)
-                self._pending = self._deferred = self._respond = None
-                rest = self._long_responses().begin(left) if left else None
+                self._pending, self._deferred, self._respond = early, None, None
+                rest = self._long_responses().begin(left) if left > 0 else None
                 self._complete(deferred, respond, header, Response(frame, size, rest), since_ns)
                 return
             if not is_streamed and size > MAX_COLLECTED_BYTES:
@@ -319,6 +419,7 @@ class Upstream:
     def _close_connection(self) -> None:
         self.closed = True
         self._deferred = self._respond = self._pending = None
+        self._ahead_rest = b""
         self._connection.close()
         if self._long is not None:
             self._long.close()

@@ -62,7 +62,13 @@ from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.server.settings.kafka_settings import CALLBACK_CLASS
 from tidegate.server.settings.table import CONNECTION_SETTINGS
-from tidegate.wire import API_BY_KEY, compile_ahead, decode_any_request_header, decode_request_header
+from tidegate.wire import (
+    API_BY_KEY,
+    RequestHeader,
+    compile_ahead,
+    decode_any_request_header,
+    decode_request_header,
+)
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node", "Relay", "reachable_host"]
 
@@ -87,8 +93,11 @@ class Relay(Protocol):
     def on_open(self, channel: Channel) -> None:
         """Prepare a connection for a new channel."""
 
-    def on_close(self, channel: Channel) -> None:
-        """Close the connection of a channel that has closed."""
+    def on_close(self, channel: Channel) -> Iterable[tuple[RequestHeader, int]]:
+        """Close the connection of a channel that has closed.
+
+        Return header and size of each Produce that was forwarded and has not had its turn: it is charged, too.
+        """
 
     def gauges(self) -> Iterable[tuple[str, float, str]]:
         """Return name, value and help text of metrics of its own."""
@@ -501,7 +510,8 @@ class Node:
 
     def _on_closed(self, channel: Channel) -> None:
         if self._relay is not None:
-            self._relay.on_close(channel)
+            for header, frame_bytes in self._relay.on_close(channel):
+                self._front.charge_unserved(channel, header, frame_bytes)
         self._logins.end_login(channel)
         self._shares.remove(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1

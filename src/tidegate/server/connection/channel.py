@@ -102,7 +102,6 @@ class Channel:
         "_memory",
         "_monotonic_ns",
         "_out",
-        "_pending_at",
         "_put_off_ns",
         "_since_ns",
         "_view",
@@ -122,6 +121,7 @@ class Channel:
         "network_ns",
         "owner",
         "pending",
+        "pending_at",
         "put_off_bytes",
         "reading",
         "sending",
@@ -165,7 +165,7 @@ class Channel:
         self.throttle_ends_ns = 0
         self.last_active_ns = monotonic_ns()
         self.pending = bytearray()  # bytes to be served: they came early, or are the beginning of a frame
-        self._pending_at = 0  # where they begin in there
+        self.pending_at = 0  # where they begin in there
         self._call_late: CallLate | None = None
         self._answers = answers
         self._buffers = buffers
@@ -254,10 +254,10 @@ class Channel:
 
     def _keep(self, data: memoryview) -> None:
         """Keep bytes behind those that are kept. A frame that was served lies in memory that is left as it is."""
-        if self._pending_at:
+        if self.pending_at:
             # A copy, and no `del`: a bytearray cannot shrink while a handler holds a view of the served frame.
-            self.pending = self.pending[self._pending_at :]
-            self._pending_at = 0
+            self.pending = self.pending[self.pending_at :]
+            self.pending_at = 0
         self.pending += data
         if (self.held or self._waiting) and len(self.pending) >= PENDING_BYTES:
             self._stop_reading()
@@ -272,7 +272,7 @@ class Channel:
         count = self.unread_bytes()
         if count < LENGTH_BYTES:
             return
-        (size,) = _read_length(self.pending, self._pending_at)
+        (size,) = _read_length(self.pending, self.pending_at)
         if not 0 <= size <= self.max_frame_bytes:
             self._refuse(size)
         elif count >= LENGTH_BYTES + size:
@@ -281,8 +281,8 @@ class Channel:
                 self._stop_reading()
             self.owner.on_waiting(self)
         elif count >= COLLECTED_BYTES:
-            data = memoryview(self.pending)[self._pending_at :]
-            self.pending, self._pending_at = bytearray(), 0
+            data = memoryview(self.pending)[self.pending_at :]
+            self.pending, self.pending_at = bytearray(), 0
             self._begin_frame(data, size)
 
     def serve_next(self) -> None:
@@ -291,13 +291,13 @@ class Channel:
         if self.closed or self.held:
             return
         self.last_active_ns = self._since_ns = self.owner.at_ns or self._monotonic_ns()
-        pending, at = self.pending, self._pending_at + LENGTH_BYTES
-        frame_end = at + _read_length(pending, self._pending_at)[0]
+        pending, at = self.pending, self.pending_at + LENGTH_BYTES
+        frame_end = at + _read_length(pending, self.pending_at)[0]
         if frame_end == len(pending):
             self.pending = bytearray()
-            self._pending_at = 0
+            self.pending_at = 0
         else:
-            self._pending_at = frame_end
+            self.pending_at = frame_end
         self._serve(memoryview(pending)[at:frame_end])
 
     def _serve(self, frame: memoryview) -> None:
@@ -309,10 +309,10 @@ class Channel:
     @property
     def has_more(self) -> bool:
         """Return whether another whole request is buffered behind the current one."""
-        count = len(self.pending) - self._pending_at
+        count = len(self.pending) - self.pending_at
         if count < LENGTH_BYTES:
             return False
-        (size,) = _read_length(self.pending, self._pending_at)
+        (size,) = _read_length(self.pending, self.pending_at)
         return bool(0 <= size <= count - LENGTH_BYTES and size <= self.max_frame_bytes)
 
     def _refuse(self, size: int) -> None:
@@ -536,7 +536,7 @@ class Channel:
 
     def unread_bytes(self) -> int:
         """Return how many bytes were received and not looked at (those in the transport aside)."""
-        return len(self.pending) - self._pending_at
+        return len(self.pending) - self.pending_at
 
     def _stop_reading(self) -> None:
         """Leave what comes unread; a connection that breaks is closed all the same."""
@@ -602,7 +602,7 @@ class Channel:
     def serve_no_more(self) -> None:
         """Read nothing more and forget what was read: at most an answer follows, and the end."""
         self.ended = True
-        self.pending, self._pending_at = bytearray(), 0
+        self.pending, self.pending_at = bytearray(), 0
         self._stop_reading()
 
     def close(self) -> None:

@@ -199,6 +199,12 @@ class Front:
         self.muting.forget(channel)
         self._on_closed(channel)
 
+    def charge_unserved(self, channel: Channel, header: RequestHeader, frame_bytes: int) -> None:
+        """Charge a Produce that another broker was sent before its turn, and whose client has left meanwhile."""
+        exchange = Exchange(channel, header, frame_bytes, self._monotonic_ns())
+        exchange.answer = Answer(None, _PRODUCE, close=True, other_topics=-1)
+        self._finish(exchange)
+
     def new_quotas(self) -> EngineQuotas:
         """Return the quota interface for the next request; an earlier, unfinished one keeps its own."""
         asked = self._at_controller or self._recorder
@@ -430,11 +436,11 @@ class Front:
     def _may_wait(exchange: Exchange) -> bool:
         """Return whether the answer can wait: the client has sent another request, which is served in the next turn.
 
-        Not where that request is forwarded to another broker: its answer comes later.
+        Not where that request is forwarded to another broker, unless its answer has come already.
         """
+        upstream = exchange.channel.connection.upstream
         return (
-            exchange.channel.connection.upstream is None
-            and exchange.channel.has_more
+            (exchange.channel.has_more if upstream is None else upstream.has_response)
             and not (exchange.throttle_ms or exchange.answer.close)
             and len(exchange.header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS
         )
