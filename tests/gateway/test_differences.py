@@ -6,12 +6,11 @@ import socket
 import time
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
-from tests.e2e.conftest import await_partitions
 from tests.e2e.plain_client import PlainClient, receive_frame
-from tests.waiting import wait_until
+from tests.waiting import wait_for_leaders, wait_until
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, DESCRIBE_CLIENT_QUOTAS, JOIN_GROUP, METADATA
 from tidegate.wire import encode_request, read_response
@@ -70,7 +69,7 @@ def topic(kafka):
     name = unique("differences")
     admin = AdminClient({"bootstrap.servers": kafka.address})
     assert admin.create_topics([NewTopic(name, 1, 1)])[name].result(30) is None
-    await_partitions(admin, [TopicPartition(name, 0)])
+    wait_for_leaders(admin, name)
     return name
 
 
