@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.filesystems import opened_parquet, reason_of
+from tidegate.pipeline.read.processes import PROCESS_COLUMNS, merged
 from tidegate.usage.arrow import file_refusal, whole_table
 
 __all__ = [
@@ -60,6 +61,8 @@ class Chunk:
     """Rows before this time are left out; None: no limit."""
     to_ms: int | None = None
     """Rows from this time on are left out; None: no limit."""
+    is_of_process: bool = False
+    """Rows of one of several processes of a broker, which are read as those of the broker (`processes`)."""
 
     @property
     def is_cut(self) -> bool:
@@ -187,7 +190,7 @@ def read_batches(chunk: OpenChunk | Arrived, columns: Sequence[str]) -> Iterator
     if isinstance(chunk, Arrived):
         yield read_chunk(chunk, columns)
         return
-    read = [*dict.fromkeys((*columns, *[_TIME] * chunk.chunk.is_cut))]
+    read = [*dict.fromkeys((*columns, *_needed(chunk.chunk)))]
     options = {"row_groups": [chunk.row_group], "columns": read, "use_threads": False}
     for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
         table = _cut(pa.Table.from_batches([batch]), chunk.chunk)
@@ -224,8 +227,14 @@ def rows_between(table: pa.Table, *, from_ms: int | None, to_ms: int | None) -> 
     return table if wanted is None else table.filter(wanted)
 
 
+def _needed(chunk: Chunk) -> Sequence[str]:
+    """Return the columns that `_cut` needs."""
+    return PROCESS_COLUMNS if chunk.is_of_process else (_TIME,) if chunk.is_cut else ()
+
+
 def _cut(table: pa.Table, chunk: Chunk) -> pa.Table:
-    return rows_between(table, from_ms=chunk.from_ms, to_ms=chunk.to_ms)
+    table = rows_between(table, from_ms=chunk.from_ms, to_ms=chunk.to_ms)
+    return merged(table) if chunk.is_of_process else table
 
 
 def _arrived(bundle: Bundle, columns: Sequence[str]) -> Arrived:
@@ -265,7 +274,7 @@ def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
 def _read_of(chunk: OpenChunk, columns: Sequence[str]) -> list[str]:
     """Return which columns have to be read for these ones."""
     read = [name for name in columns if name in chunk.places and not _is_null(chunk, name)]
-    return [*dict.fromkeys((*read, *[_TIME] * chunk.chunk.is_cut))]
+    return [*dict.fromkeys((*read, *_needed(chunk.chunk)))]
 
 
 def _whole(table: pa.Table, chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:

@@ -32,6 +32,7 @@ from tidegate.pipeline.read.filesystems import opened_parquet, place_of, table_f
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
+from tidegate.usage.process_nodes import process_of_node
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
@@ -295,12 +296,28 @@ def _chunks_of(path: Location, *, from_ms: int | None, to_ms: int | None) -> lis
         found = []
         for place in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(place)
-            chunk = Chunk(name, place, size_bytes=group.total_byte_size, rows=group.num_rows)
+            chunk = Chunk(
+                name,
+                place,
+                size_bytes=group.total_byte_size,
+                rows=group.num_rows,
+                is_of_process=_is_of_process(group),
+            )
             if (from_ms, to_ms) != (None, None):
                 chunk = _cut(chunk, file, from_ms=from_ms, to_ms=to_ms)
             if chunk.rows or (from_ms, to_ms) == (None, None):
                 found.append(chunk)
         return found
+
+
+def _is_of_process(group: pq.RowGroupMetaData) -> bool:
+    """Return whether a row group has the rows of one of several processes of a broker."""
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == "node_id":
+            found = column.statistics
+            return found is not None and found.has_min_max and process_of_node(found.min) is not None
+    return False
 
 
 def _cut(chunk: Chunk, file: pq.ParquetFile, *, from_ms: int | None, to_ms: int | None) -> Chunk:

@@ -8,6 +8,7 @@ import numpy as np
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import RUN_COLUMNS, Arrived, OpenChunk, read_chunk
 from tidegate.pipeline.read.columns import Numbers, numbers_of
+from tidegate.pipeline.read.processes import are_merged
 from tidegate.pipeline.read.timeline import Run
 from tidegate.usage.columns import SEQ_PER_US
 
@@ -34,6 +35,7 @@ def runs_by_chunk(chunk: OpenChunk | Arrived) -> list[list[Run]]:
     found = [column.statistics for column in columns if column is not None]
     if (
         not chunk.chunk.is_cut
+        and not chunk.chunk.is_of_process
         and len(found) == len(columns)
         and all(each is not None and each.has_min_max for each in found)
     ):
@@ -63,13 +65,14 @@ def _runs_of_rows(node_id: Numbers, seq: Numbers, ts_ms: Numbers) -> list[Run]:
         order = of_node[np.argsort(seq[of_node], kind="stable")]
         first = np.flatnonzero(np.diff(seq[order], prepend=seq[order[0]] - 2) != 1)
         is_imported = bool(_is_imported(seq[order], ts_ms[order]).all())
-        if is_imported:
+        is_merged = are_merged(seq[order], ts_ms[order])
+        if is_imported or is_merged:
             first = first[:1]
         last = np.append(first[1:], len(order)) - 1
         ends = zip(
             seq[order[first]].tolist(), seq[order[last]].tolist(), ts_ms[order[first]].tolist(), strict=True
         )
-        found += [Run(node, *run, is_imported) for run in ends]
+        found += [Run(node, *run, is_imported, is_merged) for run in ends]
     return found
 
 

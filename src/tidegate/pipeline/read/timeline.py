@@ -57,13 +57,17 @@ Mark = Mapping[str, Any]
 
 
 class Run(NamedTuple):
-    """Rows of one node whose `seq` has no hole; of an imported record, where holes mean nothing, rows of one chunk."""
+    """Rows of one node whose `seq` has no hole; where holes mean nothing, rows of one chunk.
+
+    They mean nothing in an imported record, and in that of several processes, which is merged.
+    """
 
     node_id: int
     first_seq: int
     last_seq: int
     first_ts_ms: int
     is_imported: bool
+    is_merged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,7 @@ class Timeline:
     steps: Steps = field(default=_NO_STEPS)
     sweeps: npt.NDArray[np.int64]  # [sweep, (seq, ts_ms)]
     is_imported: bool = False
+    is_merged: bool = False
 
 
 def timelines(
@@ -140,6 +145,7 @@ def _timeline(
         steps=_without_repeats(steps.replaced((), [*gaps, *_breaks(marks, runs)])),
         sweeps=sweeps,
         is_imported=any(run.is_imported for run in runs),
+        is_merged=any(run.is_merged for run in runs),
     )
 
 
@@ -174,8 +180,8 @@ def _breaks(marks: Sequence[Mark], runs: Sequence[Run]) -> Iterator[Step]:
         if last_seq is None:
             if run.first_seq not in begins:
                 yield _break(run, COLD_START)
-        elif run.is_imported:
-            # In an imported record `seq` is made of the time, so holes mean nothing (decision 0056).
+        elif run.is_imported or run.is_merged:
+            # `seq` is made of the time, so holes mean nothing (decisions 0056, 0147).
             pass
         elif run.first_seq <= last_seq:
             raise _twice(run, last_seq)

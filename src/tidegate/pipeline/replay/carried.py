@@ -127,15 +127,16 @@ def following(timeline: Timeline, before: End) -> Timeline:
     begins = timeline.steps.where(lambda step: step.kind == "break" and step.reason == COLD_START)
     steps = []
     for step in timeline.steps.only(begins):
-        reason = _reason_between(before, step.seq, is_imported=timeline.is_imported)
+        has_holes = timeline.is_imported or timeline.is_merged
+        reason = _reason_between(before, step.seq, has_holes=has_holes)
         if reason != EXACT:
             steps.append(replace(step, reason=reason))
     return replace(timeline, steps=timeline.steps.replaced(begins, steps))
 
 
-def _reason_between(before: End, first_seq: int, *, is_imported: bool) -> int:
+def _reason_between(before: End, first_seq: int, *, has_holes: bool) -> int:
     """Return why what is decided from `first_seq` on is not exact. Follows: `timeline._breaks`."""
-    if is_imported:
+    if has_holes:
         return EXACT
     lost = 0 if before.gap_reason == EXACT else before.lost_events
     if lost is not None and first_seq - before.last_seq > max(lost, 1):

@@ -62,7 +62,12 @@ class PlanReplay:
         self._steps = steps_of(self._timeline, is_in_force=plan.is_in_force)
         self._next_step = 0
         self._state = PlanState(
-            plan, names=names, is_imported=timeline.is_imported, definitions=definitions, wanted=wanted
+            plan,
+            names=names,
+            is_imported=timeline.is_imported,
+            is_merged=timeline.is_merged,
+            definitions=definitions,
+            wanted=wanted,
         )
         self._accounts = self._state.lookup.accounts
         if carried is not None:

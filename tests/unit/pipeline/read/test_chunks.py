@@ -189,7 +189,7 @@ def test_runs_are_what_is_there(tmp_path, write_statistics):
         Run(4, 16, last, events[15]["ts_ms"], False),
     ]
     imported = [event | {"seq": event["ts_ms"] * 1000 * SEQ_PER_US} for event in events[:10]]
-    assert [run[3:] for run in runs(imported)] == [(START_MS, True)]
+    assert [run[3:] for run in runs(imported)] == [(START_MS, True, False)]
 
 
 def test_a_gap_knows_when_the_next_row_came(tmp_path):

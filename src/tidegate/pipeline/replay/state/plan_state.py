@@ -5,6 +5,7 @@ import numpy as np
 from tidegate.pipeline.layout import (
     BUCKET_SAMPLES,
     BUCKET_WINDOW_MS,
+    CLUSTER_WIDE,
     COLD_START,
     DEBT_MAX_S,
     EXACT,
@@ -40,6 +41,7 @@ class PlanState:
         *,
         names: ClientNames,
         is_imported: bool,
+        is_merged: bool,
         definitions: Definitions | None,
         wanted: SharedWanted | None,
     ) -> None:
@@ -48,8 +50,8 @@ class PlanState:
         if plan.is_in_force:  # until the first start it is not known which quotas are
             reason = IMPORTED if is_imported else COLD_START
         self.sensors = Sensors(plan)
-        if is_imported:
-            self.sensors.lose(IMPORTED, since_ms=FOREVER)
+        if is_imported or is_merged:
+            self.sensors.lose(IMPORTED if is_imported else CLUSTER_WIDE, since_ms=FOREVER)
         self.lookup = Lookup(
             plan, names=names, sensors=self.sensors, definitions=definitions, wanted=wanted, reason=reason
         )

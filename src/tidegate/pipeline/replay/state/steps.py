@@ -34,7 +34,7 @@ def apply_step(state: PlanState, step: Step, timeline: Timeline) -> None:
     elif step.states_all:
         state.lookup.clear_cluster_wide()
     if step.kind == "start":
-        _start(state, is_imported=timeline.is_imported)
+        _start(state, is_exact=not (timeline.is_imported or timeline.is_merged))
     elif step.kind in STOPS:
         _break(state, step, timeline)
     elif state.is_in_force:
@@ -47,12 +47,12 @@ def _concerns_every_plan(step: Step) -> bool:
     return step.kind in STOPS or (step.record is not None and step.record.key == CLUSTER_WIDE_QUOTAS)
 
 
-def _start(state: PlanState, *, is_imported: bool) -> None:
-    if is_imported:
-        state.sensors.forget()
-    else:
+def _start(state: PlanState, *, is_exact: bool) -> None:
+    if is_exact:
         state.sensors.reason = EXACT
         state.sensors.make_known()
+    else:
+        state.sensors.forget()
     state.permits.forget()
     if state.is_in_force:
         state.lookup.reason = EXACT

@@ -1,0 +1,25 @@
+"""Node ids of the processes of a gateway that serve one broker: each has a usage record of its own.
+
+Jobs read the rows of all processes as one node, the broker (`tidegate.pipeline.read.processes`).
+
+>>> node_of_process(7, 1), node_of_process(7, 2), process_of_node(1_073_742_274), process_of_node(7)
+(1073742273, 1073742274, (7, 2), None)
+"""
+
+__all__ = ["MAX_BROKER_ID", "node_of_process", "process_of_node"]
+
+FIRST_NODE = 1 << 30
+_BITS = 6
+MAX_BROKER_ID = (FIRST_NODE >> _BITS) - 1
+
+
+def node_of_process(broker_id: int, process: int) -> int:
+    """Return the node id of a process, which is counted from 1."""
+    assert 0 <= broker_id <= MAX_BROKER_ID
+    assert 0 < process < 1 << _BITS
+    return FIRST_NODE + (broker_id << _BITS) + process
+
+
+def process_of_node(node_id: int) -> tuple[int, int] | None:
+    """Return the broker and the number of the process that has a node id; None: it is the id of a broker."""
+    return None if node_id < FIRST_NODE else divmod(node_id - FIRST_NODE, 1 << _BITS)
