@@ -21,10 +21,15 @@ TEXT: Final = "text"
 JSON: Final = "json"
 LOG_FORMATS: Final = (TEXT, JSON)
 _TEXT_LINE = "%(asctime)s %(levelname)s %(message)s"
+_TEXT_LINE_OF_PROCESS = "%(asctime)s %(levelname)s process {}: %(message)s"
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formats each record as one JSON object."""
+    """Formats each record as one JSON object. process: the number of the process, of a gateway with several."""
+
+    def __init__(self, process: int | None) -> None:
+        super().__init__()
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as one line of ASCII."""
@@ -35,6 +40,8 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._process is not None:
+            fields["process"] = self._process
         audit: dict[str, Any] = getattr(record, "audit", {})
         fields |= {key: _jsonable(value) for key, value in audit.items()}
         if record.exc_info:
@@ -47,6 +54,13 @@ def _jsonable(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def formatter(log_format: str, text_line: str = _TEXT_LINE) -> logging.Formatter:
-    """Return the formatter of one of `LOG_FORMATS`. text_line: the format of a line of text, as `logging` has it."""
-    return _JsonFormatter() if log_format == JSON else logging.Formatter(text_line)
+def formatter(
+    log_format: str, text_line: str = _TEXT_LINE, *, process: int | None = None
+) -> logging.Formatter:
+    """Return the formatter of one of `LOG_FORMATS`. text_line: the format of a line of text, as `logging` has it.
+
+    process: the number that each line contains, of a process of a gateway with several.
+    """
+    if log_format == JSON:
+        return _JsonFormatter(process)
+    return logging.Formatter(text_line if process is None else _TEXT_LINE_OF_PROCESS.format(process))

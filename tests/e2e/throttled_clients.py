@@ -46,9 +46,10 @@ class Load:
         return f"127.0.0.1:{self.port}"
 
 
-def produce_plain_waiting(load: Load) -> Admissions:
-    """Send a request, wait for its answer and as long as that says, and so on."""
-    return _plain(load, produce_request(load.topic, bytes(load.value_bytes)), _produced(load), waits=True)
+def produce_plain_waiting(load: Load, into: Admissions | None = None) -> Admissions:
+    """Send a request, wait for its answer and as long as that says, and so on. into: gets admissions as they come."""
+    request = produce_request(load.topic, bytes(load.value_bytes))
+    return _plain(load, request, _produced(load), waits=True, into=into)
 
 
 def produce_plain_sending_on(load: Load) -> Admissions:
@@ -56,9 +57,9 @@ def produce_plain_sending_on(load: Load) -> Admissions:
     return _plain(load, produce_request(load.topic, bytes(load.value_bytes)), _produced(load), waits=False)
 
 
-def fetch_plain_waiting(load: Load) -> Admissions:
-    """Fetch offset 0, wait as long as the answer says, and so on."""
-    return _plain(load, fetch_request(load.topic, max_bytes=1), _fetched(load), waits=True)
+def fetch_plain_waiting(load: Load, into: Admissions | None = None) -> Admissions:
+    """Fetch offset 0, wait as long as the answer says, and so on. into: gets admissions as they come."""
+    return _plain(load, fetch_request(load.topic, max_bytes=1), _fetched(load), waits=True, into=into)
 
 
 def fetch_plain_sending_on(load: Load) -> Admissions:
@@ -167,10 +168,15 @@ def fetch_librdkafka(load: Load) -> Admissions:
 
 
 def _plain(
-    load: Load, request: Any, answer: Callable[[bytes], tuple[int, int]], *, waits: bool
+    load: Load,
+    request: Any,
+    answer: Callable[[bytes], tuple[int, int]],
+    *,
+    waits: bool,
+    into: Admissions | None = None,
 ) -> Admissions:
     """Send `request` again and again; answer: of a frame the throttle time in ms, and how many bytes were admitted."""
-    admissions: Admissions = []
+    admissions: Admissions = [] if into is None else into
     with PlainClient(load.port, load.client_id) as client:
         frame = client.frame(request)
         client.socket.sendall(frame if waits else frame * _IN_FLIGHT)

@@ -10,7 +10,14 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
-from tests.simulation.shared_limit import Client, Process, Run, gateway, one_broker
+from tests.simulation.shared_limit import (
+    Client,
+    Process,
+    Run,
+    gateway,
+    one_broker,
+    processes_of_one_gateway,
+)
 
 PROCESSES = 8
 LIMIT = 1e6
@@ -56,15 +63,26 @@ def busiest_minute_and_all(
     return max(admitted), sum(admitted)
 
 
+def gateways(limit: float, key: str) -> list[Process]:
+    """Return processes that share a cluster-wide limit through the topic."""
+    return [gateway(number, limit, key) for number in range(PROCESSES)]
+
+
+def of_one_gateway(limit: float, key: str) -> list[Process]:
+    """Return the processes of one gateway, which share the limit of a broker in memory."""
+    return processes_of_one_gateway(PROCESSES, limit, key)
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("made", [gateways, of_one_gateway])
 @pytest.mark.parametrize("key", [PRODUCE, FETCH])
 @pytest.mark.parametrize("name", LOADS)
-def test_error_bound(name: str, key: str) -> None:
+def test_error_bound(name: str, key: str, made: Callable[[float, str], list[Process]]) -> None:
     """Eight processes admit at most 5 % more than one broker, and not much less."""
     load = [replace(client, is_fetching=key == FETCH) for client in LOADS[name]]
     minutes, totals, one_total = [], [], []
     for seed in range(PHASES):
-        processes = [gateway(number, LIMIT, key) for number in range(PROCESSES)]
+        processes = made(LIMIT, key)
         minute, total = busiest_minute_and_all(processes, load, seed=seed)
         minute_of_one, total_of_one = busiest_minute_and_all([one_broker(LIMIT, key)], load, seed=seed)
         minutes.append(minute / minute_of_one)

@@ -6,10 +6,11 @@ clients that send, wait for their throttle time, and send again. A client moves 
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from tidegate.gateway import processes as gateway_processes
 from tidegate.gateway.sharing import TICK_MS, Sharing
 from tidegate.gateway.usage_report import UsageReport
 from tidegate.in_slices import run_at_once
@@ -39,7 +40,7 @@ class Process:
     """One process: its quota managers and its share of the limit."""
 
     managers: QuotaManagers
-    sharing: Sharing | None
+    sharing: "Sharing | InMemory | None"
     is_alive: bool = True
     hears: bool = True
     speaks: bool = True
@@ -71,6 +72,47 @@ def gateway(number: int, limit: float, key: str) -> Process:
     process.sharing.add_node(process.managers)
     process.sharing.begin(START_MS - WARM_UP_MS)
     return process
+
+
+class InMemory:
+    """The sharing of one of several processes of a gateway, which exchange their reports in memory."""
+
+    def __init__(
+        self, number: int, reports: gateway_processes.SharedReports, count: int, managers: QuotaManagers
+    ) -> None:
+        self._now_ms = START_MS - WARM_UP_MS
+        self._sharing = gateway_processes.ProcessSharing(
+            gateway_processes.Process(number=number, count=count, reports=reports),
+            Sharing("all", window_ms=WINDOW_MS),
+            window_ms=WINDOW_MS,
+            now_ms=lambda: self._now_ms,
+        )
+        self._sharing.add_node(1, managers)
+
+    @property
+    def processes(self) -> int:
+        """Return the number of processes that share the limit."""
+        return self._sharing.processes(1)
+
+    def tick_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Run a tick. It passes the report on, too."""
+        self._now_ms = now_ms
+        yield from self._sharing.tick_in_slices()
+
+    def receive(self, report: None, now_ms: int) -> None:
+        """Do nothing: reports are read at the next tick."""
+
+
+def processes_of_one_gateway(count: int, limit: float, key: str) -> list[Process]:
+    """Return processes that serve one broker with a quota."""
+    reports = gateway_processes.SharedReports(count, room=1 << 17)
+    made = []
+    for number in range(1, count + 1):
+        process = one_broker(limit, key)
+        process.managers.apply(QuotaRecord(entity=(), key=CLUSTER_WIDE, value=1.0))
+        process.sharing = InMemory(number, reports, count, process.managers)
+        made.append(process)
+    return made
 
 
 class Run:
@@ -114,7 +156,7 @@ class Run:
             self._at(at, lambda at: self._deliver(report, at))
         self._at(now + TICK_MS, lambda at: self._tick(process, at))
 
-    def _deliver(self, report: UsageReport, now: int) -> None:
+    def _deliver(self, report: UsageReport | None, now: int) -> None:
         for process in self.processes:
             if process.sharing is not None and process.is_alive and process.hears:
                 process.sharing.receive(report, START_MS + now)

@@ -19,6 +19,7 @@ examples:
                          after a change of the file: kill -HUP PROCESS-ID
   tidegate gateway --upstream kafka1:9092 --quotas quotas.yaml
   tidegate gateway --upstream kafka1:9092 --brokers 1-16
+  tidegate gateway --upstream kafka1:9092 --processes 4
   tidegate gateway --upstream kafka1:9092 --config gateway.properties \\
       --override listeners=SSL://0.0.0.0:9093 \\
       --override advertised.listeners=SSL://broker-{id}.k.example.com:9093
@@ -35,6 +36,9 @@ Set the gateway's quotas with any Kafka admin client that connects to the
 gateway, or with `tidegate quotas apply`. They are kept in the topic
 __tidegate_quotas of the cluster, which all gateway processes share. With
 --quotas they come from a file instead, and no client can alter them.
+
+With --processes, connections are spread over the processes at random, and the
+processes share each broker's quotas. A process that ends is started again.
 
 SIGHUP reads the files of --config and --quotas again. Quotas, connection
 limits, certificates and settings such as tidegate.quota.observe change at once;
@@ -88,6 +92,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--brokers",
         metavar="IDS",
         help="serve only these brokers, such as 1,3-5 (default: all of the cluster)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of processes that serve the same ports, so that a broker has more than one core (default: 1)",
     )
     parser.add_argument(
         "--quotas",

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tidegate import __version__
+from tidegate.cli.parent_process import Parent, Place
 from tidegate.cli.process import (
+    code_of_error,
     fresh_port_file,
+    is_first,
     load_config,
+    ports_of,
     run_process,
     stop_event,
     tell,
@@ -21,7 +25,9 @@ from tidegate.cli.process import (
 )
 from tidegate.client.settings import ClientSettings, load_client_settings
 from tidegate.clock import SystemClock
+from tidegate.errors import TidegateError
 from tidegate.gateway.gateway import Gateway, run_work
+from tidegate.gateway.processes import ONLY, check_processes
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids, server_names
@@ -49,11 +55,25 @@ def run_gateway(args: argparse.Namespace) -> int:
     if args.listen is not None:
         args.override.append(f"listeners=PLAINTEXT://{args.listen}")
     args.port = None
+    outcome = _parted(args)
+    if isinstance(outcome, int):
+        return outcome
+    place = outcome
 
     def start(config: ServerConfig, repeated: RepeatedLines) -> Coroutine[Any, Any, None]:
-        return _run(config, upstream, only, args, repeated)
+        return _run(config, upstream, only, args, repeated, place)
 
     return run_process(args, start, _DEFAULTS)
+
+
+def _parted(args: argparse.Namespace) -> Place | int:
+    """Return the place of this process; in the parent of several processes, the exit code when they have ended."""
+    if args.processes == 1:
+        return Place(process=ONLY)
+    try:
+        return Parent(args).run()
+    except TidegateError as error:
+        return code_of_error(args, error)
 
 
 async def _run(
@@ -62,7 +82,10 @@ async def _run(
     only: frozenset[int] | None,
     args: argparse.Namespace,
     repeated: RepeatedLines,
+    place: Place,
 ) -> None:
+    if place.process.count > 1:
+        check_processes(config)
     raise_open_files_limit()
     loop = asyncio.get_running_loop()
     stop = stop_event(args, repeated)
@@ -70,7 +93,7 @@ async def _run(
     port_file = fresh_port_file(args)
     names = server_names(config, listed(args.bootstrap_name or ""))
     logs_in = gateway_logs_in(config, None if args.login is None else args.login == "gateway")
-    for notice in login_notices(config, upstream, logs_in=logs_in):
+    for notice in login_notices(config, upstream, logs_in=logs_in) if is_first(args) else ():
         tell(args, notice, logging.WARNING)
     async with AsyncExitStack() as stack:
         store: QuotaStore
@@ -95,6 +118,7 @@ async def _run(
                 logs_in=logs_in,
                 clock=clock,
                 open_recorder=lambda node: open_recorder(node, clock, args.log_format),
+                process=place.process,
             )
             stack.push_async_callback(gateway.close)
             exchange = UsageExchange(
@@ -107,6 +131,8 @@ async def _run(
         collections.start()
         stack.callback(collections.close)
         tasks = [loop.create_task(gateway.run()), loop.create_task(exchange.run())]
+        if gateway.processes is not None:
+            tasks.append(loop.create_task(gateway.processes.run()))
         if topic is not None:
             following = topic.follow(
                 lambda records: run_work(quotas.follow_in_slices(records)), quotas.definitions.records
@@ -120,10 +146,14 @@ async def _run(
             tasks.append(loop.create_task(reloading.run()))
         for task in tasks:
             stack.push_async_callback(_cancel, task)
-        if port_file is not None:
-            write_ports(port_file, gateway.nodes.values())
-        for text in _announcements(gateway):
-            tell(args, text)
+        ports, lines = ports_of(gateway.nodes.values()), [*_announcements(gateway)]
+        if place.announce is not None:
+            place.announce(ports, lines, [*_metrics_announcements(gateway)])
+        else:
+            if port_file is not None:
+                write_ports(port_file, ports)
+            for text in (*lines, *_metrics_announcements(gateway)):
+                tell(args, text)
         stopped = loop.create_task(stop.wait())
         stack.callback(stopped.cancel)
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -144,5 +174,8 @@ def _announcements(gateway: Gateway) -> Iterable[str]:
         places = ", ".join(f"{host}:{port}" for host, port in node.advertised.values())
         upstream = gateway.brokers.by_id[broker_id].advertised
         yield f"tidegate {__version__} gateway: broker {broker_id} ({upstream}) at {places}; Ctrl-C stops it"
+
+
+def _metrics_announcements(gateway: Gateway) -> Iterable[str]:
     for broker_id, listener in gateway.metrics.items():
         yield f"tidegate metrics of broker {broker_id} at {listener.url}"

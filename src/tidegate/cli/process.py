@@ -27,9 +27,14 @@ from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.table import SETTINGS
 
 __all__ = [
+    "code_of_error",
     "fresh_port_file",
+    "is_first",
+    "lifecycle_log",
     "listen_on",
     "load_config",
+    "no_input",
+    "ports_of",
     "run_process",
     "stop_event",
     "tell",
@@ -54,7 +59,7 @@ def run_process(
     defaults: values of settings that were not given.
     """
     handler = _log_lines()
-    handler.setFormatter(formatter(args.log_format))
+    handler.setFormatter(formatter(args.log_format, process=args.process))
     _set_levels(args.verbose)
     repeated = RepeatedLines(time.monotonic)
     # On the handler: a logger's filter does not see the records of the loggers below it.
@@ -62,18 +67,36 @@ def run_process(
     logging.getLogger().addHandler(handler)
     try:
         config = load_config(args, defaults)
-        for notice in config.notices():
+        for notice in config.notices() if is_first(args) else ():
             tell(args, notice, logging.WARNING)
         with asyncio.Runner(loop_factory=TurnLoop) as runner:
             runner.run(start(config, repeated))
     except TidegateError as error:
-        if args.log_format != JSON:
-            raise
-        _lifecycle.error("%s%s", error, f"; hint: {error.hint}" if error.hint else "")
-        return EXIT_ERROR
+        return code_of_error(args, error)
     finally:
         handler.flush()  # before what is printed
     return 0
+
+
+def code_of_error(args: argparse.Namespace, error: TidegateError) -> int:
+    """Log an error as JSON and return the exit code; raise the error where the log is text."""
+    if args.log_format != JSON:
+        raise error
+    _lifecycle.error("%s%s", error, f"; hint: {error.hint}" if error.hint else "")
+    return EXIT_ERROR
+
+
+@contextmanager
+def lifecycle_log(args: argparse.Namespace) -> Iterator[logging.Logger]:
+    """Return the log of start and end, for a process that does not serve, and write it to stderr meanwhile."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(args.log_format))
+    _set_levels(args.verbose)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield _lifecycle
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def _set_levels(verbose: int) -> None:
@@ -95,6 +118,11 @@ def tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None
         print(
             f"{line}\n", end="", file=sys.stderr, flush=True
         )  # in one piece, also where Python does not buffer
+
+
+def is_first(args: argparse.Namespace) -> bool:
+    """Return whether this process prints what concerns all processes of a gateway."""
+    return args.process in (None, 1)
 
 
 def _log_lines() -> logging.Handler:
@@ -200,10 +228,15 @@ def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     try:
         loop.add_reader(_STDIN, read)
     except OSError as error:
-        raise ConfigError(
-            f"cannot wait for the end of standard input: {error.strerror}",
-            hint="--stop-on-eof needs a pipe as standard input, open for as long as the broker runs",
-        ) from error
+        raise no_input(error) from error
+
+
+def no_input(error: OSError) -> ConfigError:
+    """Return the error of a standard input that has no end."""
+    return ConfigError(
+        f"cannot wait for the end of standard input: {error.strerror}",
+        hint="--stop-on-eof needs a pipe as standard input, open for as long as the broker runs",
+    )
 
 
 def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
@@ -233,9 +266,13 @@ def _port_file_written(path: Path) -> AbstractContextManager[None]:
     )
 
 
-def write_ports(path: Path, nodes: Iterable[Node]) -> None:
-    """Write the ports of the listeners of all nodes, one per line. The file appears complete."""
-    ports = [port for node in nodes for _, port in node.bound.values()]
+def ports_of(nodes: Iterable[Node]) -> list[int]:
+    """Return the ports of the listeners of all nodes."""
+    return [port for node in nodes for _, port in node.bound.values()]
+
+
+def write_ports(path: Path, ports: Iterable[int]) -> None:
+    """Write ports, one per line. The file appears complete."""
     unfinished = path.with_name(path.name + ".tmp")
     with _port_file_written(path):
         unfinished.write_text("".join(f"{port}\n" for port in ports))

@@ -12,7 +12,15 @@ from tidegate.broker.handlers import handler_table
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.broker.quota_effects import QuotaEffects
 from tidegate.broker.storage_settings import follow_settings, storage_config
-from tidegate.cli.process import fresh_port_file, run_process, stop_event, tell, write_ports, written_to
+from tidegate.cli.process import (
+    fresh_port_file,
+    ports_of,
+    run_process,
+    stop_event,
+    tell,
+    write_ports,
+    written_to,
+)
 from tidegate.cli.usage_group import share_usage
 from tidegate.clock import SystemClock
 from tidegate.quota.managers.extensions import CLUSTER_WIDE, THROTTLE_MAX_MS
@@ -112,7 +120,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
                     metrics.append(_start_metrics(node, node.config.metrics))
             collections.start()
             if port_file is not None:
-                write_ports(port_file, nodes)
+                write_ports(port_file, ports_of(nodes))
             if first.is_by_scram_alone and credentials.is_empty:
                 tell(args, _NOBODY, logging.WARNING)
             for text in _announcements(nodes):

@@ -30,11 +30,18 @@ from tidegate.gateway.addresses import Addresses, ServerNames
 from tidegate.gateway.brokers import REFRESH_S, Broker, Brokers
 from tidegate.gateway.logins import handle_passing_authenticate, handle_passing_handshake
 from tidegate.gateway.mutations import handle_create_partitions, handle_create_topics, handle_delete_topics
+from tidegate.gateway.processes import ONLY, Process, ProcessSharing, check_processes
 from tidegate.gateway.reachability import Reachability
 from tidegate.gateway.relay import relay_handlers
 from tidegate.gateway.responses import Rewriter
 from tidegate.gateway.rights import with_quota_rights
-from tidegate.gateway.settings import MAX_BROKERS, broker_config, listener_addresses, max_brokers
+from tidegate.gateway.settings import (
+    MAX_BROKERS,
+    broker_config,
+    listener_addresses,
+    max_brokers,
+    record_config,
+)
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
 from tidegate.gateway.sharing import Sharing
 from tidegate.gateway.topic_names import TopicNames
@@ -113,7 +120,7 @@ class Gateway:
     config: the settings of the broker with id 0, from which those of the others are made. only: the ids of the brokers
     to serve; None: all of them. names: the server names of the listeners with one port for all brokers. logs_in: the
     gateway logs in at the brokers with its own credentials, for every client; else logins of clients pass through.
-    open_recorder: returns the usage record of a node.
+    open_recorder: returns the usage record of a node. process: the place of this process among those of the gateway.
     """
 
     def __init__(
@@ -127,6 +134,7 @@ class Gateway:
         logs_in: bool,
         clock: Clock,
         open_recorder: Callable[[ServerConfig], Recorder | None],
+        process: Process = ONLY,
     ) -> None:
         self.metrics: dict[int, MetricsListener] = {}
         self._reachability: list[Reachability] = []
@@ -146,7 +154,14 @@ class Gateway:
         self._failed: set[int] = set()
         self._most = max_brokers(config)
         window = config.quota_windows.rate
-        self.sharing = Sharing(uuid4().hex, window_ms=window.samples * window.window_ms)
+        window_ms = window.samples * window.window_ms
+        self.sharing = Sharing(uuid4().hex, window_ms=window_ms)
+        self._process = process
+        self._is_started = False
+        self.processes: ProcessSharing | None = None
+        if process.count > 1:
+            self.processes = ProcessSharing(process, self.sharing, window_ms=window_ms, now_ms=clock.now_ms)
+            self.processes.set_cluster_wide(config)
 
     def has_cluster_wide_quotas(self) -> bool:
         """Return whether the settings name any cluster-wide quota."""
@@ -174,6 +189,7 @@ class Gateway:
             self._serve(broker_id)
         for name in self._names:
             self._check_certificate(name)
+        self._is_started = True
 
     async def run(self) -> None:
         """Follow the cluster: brokers that join, move and leave, and names of topics. Never ends."""
@@ -209,10 +225,12 @@ class Gateway:
         config: as in the constructor; what cannot change while a node runs is the same as before.
         """
         prepared: dict[int, tuple[ServerConfig, Any]] = {}
+        if self._process.count > 1:
+            check_processes(config)
         try:
             while waiting := self.nodes.keys() - prepared.keys():  # a broker may join meanwhile
                 for broker_id in sorted(waiting):
-                    own = broker_config(config, broker_id)
+                    own = broker_config(config, broker_id, self._process)
                     prepared[broker_id] = own, (yield from self.nodes[broker_id].prepare_in_slices(own))
         except ConfigError:
             for broker_id, (_, ready) in prepared.items():
@@ -221,6 +239,8 @@ class Gateway:
         self.config = config
         for broker_id, (own, ready) in prepared.items():
             yield from self.nodes[broker_id].put_in_force_in_slices(own, ready)
+        if self.processes is not None:
+            self.processes.set_cluster_wide(config)
 
     async def close(self) -> None:
         """Close all nodes and connections."""
@@ -233,6 +253,8 @@ class Gateway:
         self.nodes.clear()
         for port in self._ports.values():
             port.close()
+        if self.processes is not None:
+            self.processes.close()
         await self.brokers.close()
 
     def _wanted(self) -> list[int]:
@@ -244,7 +266,10 @@ class Gateway:
         for listener in self.config.listeners:
             names = self._names.get(listener.name)
             if names is not None:
-                self._ports[listener.name] = SharedPort(listener.address, names, self.config, loop=loop)
+                spread = self._process.spread(is_started=False)
+                self._ports[listener.name] = SharedPort(
+                    listener.address, names, self.config, loop=loop, spread=spread
+                )
 
     def _check_certificate(self, listener: str) -> None:
         """Warn of server names of a listener that its certificate does not have."""
@@ -265,13 +290,23 @@ class Gateway:
     def _serve(self, broker_id: int) -> None:
         """Serve a broker. Raises `ConfigError` where its ports cannot be bound, `OSError` for want of descriptors."""
         loop = asyncio.get_running_loop()
-        config = broker_config(self.config, broker_id)
-        network = BrokerNetwork(SocketNetwork(loop, self._clock.monotonic_ns), broker_id, self._ports)
+        config = broker_config(self.config, broker_id, self._process)
+        spread = self._process.spread(is_started=self._is_started)
+        own_network = SocketNetwork(loop, self._clock.monotonic_ns, spread)
+        network = BrokerNetwork(own_network, broker_id, self._ports)
         with ExitStack() as undo:
-            recorder = self._open_recorder(config)
+            recorder = self._open_recorder(record_config(config, self._process))
             if recorder is not None:
                 undo.callback(recorder.close)
-            node = Node(config, clock=self._clock, loop=loop, network=network, recorder=recorder)
+            node = Node(
+                config,
+                clock=self._clock,
+                loop=loop,
+                network=network,
+                recorder=recorder,
+                processes=self._process.count,
+                other_connections=self._process.other_connections(broker_id),
+            )
             undo.callback(node.close)
             security = UpstreamSecurity(
                 tls=self._upstream.tls, buffers=node.tls_buffers, credentials=self._credentials
@@ -280,7 +315,7 @@ class Gateway:
                 self.brokers.by_id[broker_id],
                 network,
                 security=security,
-                gauges=self._gauges,
+                gauges=partial(self._gauges, broker_id),
                 clock=self._clock,
                 loop=loop,
             )
@@ -289,14 +324,17 @@ class Gateway:
             if metrics is not None:
                 undo.callback(metrics.close)
             node.serve(handlers, self._quotas, relay=relay)
-            self.sharing.add_node(node.managers)
+            if self.processes is None:
+                self.sharing.add_node(node.managers)
+            else:
+                self.processes.add_node(broker_id, node.managers)
             undo.pop_all()
         self.nodes[broker_id] = node
         self._reachability.append(Reachability(self.brokers.by_id[broker_id], node))
         if metrics is not None:
             self.metrics[broker_id] = metrics
 
-    def _gauges(self) -> Iterable[tuple[str, float, str]]:
+    def _gauges(self, broker_id: int) -> Iterable[tuple[str, float, str]]:
         """Return the metrics of the process."""
         refused = sum(port.refused for port in self._ports.values())
         yield (
@@ -305,6 +343,13 @@ class Gateway:
             "Connections refused before they belonged to a broker",
         )
         yield from self.sharing.gauges()
+        if self.processes is not None:
+            sharing = self.processes.processes(broker_id)
+            yield (
+                "tidegate_gateway_processes",
+                sharing,
+                "Processes of the gateway that share the broker's quotas",
+            )
 
     def _own_handlers(self, node: Node) -> dict[int, Handler]:
         """Return the handlers of what the gateway answers itself, or reads."""

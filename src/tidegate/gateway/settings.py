@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
 from tidegate.gateway.addresses import BROKER_ID, MAX_PORT, ServerNames
+from tidegate.gateway.processes import METRICS_STEP, ONLY, Process, record_node, settings_of_process
 from tidegate.server.listening.listener_config import ListenerConfig
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, PLAIN
 from tidegate.server.node import reachable_host
@@ -29,6 +30,7 @@ __all__ = [
     "login_notices",
     "max_brokers",
     "parse_broker_ids",
+    "record_config",
     "server_names",
 ]
 
@@ -43,14 +45,25 @@ MIN_RECEIVE_BUFFER_BYTES = 64 * 1024
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
-def broker_config(given: ServerConfig, broker_id: int) -> ServerConfig:
+def broker_config(given: ServerConfig, broker_id: int, process: Process = ONLY) -> ServerConfig:
     """Return the settings of the node for a broker. Raises `ConfigError` where a port would be none."""
     texts = {**given.given, "node.id": str(broker_id)}
     by_name = {listener.name for listener in given.listeners if _pattern(listener)}
-    for name in ("listeners", "advertised.listeners", METRICS_LISTENER):
+    for name in ("listeners", "advertised.listeners"):
         if given[name]:
             texts[name] = _of_broker(given[name], broker_id, by_name)
+    if given[METRICS_LISTENER]:
+        own = broker_id + (process.number - 1) * METRICS_STEP
+        texts[METRICS_LISTENER] = _of_broker(given[METRICS_LISTENER], own, by_name)
+    if process.count > 1:
+        texts |= settings_of_process(given, process.count)
     return ServerConfig.load(texts)
+
+
+def record_config(config: ServerConfig, process: Process) -> ServerConfig:
+    """Return the settings of a node for its usage record: each process has one. Raises `ConfigError`."""
+    node_id = record_node(config["node.id"], process)
+    return config if process.count == 1 else ServerConfig.load({**config.given, "node.id": str(node_id)})
 
 
 def max_brokers(given: ServerConfig) -> int:

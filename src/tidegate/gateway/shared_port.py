@@ -34,6 +34,7 @@ from tidegate.server.connection.client_hello import MAX_HELLO_BYTES, server_name
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.tls_session import HANDSHAKE, TlsError
 from tidegate.server.connection.transport import Transport
+from tidegate.server.listening.accept_queues import ONE_PROCESS, Spread
 from tidegate.server.listening.acceptor import MAX_WAITING
 from tidegate.server.listening.listener import SocketListener
 from tidegate.server.listening.listener_config import ListenerAddress
@@ -75,6 +76,7 @@ class SharedPort:
         config: ServerConfig,
         *,
         loop: asyncio.AbstractEventLoop,
+        spread: Spread = ONE_PROCESS,
     ) -> None:
         """Bind the port. Raises `ConfigError`."""
         self._name = address.name
@@ -88,7 +90,12 @@ class SharedPort:
         self._working = False
         self._scratch = memoryview(bytearray(MAX_HELLO_BYTES))
         self._listener = SocketListener(
-            address, config, loop=loop, on_accept=self._on_accept, make_room=self._make_room
+            address,
+            config,
+            loop=loop,
+            on_accept=self._on_accept,
+            make_room=self._make_room,
+            spread=spread,
         )
         self.port = self._listener.port
         self.refused = 0  # connections, before they belonged to a broker

@@ -11,7 +11,7 @@ Reports name up to `MAX_OMITTED` such quotas. `MAX_PROCESSES` processes are coun
 """
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,7 @@ __all__ = [
     "MAX_PROCESSES",
     "TICK_MS",
     "Sharing",
+    "follow_sensors",
 ]
 
 _log = logging.getLogger("tidegate.gateway")
@@ -72,10 +73,11 @@ class _Process:
 
 
 class Sharing:
-    """The cluster-wide quotas of a process. process: a name that no other process has."""
+    """The shared quotas of a process. process: a name that no other process has. what: the quotas, for the log."""
 
-    def __init__(self, process: str, *, window_ms: int) -> None:
+    def __init__(self, process: str, *, window_ms: int, what: str = "cluster-wide quotas") -> None:
         self._process = process
+        self._what = what
         self._window_ms = window_ms
         self._nodes = 0
         self._followed: dict[str, dict[int, _Followed]] = {}  # by key, then node
@@ -101,10 +103,18 @@ class Sharing:
 
     def add_node(self, managers: QuotaManagers) -> None:
         """Share the limits of a node's cluster-wide quotas with the other nodes."""
-        for manager in (managers.produce, managers.fetch, managers.request):
-            manager.follow = partial(self._follow, self._nodes)
-            manager.look_up_anew()
+        follow_sensors(managers, partial(self.follow, self.new_node()))
+
+    def new_node(self) -> int:
+        """Count a node, and return the number by which its sensors are followed."""
         self._nodes += 1
+        return self._nodes - 1
+
+    def forget_all(self) -> None:
+        """Follow no sensor any more, until it is used again."""
+        for key in list(self._followed):
+            for node in list(self._followed[key]):
+                self._forget(key, node)
 
     def begin(self, now_ms: int) -> None:
         """Begin to share: the reports of the other processes can be read, and this one publishes."""
@@ -127,9 +137,10 @@ class Sharing:
             self._others[report.process] = _Process(report, now_ms)
         else:
             _log.warning(
-                "ignored the usage of gateway process %r: %d processes share cluster-wide quotas, which is the maximum",
+                "ignored the usage of gateway process %r: %d processes share %s, which is the maximum",
                 report.process[:40],
                 MAX_PROCESSES,
+                self._what,
                 extra={"repeats": "cluster-wide processes"},
             )
 
@@ -184,7 +195,7 @@ class Sharing:
             ),
         )
 
-    def _follow(self, node: int, sensor: ClusterSensor, now_ms: int) -> None:
+    def follow(self, node: int, sensor: ClusterSensor, now_ms: int) -> None:
         """Follow a sensor that is in use; without room, it has a fair share of its limit."""
         before = self._followed.get(sensor.key, {}).get(node)
         if before is None and not self._make_room(
@@ -332,9 +343,16 @@ class Sharing:
                 del self._others[name]
         live = sum(self._silent_ms(each, now_ms) <= LOST_AFTER_MS for each in self._others.values())
         if live + 1 != self._processes:
-            _log.info("%d gateway processes share cluster-wide quotas", live + 1)
+            _log.info("%d gateway processes share %s", live + 1, self._what)
             self._processes = live + 1
 
     def _silent_ms(self, process: _Process, now_ms: int) -> int:
         """Return for how long a process has published nothing, up to the last time when this one could have read it."""
         return (now_ms if self._confirmed_ms is None else self._confirmed_ms) - process.received_ms
+
+
+def follow_sensors(managers: QuotaManagers, follow: Callable[[ClusterSensor, int], None]) -> None:
+    """Set the function that follows the sensors of a node's shared quotas."""
+    for manager in (managers.produce, managers.fetch, managers.request):
+        manager.follow = follow
+        manager.look_up_anew()

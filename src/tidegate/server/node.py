@@ -6,8 +6,10 @@ ApiVersions and requests to that administration it answers itself. Everything ru
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from typing import Any, Protocol
@@ -24,6 +26,8 @@ from tidegate.quota import (
     QuotaRecord,
     changed_records_in_slices,
 )
+from tidegate.quota.admin.keys import CONTROLLER_MUTATION_RATE
+from tidegate.quota.connections.connection_quotas import OtherConnections
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.administration.acl_administration import AclAdministration
@@ -115,9 +119,16 @@ class Node:
         network: Network,
         recorder: Recorder | None,
         controller: "Node | None" = None,
+        processes: int = 1,
+        other_connections: OtherConnections | None = None,
     ) -> None:
-        """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one."""
+        """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one.
+
+        processes: the number of processes that serve the same broker. Each applies an equal part of mutation quotas and
+        of connection rates. other_connections: those of the other processes.
+        """
         self.config = config
+        self._processes = processes
         self.managers = QuotaManagers(
             window=config.quota_windows.rate,
             controller_window=config.quota_windows.mutation,
@@ -131,7 +142,7 @@ class Node:
             loop=loop,
             note_exchange=None if recorder is None else recorder.callback,
         )
-        self.connections = connection_quotas(config)
+        self.connections = connection_quotas(config, other_connections)
         self._shares = ConnectionShares(self.connections)
         self._static_quotas = static_quotas(config)
         self.tls = TlsListeners(config, loop)
@@ -343,13 +354,21 @@ class Node:
         """Apply one definition and record it; if it is removed, apply the value from the settings, if any."""
         if record.value is None:
             record = self._static_quotas.get((record.entity, record.key), record)
-        self.managers.apply(record)
+        self.managers.apply(self._own_part(record))
         if self._recorder is not None:
             self._recorder.quota(record, self.clock.now_ms())
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Limit the rate of new connections."""
+        if rate is not None and self._processes > 1:
+            rate = math.ceil(rate / self._processes)
         self.connections.set_ip_rate(address, rate)
+
+    def _own_part(self, record: QuotaRecord) -> QuotaRecord:
+        """Return a definition as this process applies it."""
+        if self._processes == 1 or record.key != CONTROLLER_MUTATION_RATE or record.value is None:
+            return record
+        return replace(record, value=record.value / self._processes)
 
     def _limit_hosts(self, quotas: QuotaAdministration, hosts: list[str]) -> None:
         """Apply the limits of these hosts of `max.connections.per.ip.overrides` when the hosts are resolved."""
@@ -417,7 +436,8 @@ class Node:
             yield from self._quotas.changes.acquire()
             try:
                 records = chain(self._static_quotas.values(), self._quotas.definitions.records())
-                yield from self.callback.exchange_in_slices(callback, config, records)
+                own = map(self._own_part, records)
+                yield from self.callback.exchange_in_slices(callback, config, own)
             finally:
                 self._quotas.changes.release()
 

@@ -53,6 +53,36 @@ def test_the_queue_follows_the_address(family: int, address: str) -> None:
     assert len({expected_index(source) for source in sources}) == min(len(sources), QUEUES)
 
 
+def joined(port: int) -> socket.socket:
+    """Return a socket at a port that another process of the gateway has bound."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", port))
+    return sock
+
+
+def test_connections_of_one_address_are_spread_over_processes() -> None:
+    """Each process gets its part of them, all in the queue of the address."""
+    processes = 3
+    first = bind_queues(bound(socket.AF_INET, "127.0.0.1"))
+    port = first[0].getsockname()[1]
+    all_queues = [first, *(bind_queues(joined(port)) for _ in range(processes - 1))]
+    with contextlib.ExitStack() as closing:
+        for queues in all_queues:
+            listen_on(queues, 10, processes=processes)
+            for queue in queues:
+                closing.enter_context(queue)
+        together = [queue for queues in all_queues for queue in queues]
+        found = []
+        for _ in range(90):
+            with bound(socket.AF_INET, "127.0.0.9") as client:
+                client.connect(("127.0.0.1", port))
+                found.append(divmod(ready_index(together), QUEUES))
+    assert {queue for _, queue in found} == {expected_index("127.0.0.9")}
+    counts = [sum(process == number for process, _ in found) for number in range(processes)]
+    assert min(counts) >= 10, counts  # 30 each; so few by chance: less than once in a million
+
+
 def test_a_full_queue_of_one_address_delays_no_other() -> None:
     """Without this the kernel would drop the other client's attempt too, and it would try again after a second."""
     queues = bind_queues(bound(socket.AF_INET, "127.0.0.1"))
@@ -77,7 +107,7 @@ def test_a_full_queue_of_one_address_delays_no_other() -> None:
 def test_without_a_choice_by_address_there_is_one_queue(with_node, monkeypatch) -> None:
     """Where the kernel refuses the program, the listener works as any other."""
 
-    def refuse(sock: socket.socket) -> None:
+    def refuse(sock: socket.socket, processes: int) -> None:
         raise OSError("not supported")
 
     monkeypatch.setattr(accept_queues, "_attach", refuse)

@@ -25,6 +25,7 @@ import enum
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from tidegate.errors import TidegateError
 from tidegate.quota.connections.limits import (
@@ -50,6 +51,7 @@ __all__ = [
     "AdmissionOutcome",
     "ConnectionCountError",
     "ConnectionQuotas",
+    "OtherConnections",
 ]
 
 CONNECTION_METRICS = "socket-server-metrics"
@@ -111,8 +113,18 @@ class _Listener:
         self.ip_throttle_time = Avg(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
 
 
+class OtherConnections(Protocol):
+    """Connections to the same broker that are counted elsewhere: in other processes."""
+
+    def count(self, ip: str) -> int:
+        """Return the connections of an address elsewhere."""
+
+    def set_own(self, ip: str, connections: int) -> None:
+        """Publish the connections of an address that are counted here."""
+
+
 class ConnectionQuotas:
-    """Counts and rates of all connections of one broker."""
+    """Counts and rates of all connections of one broker. others: connections that count for an address, too."""
 
     def __init__(
         self,
@@ -122,7 +134,9 @@ class ConnectionQuotas:
         window_ms: int,
         inter_broker_listener: str | None = None,
         max_ip_rates: int = MAX_IP_RATES,
+        others: OtherConnections | None = None,
     ) -> None:
+        self._others = others
         each_bytes = SENSOR_BYTES + SAMPLE_BYTES * (samples + 1)
         self._max_ip_rates = max(1, min(max_ip_rates, MAX_IP_RATE_BYTES // each_bytes))
         self._samples, self._window_ms = samples, window_ms
@@ -205,7 +219,7 @@ class ConnectionQuotas:
     def address_is_full(self, address: str) -> bool:
         """Return whether an address has as many connections as it may."""
         ip = host_address(address)
-        return self._counts.get(ip, 0) >= self._most_of(ip)
+        return self._everywhere(ip, self._counts.get(ip, 0)) >= self._most_of(ip)
 
     def listener_is_full(self, listener_name: str) -> bool:
         """Return whether a listener has as many connections as its own maximum."""
@@ -231,7 +245,9 @@ class ConnectionQuotas:
         self._counts[ip] = count = self._counts.get(ip, 0) + 1
         self._total += 1
         self._listeners[listener_name].connections += 1
-        if count > maximum:
+        if self._others is not None:
+            self._others.set_own(ip, count)
+        if self._everywhere(ip, count) > maximum:
             return Admission(
                 outcome=AdmissionOutcome.TOO_MANY_CONNECTIONS,
                 message=f"Too many connections from /{ip} (maximum = {maximum})",
@@ -249,6 +265,8 @@ class ConnectionQuotas:
             del self._counts[ip]
         else:
             self._counts[ip] = count - 1
+        if self._others is not None:
+            self._others.set_own(ip, count - 1)
         self._total -= 1
         listener = self._listeners.get(listener_name)
         if listener is not None:
@@ -298,6 +316,10 @@ class ConnectionQuotas:
                 yield "connection-accept-rate", {"ip": ip}, rate
 
     # Helpers
+
+    def _everywhere(self, ip: str, here: int) -> int:
+        """Return the connections of an address, here and elsewhere."""
+        return here if self._others is None else here + self._others.count(ip)
 
     def _most_of(self, ip: str) -> int:
         return self._overrides.get(ip, self._limits.max_connections_per_ip)

@@ -61,12 +61,13 @@ class ClusterSensor(RateSensor):
     key: the name of the limit, the same for all its sensors. follow: called with the sensor and the time when the
     sensor is used while `is_followed` is false. checks_first: decide by the rate before the request. A fetch of a
     client over its quota is answered empty and not charged, so the rate after it would keep out large batches.
+    is_of_broker: the limit is that of one broker, which several processes serve.
     """
 
     __slots__ = (
         "_cap_ms", "_checks_first", "_divisor", "_follow", "_limit", "_others", "_own", "_pace", "_part",
         "_refused",
-        "is_followed", "key",
+        "is_followed", "is_of_broker", "key",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,7 @@ class ClusterSensor(RateSensor):
         self._refused = 0.0
         self.key = key
         self.is_followed = False
+        self.is_of_broker = False
 
     @property
     def bound(self) -> float:

@@ -7,6 +7,9 @@ than the broker accepts would delay all others. Here the kernel chooses the queu
     queues = bind_queues(sock)  # sockets of the same address; `sock` is the first
     listen_on(queues, backlog=1000)
 
+Several processes may have such queues at one address (`Spread`). For each connection, the kernel then chooses the
+process at random, and its queue by the client's address.
+
 Where the system cannot do that (only Linux can), there is one queue.
 Follows: Linux `SO_REUSEPORT`, `SO_ATTACH_REUSEPORT_CBPF` (socket(7)).
 """
@@ -16,8 +19,9 @@ import ctypes
 import socket
 import struct
 import sys
+from dataclasses import dataclass
 
-__all__ = ["QUEUES", "bind_queues", "listen_on"]
+__all__ = ["ONE_PROCESS", "QUEUES", "Spread", "bind_queues", "listen_on"]
 
 QUEUE_BITS = 4
 QUEUES = 1 << QUEUE_BITS
@@ -27,6 +31,7 @@ _SO_ATTACH_REUSEPORT_CBPF = 51  # not in Python's `socket`
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets count from the header of IPv4 or IPv6
 _IPV4_SOURCE, _IPV6_SOURCE = 12, 8
 _SPREAD = 0x9E3779B1  # 2^32 over the golden ratio: neighbouring addresses get different queues
+_RANDOM = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
 _PROGRAM = (  # code, jump if true, jump if false, operand: the classic BPF of linux/filter.h
     (0x30, 0, 0, _NETWORK_HEADER),  # A = first byte
     (0x74, 0, 0, 4),  # A >>= 4, the IP version
@@ -39,8 +44,19 @@ _PROGRAM = (  # code, jump if true, jump if false, operand: the classic BPF of l
     (0xAC, 0, 0, 0),  # A ^= X
     (0x24, 0, 0, _SPREAD),  # A *= ...
     (0x74, 0, 0, 32 - QUEUE_BITS),  # the highest bits of the product
-    (0x16, 0, 0, 0),  # return A, the index of the queue
 )
+_RETURN = ((0x16, 0, 0, 0),)  # return A, the index of the queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The processes that accept the connections of an address. joins: another process may have bound it before."""
+
+    processes: int = 1
+    joins: bool = False
+
+
+ONE_PROCESS = Spread()
 
 
 def bind_queues(sock: socket.socket) -> list[socket.socket]:
@@ -67,8 +83,10 @@ def bind_queues(sock: socket.socket) -> list[socket.socket]:
     return [sock]
 
 
-def listen_on(queues: list[socket.socket], backlog: int) -> None:
+def listen_on(queues: list[socket.socket], backlog: int, *, processes: int = 1) -> None:
     """Listen on the sockets of `bind_queues`, with up to `backlog` connections in each queue.
+
+    processes: the number of processes with such queues at the address.
 
     Where the kernel cannot choose the queue by address, all but the first are closed and removed from the list.
     """
@@ -76,14 +94,34 @@ def listen_on(queues: list[socket.socket], backlog: int) -> None:
         queue.listen(backlog)
     try:
         if len(queues) > 1:
-            _attach(queues[0])
+            _attach(queues[0], processes)
     except OSError:
         while len(queues) > 1:
             queues.pop().close()
 
 
-def _attach(sock: socket.socket) -> None:
-    """Make the kernel choose the queue of a connection by `_PROGRAM`, for all sockets that are bound as `sock` is."""
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in _PROGRAM))
-    program = struct.pack("@HP", len(_PROGRAM), ctypes.addressof(code))
+def _attach(sock: socket.socket, processes: int) -> None:
+    """Make the kernel choose the queue of a connection by a program, for all sockets that are bound as `sock` is."""
+    steps = _program(processes)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
+
+
+def _program(processes: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Return the program that chooses a queue. The kernel chooses by itself where an index has no socket."""
+    if processes == 1:
+        return _PROGRAM + _RETURN
+    first = (
+        (0x20, 0, 0, _RANDOM),  # A = a random number
+        (0x94, 0, 0, processes),  # A %= processes
+        (0x64, 0, 0, QUEUE_BITS),  # A <<= ..., the first queue of a process
+        (0x02, 0, 0, 0),  # M[0] = A
+    )
+    return (
+        *first,
+        *_PROGRAM,
+        (0x61, 0, 0, 0),  # X = M[0]
+        (0x0C, 0, 0, 0),  # A += X
+        *_RETURN,
+    )

@@ -14,6 +14,7 @@ from tidegate.clock import Clock
 from tidegate.fair_share import Rounds, address_owner
 from tidegate.in_slices import run_at_once
 from tidegate.quota import AdmissionOutcome, ConnectionQuotas
+from tidegate.quota.connections.connection_quotas import OtherConnections
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
 from tidegate.scheduling import Scheduler, Timer
@@ -207,7 +208,7 @@ class Acceptor:
             self._loop.call_soon(self._close_some)
 
 
-def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
+def connection_quotas(config: ServerConfig, others: OtherConnections | None = None) -> ConnectionQuotas:
     """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
     window = config.quota_windows.rate
     quotas = ConnectionQuotas(
@@ -215,6 +216,7 @@ def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
         samples=window.samples,
         window_ms=window.window_ms,
         inter_broker_listener=config.inter_broker_listener,
+        others=others,
     )
     run_at_once(limit_connections(quotas, config))
     return quotas

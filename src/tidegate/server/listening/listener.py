@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import host_address
-from tidegate.server.listening.accept_queues import bind_queues, listen_on
+from tidegate.server.listening.accept_queues import ONE_PROCESS, Spread, bind_queues, listen_on
 from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 from tidegate.server.settings.config import ServerConfig
 
@@ -48,19 +48,21 @@ class SocketListener:
         loop: asyncio.AbstractEventLoop,
         on_accept: Callable[[socket.SocketType, str], None],
         make_room: Callable[[str], bool] = lambda host: False,
+        spread: Spread = ONE_PROCESS,
     ) -> None:
         self.name = address.name
         self._make_room = make_room
         self._loop = loop
         self._on_accept = on_accept
-        sock = _bind(address)
+        sock = _bind(address, joins=spread.joins)
         self._kind = int(sock.family), int(sock.type), sock.proto
         self.port: int = sock.getsockname()[1]
         self._queues = bind_queues(sock)
         for queue in self._queues:
             _set_options(queue, config)
         self._backlog: int = config["socket.listen.backlog.size"]
-        listen_on(self._queues, self._backlog)
+        self._processes = spread.processes
+        listen_on(self._queues, self._backlog, processes=self._processes)
         self._accepting = self._refusing = False
         self._most_fd = _most_fd()
         self._spare: int | None = None
@@ -109,7 +111,7 @@ class SocketListener:
         """Accept connections again."""
         if self._refusing:
             self._refusing = False
-            listen_on(self._queues, self._backlog)
+            listen_on(self._queues, self._backlog, processes=self._processes)
         self.start()
 
     def _accept_some(self, accept: Callable[[], tuple[int, Any]]) -> None:
@@ -216,15 +218,18 @@ def _set_options(sock: socket.socket, config: ServerConfig) -> None:
             sock.setsockopt(socket.SOL_SOCKET, option, config[name])
 
 
-def _bind(address: ListenerAddress) -> socket.socket:
-    """Return a socket at an address; without a host at all of this machine, of IPv4 and IPv6, as Java's."""
+def _bind(address: ListenerAddress, *, joins: bool) -> socket.socket:
+    """Return a socket at an address; without a host at all of this machine, of IPv4 and IPv6, as Java's.
+
+    joins: other processes of the same user may have bound the address for their queues.
+    """
     try:
         if not address.host and socket.has_dualstack_ipv6():
-            return _bound(socket.AF_INET6, ("::", address.port))
+            return _bound(socket.AF_INET6, ("::", address.port), joins=joins)
         infos = socket.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        return _bound(*bindable(infos))
+        return _bound(*bindable(infos), joins=joins)
     except UnicodeError as error:  # what Python says of a name that is none, such as `a..b`
         raise _cannot_listen(address, "invalid host name") from error
     except OSError as error:
@@ -242,10 +247,12 @@ def bindable(infos: Sequence[tuple[Any, ...]]) -> tuple[int, tuple[Any, ...]]:
     return family, where
 
 
-def _bound(family: int, where: tuple[Any, ...]) -> socket.socket:
+def _bound(family: int, where: tuple[Any, ...], *, joins: bool) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if joins:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6 and where[0] == "::":
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(where)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tidegate.server.connection.poller import Poller, make_poller
 from tidegate.server.connection.transport import SocketTransport, Transport
+from tidegate.server.listening.accept_queues import ONE_PROCESS, Spread
 from tidegate.server.listening.listener import SocketListener
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.settings.config import ServerConfig
@@ -63,10 +64,16 @@ class Network(Protocol):
 
 
 class SocketNetwork:
-    """TCP, on an event loop. monotonic_ns: the node's clock."""
+    """TCP, on an event loop. monotonic_ns: the node's clock. spread: the processes that accept its connections."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        monotonic_ns: Callable[[], int],
+        spread: Spread = ONE_PROCESS,
+    ) -> None:
         self._loop = loop
+        self._spread = spread
         self.poller = make_poller(loop, monotonic_ns)
 
     def listen(
@@ -81,4 +88,6 @@ class SocketNetwork:
         def accept(sock: socket.SocketType, host: str) -> None:
             on_accept(SocketTransport(sock, self.poller), host)
 
-        return SocketListener(address, config, loop=self._loop, on_accept=accept, make_room=make_room)
+        return SocketListener(
+            address, config, loop=self._loop, on_accept=accept, make_room=make_room, spread=self._spread
+        )

@@ -227,7 +227,7 @@ def use_of(
         left_ns = throttled.end_ns - node.clock.monotonic_ns()
         until_ms = node.clock.wall_ms() + max(left_ns, 0) // NS_PER_MS
     return {
-        "scope": CLUSTER if isinstance(sensor, ClusterSensor) else BROKER,
+        "scope": CLUSTER if isinstance(sensor, ClusterSensor) and not sensor.is_of_broker else BROKER,
         "limit": None if is_unlimited(sensor.bound) else finite(sensor.bound),
         "rate": finite(sensor.peek_rate(now_ms)),
         "utilization": finite(sensor.utilization(now_ms)),

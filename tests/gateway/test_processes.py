@@ -1,0 +1,298 @@
+"""`tidegate gateway --processes`: several processes at the same ports share the quotas of a broker."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from bench.ladder.brokers import free_port
+from tests.e2e.throttled_clients import Admissions, Load, fetch_plain_waiting, produce_plain_waiting
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.named_brokers import NamedGateway, name_of
+from tests.gateway.raw_client import RawClient
+from tests.gateway.test_reloading import wait_for_line
+from tests.waiting import wait_until
+
+from tidegate.cli.main import main
+
+PROCESSES = 3
+OPTIONS = (
+    *("--processes", str(PROCESSES)),
+    *("--override", "tidegate.usage.parquet.enable=false"),
+    *("--override", "quota.window.num=4"),
+)
+RATE = 200_000
+VALUE_BYTES = 10_000
+WINDOW_S = 3.0
+SECONDS = 9.0
+WAIT_S = 20.0
+
+
+class SeveralProcesses(GatewayProcess):
+    """A gateway with several processes. `close` ends those, too, where the parent has been killed."""
+
+    @property
+    def children(self) -> list[int]:
+        """Return the ids of the processes that serve."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(number) for number in found.split()]
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended; one that has ended and was not waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def several(kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeveralProcesses]:
+    """Return a gateway with several processes, whose settings are in a file."""
+    directory = tmp_path_factory.mktemp("several")
+    settings = directory / "gateway.properties"
+    settings.write_text("max.connections.per.ip=3000\n")
+    gateway = SeveralProcesses(directory, kafka.address, (*OPTIONS, "--config", str(settings)))
+    gateway.start()
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def own(kafka, tmp_path: Path) -> Iterator[SeveralProcesses]:
+    """Return a gateway with several processes that the test starts and ends."""
+    gateway = SeveralProcesses(tmp_path / "own", kafka.address, OPTIONS)
+    yield gateway
+    gateway.close()
+
+
+def connections_of(gateway: SeveralProcesses) -> list[int]:
+    """Return how many descriptors each process has open."""
+    return [len(os.listdir(f"/proc/{pid}/fd")) for pid in gateway.children]
+
+
+def set_quota(gateway: SeveralProcesses, client_id: str, **values: float) -> None:
+    """Set a quota, and wait until all processes have read it: each connection asks one of them."""
+    with RawClient(gateway.port, "admin") as admin:
+        admin.set_quotas(client_id, **values)
+    ((key, value),) = values.items()
+    known = 0
+    deadline = time.monotonic() + WAIT_S
+    while known < 10 * PROCESSES:  # connections at random processes, one after the other
+        with RawClient(gateway.port, "admin") as admin:
+            known = known + 1 if admin.quota(client_id, key) == value else 0
+        assert time.monotonic() < deadline, gateway.log
+
+
+def admitted(admissions: Admissions, begin: float, seconds: float) -> int:
+    """Return the bytes of a range of time."""
+    return sum(size for at, size in admissions if begin <= at < begin + seconds)
+
+
+def test_connections_are_spread(several):
+    """The connections of one address reach every process."""
+    before = connections_of(several)
+    with ExitStack() as closing:
+        for _ in range(45):
+            closing.enter_context(RawClient(several.port, "spread"))
+        wait_until(lambda: sum(connections_of(several)) >= sum(before) + 45, WAIT_S)
+        grown = [after - first for after, first in zip(connections_of(several), before, strict=True)]
+    assert len(grown) == PROCESSES
+    assert min(grown) > 0, grown  # 15 each
+
+
+@pytest.mark.parametrize(
+    ("work", "quota"),
+    [(produce_plain_waiting, "producer_byte_rate"), (fetch_plain_waiting, "consumer_byte_rate")],
+)
+def test_processes_share_the_quota_of_a_broker(work, quota, kafka, several, create_topic, unique):
+    """Eight connections of one client id, at all processes, get together what they get at one process."""
+    topic = create_topic(kafka, unique)
+    with RawClient(several.port, "admin") as admin:
+        admin.produce(topic, VALUE_BYTES)
+    set_quota(several, unique, **{quota: RATE})
+    load = Load(port=several.port, client_id=unique, topic=topic, value_bytes=VALUE_BYTES, seconds=SECONDS)
+    before = connections_of(several)
+    begin = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(work, load) for _ in range(8)]
+        time.sleep(1.0)
+        grown = [after - first for after, first in zip(connections_of(several), before, strict=True)]
+        results = [job.result() for job in jobs]
+    assert sum(each > 0 for each in grown) > 1, grown
+    together = sum(admitted(each, begin, SECONDS) for each in results)
+    limit, burst = RATE * SECONDS, RATE * WINDOW_S
+    assert limit - burst <= together <= limit + 1.5 * burst, f"{together:,} at {grown}"
+
+
+def test_hangup_reaches_all_processes(several, tmp_path):
+    """Each process reads the file again, and a setting that does not fit several processes changes nothing."""
+    settings = Path(several.options[several.options.index("--config") + 1])
+
+    def reload(text: str, pattern: str) -> None:
+        since = len(several.log)
+        settings.write_text(text)
+        several.process.send_signal(signal.SIGHUP)
+        for number in range(1, PROCESSES + 1):
+            wait_for_line(several, rf"process {number}: {pattern}", since)
+
+    reload("max.connections.per.ip=2000\n", "files read again: 1 settings and 0 quotas changed")
+    reload("tidegate.quota.smooth=all\n", "settings and quotas stay as they are: tidegate.quota.smooth")
+    settings.write_text("max.connections.per.ip=2000\n")
+
+
+def test_a_killed_process_is_started_again(several):
+    """The log names it, and the others serve meanwhile."""
+    killed = several.children[0]
+    since = len(several.log)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: f"(pid {killed}) was killed by SIGKILL: starting it again" in several.log, WAIT_S)
+    with RawClient(several.port, "meanwhile") as client:
+        assert client.topic_ids("no-such-topic") == {}
+    wait_until(lambda: re.search(r"process \d serves", several.log[since:]), WAIT_S, told=lambda: several.log)
+    assert len(several.children) == PROCESSES
+    assert killed not in several.children
+    before = connections_of(several)
+    with ExitStack() as closing:
+        for _ in range(45):
+            closing.enter_context(RawClient(several.port, "spread"))
+        wait_until(lambda: sum(connections_of(several)) >= sum(before) + 45, WAIT_S)
+        grown = [after - first for after, first in zip(connections_of(several), before, strict=True)]
+    assert min(grown) > 0, grown
+
+
+def test_the_usage_record_has_the_requests_of_all_processes(
+    own, kafka, create_topic, unique, capsys: pytest.CaptureFixture[str]
+):
+    """`tidegate usage` adds them up: one client of one broker; the gateway ends, and no process is left."""
+    own.start()
+    topic = create_topic(kafka, unique)
+    children, before = own.children, connections_of(own)
+    with ExitStack() as closing:
+        clients = [closing.enter_context(RawClient(own.port, unique)) for _ in range(12)]
+        for client in clients:
+            client.produce(topic, VALUE_BYTES)
+        grown = [after - first for after, first in zip(connections_of(own), before, strict=True)]
+    assert sum(each > 0 for each in grown) > 1, grown
+    assert own.stop() == 0
+    assert not any(map(is_running, children))
+    assert main(["usage", str(own.usage_dir), "--json"]) == 0
+    (group,) = (each for each in json.loads(capsys.readouterr().out)["groups"] if each["client_id"] == unique)
+    assert group["requests"] == 12
+    assert group["produce_bytes"] > 12 * VALUE_BYTES
+
+
+def test_limits_of_connections_and_mutations_are_divided(own, kafka, unique):
+    """Connections of an address count in all processes; each process has its part of a mutation quota."""
+    most = 7
+    settings = (f"max.connections.per.ip={most}", "controller.quota.window.num=3")
+    own.options += tuple(part for setting in settings for part in ("--override", setting))
+    own.start()
+    source = "127.0.0.77"
+    with ExitStack() as closing:
+        accepted = 0
+        for _ in range(60):
+            client = closing.enter_context(RawClient(own.port, unique, source=source))
+            try:
+                client.topic_ids("no-such-topic")
+                accepted += 1
+            except (ConnectionError, EOFError, AssertionError):
+                client.socket.close()
+    assert accepted == most
+    set_quota(own, unique, controller_mutation_rate=3.0)
+    with RawClient(own.port, unique) as client:
+        answers = [client.create_topics((f"{unique}-{number}", 1)) for number in range(8)]
+    refused = [any(topic["error_code"] == 89 for topic in answer["topics"]) for answer in answers]
+    # One process has a third of the rate, and a bucket for three seconds: three topics, one until tokens are owed.
+    assert refused.index(True) in (3, 4, 5), refused
+
+
+def test_processes_end_with_a_killed_parent(own):
+    """Their standard input ends with it."""
+    own.start()
+    children = own.children
+    assert len(children) == PROCESSES
+    own.kill()
+    wait_until(lambda: not any(map(is_running, children)), WAIT_S)
+
+
+def test_each_process_has_metrics_of_its_own(own):
+    """The port of a process is a thousand above that of the one before."""
+    port = free_port()
+    while port + 2001 > 65_535 or port < 5000:
+        port = free_port()
+    own.options += ("--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
+    own.start()
+    for number in range(PROCESSES):
+        url = f"http://127.0.0.1:{port + 1 + 1000 * number}"
+        assert f"tidegate metrics of broker 1 at {url}/ (process {number + 1})" in own.log
+        wait_until(
+            lambda url=url: (
+                f"\ntidegate_gateway_processes {PROCESSES}" in urlopen(url + "/metrics").read().decode()
+            ),
+            WAIT_S,
+        )
+
+
+class NamedProcesses(NamedGateway, SeveralProcesses):
+    """A gateway with several processes, whose only listener distinguishes brokers by name."""
+
+
+def test_one_port_for_all_brokers_is_served_by_all_processes(kafka, tmp_path: Path):
+    """Each process reads the server names of its connections."""
+    gateway = NamedProcesses(tmp_path / "named", kafka.address, *OPTIONS)
+    try:
+        gateway.start()
+        before = connections_of(gateway)
+        with ExitStack() as closing:
+            for _ in range(30):
+                closing.enter_context(gateway.connect(name_of(1)))
+            grown = [after - first for after, first in zip(connections_of(gateway), before, strict=True)]
+        assert min(grown) > 0, grown
+        assert gateway.stop() == 0
+    finally:
+        gateway.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--processes", "0"), "--processes is 0, expected 1 to 32"),
+        (
+            ("--override", "tidegate.quota.smooth=all"),
+            "tidegate.quota.smooth is 'all', and quotas that several",
+        ),
+        (("--override", "tidegate.kafka.exact=true"), "tidegate.kafka.exact is true, and --processes shares"),
+    ],
+)
+def test_what_cannot_be_combined_is_one_error(options, message, kafka, tmp_path: Path):
+    """The gateway ends with exit code 2, and one line says why."""
+    ended = subprocess.run(
+        [
+            *(os.sys.executable, "-m", "tidegate", "gateway", "--upstream", kafka.address),
+            *("--listen", f"127.0.0.1:{free_port(4)}", "--data", str(tmp_path), "--processes", "2", *options),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.count(message) == 1, ended.stderr
+    assert ended.stderr.count("error") == 1, ended.stderr
+
+
+def test_a_port_that_another_gateway_uses_is_refused(several, tmp_path: Path):
+    """Two gateways with several processes do not share a port by accident."""
+    other = SeveralProcesses(tmp_path, several.upstream, OPTIONS, base_port=several.base_port)
+    with pytest.raises(AssertionError, match="the gateway ended"):
+        other.start()
+    assert f"cannot listen on 127.0.0.1:{several.port}" in other.log
+    other.close()
