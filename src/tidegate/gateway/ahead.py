@@ -7,6 +7,7 @@ those behind.
 """
 
 import struct
+from collections.abc import Collection
 
 from tidegate.server.connection.channel import Channel
 from tidegate.wire.encoded import LENGTH_BYTES
@@ -21,21 +22,26 @@ _KEY_BYTES = 4  # API key and version
 _CORRELATION_ID_END = 8
 
 
-def alike_behind(channel: Channel, frame: memoryview, end: int) -> tuple[bytes, list[int]]:
+def alike_behind(
+    channel: Channel, frame: memoryview, end: int, sent: Collection[int] = ()
+) -> tuple[bytes, list[int]]:
     """Return the requests behind `frame`, their length prefixes included, and the size of each frame.
 
     They are whole, and like it in their first `end` bytes, but for the correlation id: API, version, client id,
-    transactional id and acks. So they are valid where it is, and each has a response.
+    transactional id and acks. So they are valid where it is, and each has a response. sent: sizes of the first ones,
+    which were sent already and count for the bounds.
     """
-    pending, begin = channel.pending, channel.pending_at
+    pending = channel.pending
+    begin = channel.pending_at + sum(sent) + LENGTH_BYTES * len(sent)
     at, last = begin, len(pending)
+    end_of_all = channel.pending_at + MAX_AHEAD_BYTES
     sizes: list[int] = []
     key, rest = frame[:_KEY_BYTES], frame[_CORRELATION_ID_END:end]
     most = min(channel.max_frame_bytes, MAX_AHEAD_BYTES)
-    while last - at >= LENGTH_BYTES + end and len(sizes) < MAX_AHEAD_REQUESTS:
+    while last - at >= LENGTH_BYTES + end and len(sent) + len(sizes) < MAX_AHEAD_REQUESTS:
         (size,) = _LENGTH.unpack_from(pending, at)
         first = at + LENGTH_BYTES
-        if not end <= size <= most or first + size > last or first + size - begin > MAX_AHEAD_BYTES:
+        if not end <= size <= most or first + size > last or first + size > end_of_all:
             break
         if (
             pending[first : first + _KEY_BYTES] != key

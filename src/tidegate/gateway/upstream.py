@@ -67,6 +67,7 @@ class Upstream:
         "_respond",
         "_scratch",
         "_sent",
+        "_sent_together",
         "_wait",
         "channel",
         "closed",
@@ -101,6 +102,7 @@ class Upstream:
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
         self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
         self._ahead_rest = b""  # of them, what the socket has not taken yet
+        self._sent_together = 0  # requests behind, when some were sent last
         self._is_paused = False  # because many responses came early
         self._long: LongResponses | None = None  # once there was one
         self.closed = False
@@ -133,7 +135,7 @@ class Upstream:
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = is_streamed
         if self._ahead:
-            self._take_ahead(deferred)
+            self._take_ahead(deferred, request.frame, alike_until)
         elif self._ahead_rest:
             self.on_broken("the broker sent a response to a request that it has not received")
         elif not self._connection.is_ready:
@@ -183,11 +185,16 @@ class Upstream:
             sent = self._send(frame, 0, ahead)
             sent, sent_ahead = min(sent, size), max(sent - size, 0)
         if sizes and sent == size:
-            self._ahead.extend(sizes)
-            self._ahead_rest = ahead[sent_ahead:]
-            if self._ahead_rest:
-                self._send_ahead_rest()
+            self._note_ahead(ahead[sent_ahead:], sizes)
         return sent
+
+    def _note_ahead(self, rest: bytes, sizes: list[int]) -> None:
+        """Note requests that are sent ahead, and send the rest of them."""
+        self._ahead.extend(sizes)
+        self._sent_together = len(self._ahead)
+        self._ahead_rest = rest
+        if rest:
+            self._send_ahead_rest()
 
     def _send_ahead_rest(self) -> None:
         """Send what the socket takes of the requests behind the one that is served."""
@@ -206,9 +213,20 @@ class Upstream:
         else:
             transport.stop_writing()
 
-    def _take_ahead(self, deferred: Deferred) -> None:
-        """Serve a request that was sent before; its response may have come."""
+    def _take_ahead(self, deferred: Deferred, frame: memoryview, alike_until: int) -> None:
+        """Serve a request that was sent before; its response may have come.
+
+        When half of those that were sent together have been served, the next ones follow: the broker has always some.
+        """
         self._sent = _LENGTH.size + self._ahead.popleft()
+        if (
+            len(self._ahead) <= self._sent_together // 2
+            and self._connection.is_ready
+            and not self._ahead_rest
+        ):
+            data, sizes = alike_behind(self.channel, frame, alike_until, self._ahead)
+            if sizes:
+                self._note_ahead(data, sizes)
         if self._pending:
             self._receive(self._pending, deferred, self._monotonic_ns())
         is_short = self._deferred is not None or len(self._pending or b"") < STREAMED_BYTES
