@@ -67,7 +67,6 @@ class Upstream:
         "_respond",
         "_scratch",
         "_sent",
-        "_sent_together",
         "_wait",
         "channel",
         "closed",
@@ -102,7 +101,6 @@ class Upstream:
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
         self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
         self._ahead_rest = b""  # of them, what the socket has not taken yet
-        self._sent_together = 0  # requests behind, when some were sent last
         self._is_paused = False  # because many responses came early
         self._long: LongResponses | None = None  # once there was one
         self.closed = False
@@ -191,7 +189,6 @@ class Upstream:
     def _note_ahead(self, rest: bytes, sizes: list[int]) -> None:
         """Note requests that are sent ahead, and send the rest of them."""
         self._ahead.extend(sizes)
-        self._sent_together = len(self._ahead)
         self._ahead_rest = rest
         if rest:
             self._send_ahead_rest()
@@ -214,16 +211,9 @@ class Upstream:
             transport.stop_writing()
 
     def _take_ahead(self, deferred: Deferred, frame: memoryview, alike_until: int) -> None:
-        """Serve a request that was sent before; its response may have come.
-
-        When half of those that were sent together have been served, the next ones follow: the broker has always some.
-        """
+        """Serve a request that was sent before; its response may have come. Those that came meanwhile are sent, too."""
         self._sent = _LENGTH.size + self._ahead.popleft()
-        if (
-            len(self._ahead) <= self._sent_together // 2
-            and self._connection.is_ready
-            and not self._ahead_rest
-        ):
+        if self._connection.is_ready and not self._ahead_rest:
             data, sizes = alike_behind(self.channel, frame, alike_until, self._ahead)
             if sizes:
                 self._note_ahead(data, sizes)
