@@ -210,9 +210,10 @@ def read_tables(chunk: Chunk | Bundle | OpenChunk | Arrived, columns: Sequence[s
     if isinstance(chunk, Arrived):
         yield read_chunk(chunk, columns)
         return
-    options = {"row_groups": [chunk.row_group], "columns": _read_of(chunk, columns), "use_threads": False}
+    read, alike = _read_of(chunk, columns, rows=min(_BATCH_ROWS, chunk.group.num_rows))
+    options = {"row_groups": [chunk.row_group], "columns": read, "use_threads": False}
     for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
-        table = _whole(_cut(pa.Table.from_batches([batch]), chunk.chunk), chunk, columns)
+        table = _whole(_cut(pa.Table.from_batches([batch]), chunk.chunk), alike, chunk.path, columns)
         if len(table):
             yield table.unify_dictionaries().combine_chunks()
 
@@ -262,35 +263,56 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
 
 
 def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
-    """Return columns of a chunk; those that the footer says are all null are not read: in a small file most are.
+    """Return columns of a chunk; those of which the footer says that all values are alike are not read: most are.
 
     Of each column the type says that it may be null, whatever the file says, so that tables can be put together.
     """
-    read = _read_of(chunk, columns)
+    read, alike = _read_of(chunk, columns, rows=chunk.group.num_rows)
     table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
-    return _whole(_cut(table, chunk.chunk), chunk, columns)
+    return _whole(_cut(table, chunk.chunk), alike, chunk.path, columns)
 
 
-def _read_of(chunk: OpenChunk, columns: Sequence[str]) -> list[str]:
-    """Return which columns have to be read for these ones."""
-    read = [name for name in columns if name in chunk.places and not _is_null(chunk, name)]
-    return [*dict.fromkeys((*read, *_needed(chunk.chunk)))]
+def _read_of(chunk: OpenChunk, columns: Sequence[str], *, rows: int) -> tuple[list[str], dict[str, pa.Array]]:
+    """Return which columns have to be read for these ones, and so many rows of the others."""
+    needed = _needed(chunk.chunk)
+    there = [name for name in columns if name in chunk.places]
+    values = {
+        name: value
+        for name in there
+        if name not in needed and (value := _value_of_all(chunk, name)) is not None
+    }
+    read = [name for name in there if name not in values]
+    alike = {
+        name: pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
+        for name, value in values.items()
+    }
+    # Without any column, a table has no number of rows.
+    return [*dict.fromkeys((*read, *needed))] or chunk.schema.names[:1], alike
 
 
-def _whole(table: pa.Table, chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
-    """Return what was read with the columns that were not, because all their values are the same."""
+def _whole(table: pa.Table, alike: Mapping[str, pa.Array], path: str, columns: Sequence[str]) -> pa.Table:
+    """Return what was read with the columns that were not, because all their values are alike."""
     found = dict(zip(table.column_names, table.columns, strict=True))
-    for name in columns:
-        if name in chunk.places and name not in found:
-            found[name] = pa.nulls(len(table), chunk.schema.field(name).type)
+    for name in alike:
+        found[name] = alike[name].slice(0, len(table))
     whole = whole_table(pa.table(found), columns)
-    return _checked(pa.table({name: whole[name] for name in columns}), chunk.path)
+    return _checked(pa.table({name: whole[name] for name in columns}), path)
 
 
-def _is_null(chunk: OpenChunk, name: str) -> bool:
+def _value_of_all(chunk: OpenChunk, name: str) -> pa.Scalar | None:
+    """Return the value that all rows have, null too, as the footer says; None: there may be several."""
     column = chunk.column(name)
     found = None if column is None else column.statistics
-    return found is not None and found.has_null_count and found.null_count == chunk.group.num_rows
+    if found is None or not found.has_null_count:
+        return None
+    type_ = chunk.schema.field(name).type
+    if found.null_count == chunk.group.num_rows:
+        return pa.scalar(None, type_)
+    is_number = pa.types.is_integer(type_) or pa.types.is_boolean(type_)
+    # `merged` changes numbers of what it reads.
+    if found.null_count or not is_number or not found.has_min_max or chunk.chunk.is_of_process:
+        return None
+    return pa.scalar(found.min, type_) if found.min == found.max else None
 
 
 @contextmanager

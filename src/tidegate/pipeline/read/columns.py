@@ -21,10 +21,15 @@ Numbers = npt.NDArray[Any]
 
 def numbers_of(table: pa.Table, column: str) -> Numbers:
     """Return a column of numbers or flags, 0 or False where it is null."""
+    values: Numbers
     chunked = table[column]
+    if chunked.null_count == len(chunked) and not pa.types.is_boolean(chunked.type):
+        values = np.zeros(len(chunked), chunked.type.to_pandas_dtype())
+        values.flags.writeable = False  # as those of Arrow: kernels are compiled for such
+        return values
     if chunked.null_count:
         chunked = pc.fill_null(chunked, False if chunked.type == pa.bool_() else 0)
-    values: Numbers = chunked.to_numpy()
+    values = chunked.to_numpy()
     return values
 
 
@@ -38,13 +43,9 @@ def name_places(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], pa
     """Return each row's place in the names, and the names; a missing one is the empty one, at place 0."""
     if not len(table):
         return np.zeros(0, np.int64), pa.array([""])
-    encoded = table[column].combine_chunks()
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
+    encoded = _encoded(table, column)
     names = encoded.dictionary.cast(pa.string())
-    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    places = np.add(_indices(encoded), 1, dtype=np.int64)
     empty = pc.index(names, "").as_py()
     if empty >= 0:
         places[places == empty + 1] = 0
@@ -54,9 +55,17 @@ def name_places(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], pa
 def numbers_of_names(
     table: pa.Table, column: str, number_of: Callable[[str], int], dtype: npt.DTypeLike
 ) -> Numbers:
-    """Return for each row the number that its name has."""
-    places, names = name_places(table, column)
-    return np.array([number_of(name) for name in names.to_pylist()], dtype)[places]
+    """Return for each row the number that its name has; a missing one is the empty one."""
+    if not len(table):
+        return np.zeros(0, dtype)
+    encoded = _encoded(table, column)
+    names = encoded.dictionary.cast(pa.string()).to_pylist()
+    numbers = np.array([number_of(name) for name in (*names, "")], dtype)  # the last is at place -1
+    occur = numbers if encoded.null_count else numbers[:-1]
+    if (occur == occur[0]).all():
+        return np.full(len(table), occur[0])
+    found: Numbers = numbers.take(_indices(encoded))
+    return found
 
 
 def used_codes(code: Numbers, codes: int, among: Numbers | slice = _ALL) -> tuple[Numbers, Numbers]:
@@ -69,9 +78,26 @@ def used_codes(code: Numbers, codes: int, among: Numbers | slice = _ALL) -> tupl
         place = np.zeros(len(code), np.int64)
         place[among] = of_counted
         return used, place
+    if not isinstance(among, slice) and among.all():
+        among = _ALL  # needs no copy
     occurs = np.zeros(codes, bool)
     occurs[code[among]] = True
     used = np.flatnonzero(occurs)
     place_of = np.zeros(codes, np.int64)
     place_of[used] = np.arange(len(used))
     return used, place_of[code]
+
+
+def _encoded(table: pa.Table, column: str) -> pa.DictionaryArray:
+    """Return a column of names, of one row at least, dictionary-encoded."""
+    encoded = table[column].combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    return encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+
+
+def _indices(encoded: pa.DictionaryArray) -> Numbers:
+    """Return the place of each row's name in the dictionary, -1 where it is null."""
+    indices = encoded.indices
+    found: Numbers = (pc.fill_null(indices, -1) if indices.null_count else indices).to_numpy()
+    return found

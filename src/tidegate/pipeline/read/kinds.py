@@ -33,7 +33,7 @@ def row_kinds(table: pa.Table) -> Numbers:
 
 def check_kinds(table: pa.Table, path: str) -> None:
     """Raise `UsageFilesError` where a row of `path` is of a kind that is none of the usage record."""
-    unknown = np.flatnonzero(row_kinds(table) == _UNKNOWN)
+    unknown = np.flatnonzero(numbers_of_names(table, "kind", lambda name: name not in _KIND_CODES, np.bool_))
     if len(unknown):
         kind = table["kind"][int(unknown[0])].as_py()
         raise UsageFilesError(

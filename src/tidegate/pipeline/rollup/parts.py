@@ -290,7 +290,6 @@ class _Node:
         self._window = window.samples, window.window_ms, least_s
         self._sensor_of = np.full((SENSORS, _FEW_SENSORS), -1, np.int32)
         self._sensors = 0
-        self._room = GROUPS_AT_ONCE if with_peaks else MAX_INT64
         slots = window.samples + 1
         self._floats = np.zeros((_FEW_SENSORS, FLOAT_SLOTS + slots))
         self._ints = np.zeros((_FEW_SENSORS, INT_SLOTS + 2 * slots), np.int64)
@@ -317,11 +316,12 @@ class _Node:
             counts = kind < kernel.RESTART
             names, group_of_row = self._groups(table, counts)
             before = done.get(place, np.zeros(len(names), bool))
-            group = self._find(names, before)
+            # Sums alone have no sensors, and so no room to find.
+            group = self._find(names, before) if self._with_peaks else np.arange(len(names))
             is_here = group >= 0
             done[place] = is_here | before
             starts = self._starts
-            self._starts += int((kind == kernel.RESTART).sum())
+            self._starts += int(np.count_nonzero(kind == kernel.RESTART))
             if not is_here.all():
                 counts &= is_here[group_of_row]
                 kind[~counts & (kind < kernel.RESTART)] = kernel.OTHER
@@ -331,10 +331,12 @@ class _Node:
 
     def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
         """Return the groups that occur, columns `by`, and the place of each row among them."""
-        code, sizes, dictionaries = np.zeros(len(table), np.int64), [], []
+        code = np.zeros(len(table), np.int64)
+        sizes: list[int] = []
+        dictionaries: list[pa.Array] = []
         for name in self._by:
             places, names = name_places(table, name)
-            code = code * len(names) + places
+            code = places if not sizes else code * len(names) + places
             sizes.append(len(names))
             dictionaries.append(names)
         used, place = used_codes(code, int(np.prod(sizes)), counts)
@@ -354,7 +356,7 @@ class _Node:
         numbers = []
         for key in zip(*(wanted[name].to_pylist() for name in self._by), strict=True):
             number = self._numbers.get(key, -1)
-            if number < 0 and len(self._numbers) < self._room:
+            if number < 0 and len(self._numbers) < GROUPS_AT_ONCE:
                 number = self._numbers[key] = len(self._numbers)
             numbers.append(number)
         found[~done] = numbers
@@ -373,7 +375,7 @@ class _Node:
             cell, groups_of, steps = group_of_row, np.arange(groups), np.full(groups, ALL_TIME_MS)
         else:
             cell, groups_of, steps = _cells(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
-        rows = _rows(table, numbers, kind, cell, work.number[group_of_row])
+        rows = _rows(table, numbers, kind, cell, work.number[group_of_row] if self._with_peaks else cell)
         cells = len(steps)
         sums = np.zeros((cells, kernel.SUMS), np.int64)
         sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
