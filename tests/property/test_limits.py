@@ -10,11 +10,15 @@ from tests.replaying.logs import CLIENTS, START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.jobs.where import jobs_here
+from tidegate.pipeline.proposals.notes import recommend_notes
+from tidegate.pipeline.proposals.recommend import Wanted, forecast_levels
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay import limits, task
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.rollup.limits import limits_without_tolerance
 from tidegate.quota import QuotaRecord, QuotaType
 
 _FEW = settings(
@@ -207,3 +211,59 @@ def test_no_share_is_empty(tmp_path, monkeypatch):
         with open_usage(tmp_path) as files, jobs_here(files).back_end.place(files, [levels_of(by)]) as rows:
             assert rows.shares == shares
             assert {*rows.layout.share.tolist()} == {*range(shares)}
+
+
+@pytest.mark.parametrize("by", sorted(_NAMES))
+def test_what_is_recommended_does_not_depend_on_the_shares_of_clients(tmp_path, by, monkeypatch):
+    """Two clients of different shares have a connection together: both are then in one share, on all nodes."""
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS)
+        random_traffic(node, Random(node_id), events=_EVENTS, quotas_change=False)
+        for place, event in enumerate(node.events):
+            event["connection_id"] = (
+                1000 + CLIENTS.index((event["user"], event["client_id"])) if event["user"] else 0
+            )
+            if place % 7 == 0 and (event["user"], event["client_id"]) in (("alice", "c1"), ("bob", "c2")):
+                event["connection_id"] = 7
+        write_events(tmp_path, node.events)
+    wanted = Wanted(force=True, headroom=1.0, budgets={"producer_byte_rate": 70_000.0})
+
+    def found():
+        with open_usage(tmp_path) as files:
+            made = jobs_here(files).recommend(by, wanted)
+            outcomes = sorted(map(repr, made.outcomes))
+            return (
+                made.quotas,
+                list(made.entities),
+                list(made.nodes),
+                outcomes,
+                recommend_notes(made, wanted, events=1),
+            )
+
+    together = found()
+    monkeypatch.setattr(task, "CLIENTS_PER_SHARE", 2)
+    with open_usage(tmp_path) as files:
+        plans = [levels_of(by), forecast_levels(by)]
+        with jobs_here(files).back_end.place(files, plans) as rows:
+            assert rows.shares > 1
+    assert found() == together
+
+
+@_FEW
+@given(seed=st.integers(0, 2**32 - 1), by=st.sampled_from(sorted(_NAMES)))
+def test_limits_without_tolerance_are_those_of_a_search(tmp_path_factory, seed, by):
+    """Of two nodes, to the last bit, but for the tolerable ones."""
+    directory = tmp_path_factory.mktemp("usage")
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS)
+        random_traffic(node, Random(seed + node_id), events=_EVENTS, quotas_change=False)
+        write_events(directory, node.events)
+    with open_usage(directory) as files:
+        jobs = jobs_here(files)
+        expected = jobs.limits(levels_of(by), Tolerance(), out=None)
+        with jobs.back_end.place(files, [levels_of(by)]) as rows:
+            entities, nodes = map(TableRows, limits_without_tolerance(rows, levels_of(by)))
+    assert list(entities) == [row | {"tolerable": 0.0} for row in expected.entities]
+    assert list(nodes) == list(expected.nodes)

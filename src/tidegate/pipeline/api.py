@@ -33,6 +33,7 @@ from tidegate.pipeline.replay.levels import check_level
 from tidegate.pipeline.replay.limits import Tolerance
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import check_output
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.results.written import as_written
 from tidegate.pipeline.rollup.sums import plain
 from tidegate.pipeline.schemas import (
@@ -253,13 +254,14 @@ def recommend(
     with opened(paths, is_lazy=False, **opening) as record:
         found = record.jobs.recommend(by, wanted)
         tables = {
-            "limits_by_entity": _table(found.entities, LIMITS_BY_ENTITY),
-            "limits_by_node": _table(found.nodes, LIMITS_BY_NODE),
-            "forecast": _table(found.outcomes, REPLAY_BY_ENTITY),
-            "backlogs": _table(found.backlogs, BACKLOGS),
+            "limits_by_entity": (found.entities, LIMITS_BY_ENTITY),
+            "limits_by_node": (found.nodes, LIMITS_BY_NODE),
+            "forecast": (found.outcomes, REPLAY_BY_ENTITY),
+            "backlogs": (found.backlogs, BACKLOGS),
         }
+        made = {name: partial(_plain, record, rows, table) for name, (rows, table) in tables.items()}
         return Recommended(
-            tables=_tables(record, tables),
+            tables=TablesWhenAsked(made),
             rows=record.rows,
             missing=found.evidence.missing,
             found=found,
@@ -331,6 +333,10 @@ def _table(rows: Iterable[Mapping[str, Any]], table: StructType) -> pa.Table:
 
 def _tables(record: Record, tables: Mapping[str, pa.Table]) -> dict[str, Table]:
     return {name: _shown(record, table) for name, table in tables.items()}
+
+
+def _plain(record: Record, rows: TableRows, table: StructType) -> Table:
+    return _shown(record, plain(rows.table, table))
 
 
 def _shown(record: Record, table: pa.Table) -> Table:

@@ -207,7 +207,9 @@ class _PlacedHere:
         return self.layout.shares
 
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
-        """Return what was measured."""
+        """Return what was measured; of several shares, as a `compact` table."""
+        if share is None and self.shares > 1:
+            return together([compact(self.peaks(plan, each)) for each in range(self.shares)])
         task, schema = replace(self.layout.task, plans=(plan,)), to_arrow_schema(LIMITS_BY_NODE)
         found = self._replayed(replay_peaks, task, "measuring rates", threads=self._threads, share=share)
         table = pa.concat_tables([schema.empty_table(), *found])

@@ -276,7 +276,7 @@ class Jobs:
             by = by or level_of(users, wanted)
             windows = windows_in(self.back_end.map(chunk_windows, chunks, "scanning"))
             steps = self.back_end.tables(partial(chunk_backlogs, by=by), chunks, BACKLOG_STEPS, "scanning")
-            backlogs = steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect().to_pylist()
+            backlogs = steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect()
             with self.back_end.place(self.files, [levels_of(by), forecast_levels(by)]) as rows:
                 evidence = _evidence(rows.layout, by, windows)
                 return recommend(rows, by, wanted, backlogs, evidence)

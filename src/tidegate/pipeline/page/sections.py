@@ -17,8 +17,9 @@ from tidegate.pipeline.page.findings import Findings
 from tidegate.pipeline.page.html import Chart, Section
 from tidegate.pipeline.page.over_time import throttles_section, usage_section
 from tidegate.pipeline.page.plans import MOST_NAMED, plan_limits, plan_sentence, plans_section
+from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
-from tidegate.pipeline.proposals.recommend import LEAST, Recommendation, Wanted, is_touched
+from tidegate.pipeline.proposals.recommend import LEAST, Recommendation, Wanted
 from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
 from tidegate.pipeline.report.names import QUOTA_NAMES, name_text, parts_text, quota_text
@@ -138,7 +139,7 @@ def _proposal_sentences(found: Findings) -> list[str]:
         named = "; ".join(f"{parts_text(entry.entity)} {_values_text(entry)}" for entry in own[:MOST_NAMED])
         more = "; …" if len(own) > MOST_NAMED else ""
         parts.append(f"{things_text(len(own), 'override')} ({named}{more})")
-    throttled = sum(is_touched(row) for row in proposal.outcomes)
+    throttled = len(rows_touched(proposal.outcomes))
     effect = f"{things_text(throttled, 'entity', 'entities')}" if throttled else "no client"
     return [
         f"Proposed quotas, per second and broker: {' and '.join(parts)}. In a forecast for this record they throttle "

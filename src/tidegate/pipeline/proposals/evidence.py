@@ -42,6 +42,7 @@ ENOUGH_WINDOWS = 30
 ENOUGH_REQUESTS = 100
 """Requests charged to a type of quota that a proposal of this type needs."""
 
+_NAMES_AT_ONCE = 1 << 12
 _INTERNAL = re.compile(
     r"\d{1,10}"  # NodeToControllerChannelManager: the id of the broker
     r"|broker-\d+-(fetcher-\d+|txn-marker-sender)"  # ReplicaFetcherManager, TransactionMarkerChannelManager
@@ -88,17 +89,22 @@ def is_internal(client_id: str) -> bool:
 
 def internal_names(by: str, users: "pa.Array", client_ids: "pa.Array") -> frozenset[Name]:
     """Return the entities of the level `by` whose clients are all brokers. users, client_ids: of each client."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    internal: set[Name] = set()
-    others: set[Name] = set()
-    verdicts = {client_id: is_internal(client_id) for client_id in pc.unique(client_ids).to_pylist()}
-    if not any(verdicts.values()):
+    ids = pc.unique(client_ids)
+    several = (ids.slice(first, _NAMES_AT_ONCE).to_pylist() for first in range(0, len(ids), _NAMES_AT_ONCE))
+    brokers = [client_id for some in several for client_id in some if is_internal(client_id)]
+    if not brokers:
         return frozenset()
-    for user, client_id in zip(users.to_pylist(), client_ids.to_pylist(), strict=True):
-        name = None if by == "client-id" else user, None if by == "user" else client_id
-        (internal if verdicts[client_id] else others).add(name)
-    return frozenset(internal - others)
+    is_broker = pc.is_in(client_ids, value_set=pa.array(brokers, client_ids.type))
+    users_of_brokers = users.filter(is_broker)
+    if by != "user":
+        pairs = zip(users_of_brokers.to_pylist(), client_ids.filter(is_broker).to_pylist(), strict=True)
+        return frozenset((None if by == "client-id" else user, client_id) for user, client_id in pairs)
+    is_also = pc.and_not(pc.is_in(users, value_set=users_of_brokers), is_broker)
+    others = set(pc.unique(users.filter(is_also)).to_pylist())
+    return frozenset((user, None) for user in users_of_brokers.to_pylist() if user not in others)
 
 
 def chunk_windows(chunk: "Chunk") -> list[int]:

@@ -3,11 +3,12 @@
 Notes are sentences; items of a list are indented by two spaces.
 """
 
+import heapq
 import math
 import shlex
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.proposals.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name, was_throttled
-from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
+from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, name_of
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.report.json_text import document_start
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text
@@ -35,6 +36,7 @@ __all__ = [
     "skew_notes",
     "starved_notes",
     "text_of",
+    "uneven_notes",
 ]
 
 _WIDTH = 80  # columns
@@ -55,6 +57,7 @@ _FEW = 3  # lines on one type of quota
 _LINES = 10  # entities that a note lists
 _BEHIND = 10  # seconds of a quota that a backlog may take
 _UNEVEN = 1.5  # times its fair share that a node needs for a note
+_SKEWED = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST)
 _TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 
 
@@ -88,13 +91,15 @@ def recommend_document(
     found: Recommendation, wanted: Wanted, *, notes: Sequence[str], events: int
 ) -> dict[str, Any]:
     """Return the proposal of `tidegate recommend` as a JSON document. notes: the comments of its quotas file."""
+    from tidegate.pipeline.proposals.needs import rows_touched
+
+    touched = rows_touched(found.outcomes)
     return {
         **document_start("recommend", events, None),
         **proposal_fields(found.by, found.quotas, wanted),
         "forecast": [
             {name: row[name] for name in _FORECAST}
-            for row in sorted(found.outcomes, key=lambda row: (-row["throttle_ms"], _sort_key(row)))
-            if is_touched(row)
+            for row in sorted(touched, key=lambda row: (-row["throttle_ms"], _sort_key(row)))
         ],
         "notes": list(notes),
     }
@@ -164,6 +169,8 @@ def _comments(notes: Sequence[str]) -> Iterator[str]:
 
 def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int) -> list[str]:
     """Return all notes on the quotas. wanted: the options of the proposal."""
+    from tidegate.pipeline.proposals.needs import rows_throttled, rows_touched, uneven_shares
+
     budgets = "".join(
         f", budget {key}={given_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
     )
@@ -171,13 +178,18 @@ def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int) -> li
     notes = [
         f"Proposed by tidegate recommend from {things_text(events, 'event')}, with {options}.",
         *_evidence_notes(found),
-        *_outcome_notes(found.outcomes),
+        *_outcome_notes(rows_touched(found.outcomes, with_ranges=True)),
     ]
     if wanted.protect:
         notes.append(f"Protected, and not throttled in the forecast: {parts_text(tuple(wanted.protect))}.")
-    notes += hidden_notes(found.entities)
-    notes += starved_notes(found.by, found.quotas, found.entities, found.backlogs)
-    notes += skew_notes(found.nodes)
+    notes += hidden_notes(rows_throttled(found.entities))
+    notes += starved_notes(found.by, found.quotas, *_that_may_starve(found))
+    brokers = len(found.nodes.distinct("node_id"))
+    shares = {
+        kind.value: uneven_shares(found.nodes, kind, brokers=brokers, least=_UNEVEN, most=_FEW)
+        for kind in (_SKEWED if brokers > 1 else ())
+    }
+    notes += uneven_notes(shares, brokers)
     if found.evidence.callback is not None:
         notes.append(" ".join(callback_note(found.evidence.callback)))
     return notes
@@ -210,12 +222,10 @@ def _evidence_notes(found: Recommendation) -> list[str]:
     return notes
 
 
-def _outcome_notes(outcomes: Sequence[Row]) -> list[str]:
-    """Return the forecast for the proposal in closed loop: rows of `REPLAY_BY_ENTITY`."""
-    touched = [row for row in outcomes if is_touched(row) or row.get("throttled_requests_high")]
+def _outcome_notes(touched: Sequence[Row]) -> list[str]:
+    """Return the forecast for the proposal in closed loop. touched: rows of `REPLAY_BY_ENTITY`, those of interest."""
     if not touched:
         return ["In a replay of the record, these quotas throttle no client."]
-    touched.sort(key=lambda row: -row["throttle_ms"])
     notes = [
         "In a forecast for the record (closed loop: throttled clients send later), these quotas throttle:"
     ]
@@ -229,7 +239,7 @@ def _outcome_notes(outcomes: Sequence[Row]) -> list[str]:
                 else ""
             )
             + _refused(row, "rejected_mutations")
-            for row in touched[:_LINES]
+            for row in heapq.nsmallest(_LINES, touched, key=lambda row: -row["throttle_ms"])
         ],
         of=len(touched),
     )
@@ -237,17 +247,18 @@ def _outcome_notes(outcomes: Sequence[Row]) -> list[str]:
 
 def hidden_notes(entities: Sequence[Row]) -> list[str]:
     """Return the entities whose demand is unknown because they were throttled: rows of `LIMITS_BY_ENTITY`."""
-    hidden = sorted(filter(was_throttled, entities), key=lambda row: -row["recorded_throttle_ms"])
-    if not hidden:
+    count = sum(map(was_throttled, entities))
+    if not count:
         return []
+    hidden = filter(was_throttled, entities)
     listed = [
         f"{_throttled(row, 'recorded_throttled_requests')}, {duration_text(row['recorded_throttle_ms'])} in all"
         + _refused(row, "recorded_rejected_mutations")
-        for row in hidden[:_LINES]
+        for row in heapq.nsmallest(_LINES, hidden, key=lambda row: -row["recorded_throttle_ms"])
     ]
     return [
         "Throttled when recorded, so that their demand is unknown:",
-        *_listed(listed, of=len(hidden)),
+        *_listed(listed, of=count),
         "Raise their quotas for a while, record again, and repeat the command.",
     ]
 
@@ -259,6 +270,18 @@ def _throttled(row: Row, column: str) -> str:
 
 def _refused(row: Row, column: str) -> str:
     return f", {things_text(row[column], 'mutation')} refused" if row[column] else ""
+
+
+def _that_may_starve(found: Recommendation) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return the rows of entities and backlogs that `starved_notes` looks at: their lag is long for some quota."""
+    key = QuotaType.FETCH.key
+    least = min(
+        (entry.values[key] for entry in found.quotas.entries if key in entry.values), default=math.inf
+    )
+    backlogs = found.backlogs.only(found.backlogs.numbers("largest_lag_bytes") > _BEHIND * least)
+    names = {name_of(row) for row in backlogs}
+    fetches = found.entities.where(quota_type=QuotaType.FETCH.value)
+    return fetches.of_entities(names, ("entity_user", "entity_client_id")), backlogs
 
 
 def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs: Sequence[Row]) -> list[str]:
@@ -316,23 +339,32 @@ def skew_notes(nodes: Sequence[Row]) -> list[str]:
 
     Each broker applies a quota by itself: a client that uses one of three brokers most is throttled only by that one.
     """
-    node_ids = {row["node_id"] for row in nodes}
-    if len(node_ids) < 2:
+    shares: dict[str, dict[Name | None, Counter[int]]] = {
+        kind.value: defaultdict(Counter) for kind in _SKEWED
+    }
+    for row in nodes:
+        for name in (None, name_of(row)) if row["quota_type"] in shares else ():
+            shares[row["quota_type"]][name][row["node_id"]] += row["amount"]
+    return uneven_notes(shares, len({row["node_id"] for row in nodes}))
+
+
+def uneven_notes(shares: Mapping[str, Mapping[Name | None, Mapping[int, int]]], brokers: int) -> list[str]:
+    """Return `skew_notes` out of usage by type of quota, entity (None: all) and node, of so many brokers."""
+    if brokers < 2:
         return []
     notes = []
-    for quota_type in (QuotaType.PRODUCE.value, QuotaType.FETCH.value, QuotaType.REQUEST.value):
-        shares: dict[Name | None, Counter[int]] = defaultdict(Counter)
-        for row in nodes:
-            for name in (None, name_of(row)) if row["quota_type"] == quota_type else ():
-                shares[name][row["node_id"]] += row["amount"]
-        largest = [(name, *by_node.most_common(1)[0], by_node.total()) for name, by_node in shares.items()]
-        uneven = [found for found in largest if found[2] * len(node_ids) >= _UNEVEN * found[3] > 0]
+    for quota_type, of_type in shares.items():
+        largest = [
+            (name, *max(by_node.items(), key=lambda item: item[1]), sum(by_node.values()))
+            for name, by_node in of_type.items()
+        ]
+        uneven = [found for found in largest if found[2] * brokers >= _UNEVEN * found[3] > 0]
         uneven.sort(key=lambda found: (found[0] is not None, -found[2]))
         for name, node, amount, total in uneven[:_FEW]:
             whose = "all clients" if name is None else entity_text(_named(name))
             notes.append(
                 f"{QUOTA_NAMES[quota_type]}: {percent_text(amount, total)} of the usage of {whose} is on node {node} "
-                f"of {len(node_ids)}"
+                f"of {brokers}"
             )
     if notes:
         notes.append("Each broker applies a quota by itself: with even usage, smaller quotas are enough.")

@@ -11,11 +11,12 @@ controller bears).
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.config.quotas_file import MAX_TEXT_CHARS, QuotaEntry, QuotasFile, parse_quotas_file
+from tidegate.config.quotas_file import MAX_ENTRIES, MAX_TEXT_CHARS, QuotaEntry, QuotasFile, parse_quotas_file
 from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.config.values import checked_entity
 from tidegate.config.windows import Windows
@@ -36,13 +37,20 @@ from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tidegate.pipeline.read.chunks import Chunk
     from tidegate.pipeline.replay.limits import Replays
     from tidegate.pipeline.replay.plan import Plan
+    from tidegate.pipeline.results.table_rows import TableRows
 
 __all__ = [
+    "ENTITY_COLUMNS",
     "LEAST",
+    "MOST_GUESSES",
+    "MOST_OVERRIDES",
     "BudgetError",
+    "NeedsOfType",
     "NothingToRecommendError",
     "Recommendation",
     "Row",
@@ -50,9 +58,9 @@ __all__ = [
     "chunk_users",
     "entity_of",
     "forecast_levels",
-    "is_touched",
     "level_of",
     "name_of",
+    "proposal_of",
     "propose",
     "recommend",
 ]
@@ -65,13 +73,19 @@ LEAST: Mapping[str, float] = {
 }
 """The floor of each type: the least that is proposed, where next to nothing was used."""
 
+ENTITY_COLUMNS: Mapping[str, str] = {"user": "entity_user", "client-id": "entity_client_id"}
+"""Columns of an entity's names by their kind."""
+
 _FEW = 3  # overrides that a small cluster may have at least
 _FEW_OF = 10  # one in so many entities may have one
-_MOST = 1000  # overrides
+MOST_OVERRIDES = 1000
+"""Overrides of each type that a proposal may have beside those of protected entities."""
+_MOST_PROTECTED = MAX_ENTRIES - 1 - len(QUOTA_TYPES) * MOST_OVERRIDES
 _MOST_HEADROOM = 1000
 _FEW_NAMES = 4  # two of them are users, whatever is null or empty
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
-_MOST_GUESSES = 20_000  # names that one is compared with
+MOST_GUESSES = 20_000
+"""Names that a name which the record does not contain is compared with."""
 _LONGEST_GUESS = 100  # characters
 _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
 
@@ -130,13 +144,70 @@ class Recommendation:
 
     by: str
     quotas: QuotasFile
-    entities: Sequence[Row]
-    nodes: Sequence[Row]
-    outcomes: Sequence[Row]
-    backlogs: Sequence[Row]
+    entities: "TableRows"
+    nodes: "TableRows"
+    outcomes: "TableRows"
+    backlogs: "TableRows"
     evidence: Evidence
     left_out: Sequence[Name] = ()
     withheld: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedsOfType:
+    """The needs of the entities of one type of quota, as far as they decide about the limits to set.
+
+    rows: of `LIMITS_BY_ENTITY`, in the order of the record: all protected entities, and those with the largest needs of
+    the others, `MOST_OVERRIDES` and one at least. others: how many entities are not protected. nodes: rows of
+    `LIMITS_BY_NODE` of these entities. on_node: how many entities there are on each node.
+    """
+
+    rows: Sequence[Row]
+    others: int
+    nodes: Sequence[Row]
+    on_node: Mapping[Any, int]
+
+
+class Needs(Protocol):
+    """The limits that were found for the entities of a record."""
+
+    def named(self, kind: str, name: str) -> set[Name]:
+        """Return the entities with a name of a kind, `user` or `client-id`."""
+
+    def names(self, kind: str) -> list[str]:
+        """Return names of entities in order, `MOST_GUESSES` at most."""
+
+    def of_type(self, quota_type: QuotaType, protected: Collection[Name]) -> NeedsOfType:
+        """Return what the entities of a type of quota need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowNeeds:
+    """Needs as rows like `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. named_in: of all entities that can be protected."""
+
+    entities: Sequence[Row]
+    nodes: Sequence[Row]
+    named_in: Sequence[Row]
+
+    def named(self, kind: str, name: str) -> set[Name]:
+        """Return the entities with a name."""
+        return {name_of(row) for row in self.named_in if row[ENTITY_COLUMNS[kind]] == name}
+
+    def names(self, kind: str) -> list[str]:
+        """Return names of entities in order, `MOST_GUESSES` at most."""
+        column = ENTITY_COLUMNS[kind]
+        return sorted({row[column] for row in self.named_in if row[column] is not None})[:MOST_GUESSES]
+
+    def of_type(self, quota_type: QuotaType, protected: Collection[Name]) -> NeedsOfType:
+        """Return what all entities of a type of quota need."""
+        rows = [row for row in self.entities if row["quota_type"] == quota_type.value]
+        nodes = [row for row in self.nodes if row["quota_type"] == quota_type.value]
+        return NeedsOfType(
+            rows=rows,
+            others=sum(name_of(row) not in protected for row in rows),
+            nodes=nodes,
+            on_node=Counter(row["node_id"] for row in nodes),
+        )
 
 
 @dataclass(slots=True)
@@ -150,14 +221,17 @@ class _Limit:
 
 
 def recommend(
-    replays: "Replays", by: str, wanted: Wanted, backlogs: Sequence[Row], evidence: Evidence
+    replays: "Replays", by: str, wanted: Wanted, backlogs: "pa.Table", evidence: Evidence
 ) -> Recommendation:
     """Return quotas for entities of the level `by`, with a forecast of the record under them as read from their file.
 
     replays: of plans like `levels_of(by)` and `forecast_levels(by)`. backlogs: rows of `BACKLOGS`.
     Raises `NothingToRecommendError`, `TooLittleDataError`, and what `propose` raises.
     """
-    from tidegate.pipeline.replay.limits import find_limits, levels_of
+    from tidegate.pipeline.proposals.needs import TableNeeds, requests_by_type, rows_judged, rows_of_others
+    from tidegate.pipeline.replay.limits import levels_of
+    from tidegate.pipeline.results.table_rows import TableRows
+    from tidegate.pipeline.rollup.limits import limits_without_tolerance
 
     if evidence.is_imported and QuotaType.REQUEST.key in wanted.budgets:
         raise ConfigError(
@@ -165,18 +239,18 @@ def recommend(
             hint="remove this budget, or use a record of `tidegate serve`",
         )
     left_out = evidence.internal - _named(wanted.protect, evidence.internal)
-    found = find_limits(replays, levels_of(by), None)
-    entities, nodes = ([row for row in rows if _is_judged(row, left_out, evidence)] for rows in found)
+    found = limits_without_tolerance(replays, levels_of(by))
+    entities, nodes = (rows_judged(TableRows(table), left_out, evidence) for table in found)
+    del found
     if not entities:
         raise NothingToRecommendError(
             "nothing to recommend: the record has no request of an entity that can have a quota",
             hint="read more hours; `tidegate usage` shows the clients of the record",
         )
-    requests = _requests(entities)
+    requests = requests_by_type(entities)
     _check_evidence(evidence, requests, wanted)
     few = {kind: count for kind, count in requests.items() if count < ENOUGH_REQUESTS and not wanted.force}
-    enough = [row for row in entities if row["quota_type"] not in few]
-    proposal = propose(by, enough, nodes, wanted, named_in=entities)
+    proposal = proposal_of(by, TableNeeds(entities, nodes, wanted, withheld=few), wanted)
     quotas = parse_quotas_file(dump_quotas_file(proposal.quotas))
     outcomes = _forecast(replays, quotas, proposal, left_out)
     return Recommendation(
@@ -185,7 +259,7 @@ def recommend(
         entities=entities,
         nodes=nodes,
         outcomes=outcomes,
-        backlogs=[row for row in backlogs if name_of(row) not in left_out],
+        backlogs=rows_of_others(TableRows(backlogs), left_out),
         evidence=evidence,
         left_out=sorted(left_out, key=repr),
         withheld=few,
@@ -197,20 +271,6 @@ def forecast_levels(by: str) -> "Plan":
     from tidegate.pipeline.replay.limits import levels_of
 
     return replace(levels_of(by), name="proposal", measures=False, is_closed=True)
-
-
-def _is_judged(row: Row, left_out: Collection[Name], evidence: Evidence) -> bool:
-    """Return whether a limit can be told from a row: not of a broker, nor of time that was not measured."""
-    is_measured = not evidence.is_imported or row["quota_type"] != QuotaType.REQUEST.value
-    return is_measured and name_of(row) not in left_out
-
-
-def _requests(entities: Sequence[Row]) -> dict[str, int]:
-    """Return how many requests were charged to each type of quota."""
-    requests: dict[str, int] = {}
-    for row in entities:
-        requests[row["quota_type"]] = requests.get(row["quota_type"], 0) + row["requests"]
-    return requests
 
 
 def _check_evidence(evidence: Evidence, requests: Mapping[str, int], wanted: Wanted) -> None:
@@ -234,15 +294,17 @@ def _check_evidence(evidence: Evidence, requests: Mapping[str, int], wanted: Wan
 
 def _forecast(
     replays: "Replays", quotas: QuotasFile, proposal: Proposal, left_out: Collection[Name]
-) -> list[Row]:
+) -> "TableRows":
     """Return what the quotas would lead to. Raises `ConfigError` where they would throttle the protected."""
+    from tidegate.pipeline.proposals.needs import rows_of_others, rows_touched
     from tidegate.pipeline.replay.plan import Plan
+    from tidegate.pipeline.results.table_rows import TableRows
 
     plan = Plan(name="proposal", records=tuple(quotas.records()), is_closed=True)
-    found = replays.outcomes([plan]).to_pylist()
-    outcomes = [row for row in found if row["bound"] is not None and name_of(row) not in left_out]
-    for row in outcomes:
-        if name_of(row) in proposal.protected and is_touched(row):
+    found = replays.outcomes([plan])
+    outcomes = rows_of_others(TableRows(found.filter(found["bound"].is_valid())), left_out)
+    for row in rows_touched(outcomes) if proposal.protected else ():
+        if name_of(row) in proposal.protected:
             name = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
             raise ConfigError(
                 f"the proposed quotas would throttle {name}, which is protected",
@@ -289,22 +351,25 @@ def propose(
     Raises `BudgetError`, `NothingToRecommendError`, and `ConfigError` if the record does not contain a protected entity
     or there is a budget without a default.
     """
+    every = entities if named_in is None else named_in
+    return proposal_of(by, _RowNeeds(entities=entities, nodes=nodes, named_in=every), wanted)
+
+
+def proposal_of(by: str, needs: Needs, wanted: Wanted) -> Proposal:
+    """Return what `propose` returns, out of needs."""
     if wanted.budgets and not wanted.with_default:
         raise ConfigError(
             "--budget needs a default quota: clients without a quota can use any amount",
             hint="remove --no-default or --budget",
         )
-    protected = _protected(by, entities if named_in is None else named_in, wanted.protect)
+    protected = _protected(by, needs, wanted.protect)
     values: dict[EntityParts, dict[str, float]] = {ENTITIES_BY[by]: {}}
     reasons: dict[EntityParts, list[str]] = {ENTITIES_BY[by]: []}
     for quota_type in QUOTA_TYPES:
-        of_type = [row for row in entities if row["quota_type"] == quota_type.value]
-        if not of_type:
+        of_type = needs.of_type(quota_type, protected)
+        if not of_type.rows:
             continue
-        on_nodes = [row for row in nodes if row["quota_type"] == quota_type.value]
-        for entity, limit in _of_type(
-            ENTITIES_BY[by], of_type, on_nodes, protected, wanted, quota_type
-        ).items():
+        for entity, limit in _of_type(ENTITIES_BY[by], of_type, protected, wanted, quota_type).items():
             if entity == ENTITIES_BY[by] and not wanted.with_default:
                 continue
             values.setdefault(entity, {})[quota_type.key] = limit.value
@@ -327,27 +392,29 @@ def propose(
 
 def _of_type(
     default: EntityParts,
-    rows: Sequence[Row],
-    nodes: Sequence[Row],
+    needs: NeedsOfType,
     protected: frozenset[Name],
     wanted: Wanted,
     quota_type: QuotaType,
 ) -> dict[EntityParts, _Limit]:
     """Return the limits of one type by entity, the default first."""
-    where = _where_needed(nodes, quota_type)
-    limits = [_needed(row, where[name_of(row)], name_of(row) in protected, wanted.headroom) for row in rows]
-    own, others = _the_few(default, limits)
+    where = _where_needed(needs.nodes, quota_type)
+    limits = [
+        _needed(row, where[name_of(row)], name_of(row) in protected, wanted.headroom) for row in needs.rows
+    ]
+    own, others = _the_few(default, limits, needs.others)
     largest = (
         max(others, key=lambda limit: limit.value) if others else min(own, key=lambda limit: limit.value)
     )
     place = "the largest" if others else "the smallest protected"
-    among = len(others or own)
+    entities = needs.others + sum(limit.is_protected for limit in limits)
+    among = entities - len(own) if others else len(own)
     place = f"{place} of {count_text(among)}" if among > 1 else "the only one"
     reason = f"{place} is {entity_text(largest.row)}: {largest.reason}"
     everybody = _Limit(largest.row, largest.value, False, reason)
     budget = wanted.budgets.get(quota_type.key)
     if budget is not None:
-        _cut_to_budget(own, others, everybody, nodes, budget)
+        _cut_to_budget(own, everybody, needs, budget, entities)
     found = {default: everybody}
     for limit in own:
         # After a cut to the budget, an override can be as low as the default. It would then change nothing.
@@ -382,12 +449,12 @@ def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit
     return _Limit(row, value, is_protected, f"protected, {reason}" if is_protected else reason)
 
 
-def _the_few(default: EntityParts, limits: Sequence[_Limit]) -> tuple[list[_Limit], list[_Limit]]:
-    """Return the limits of entities with an override, and those of the others."""
+def _the_few(default: EntityParts, limits: Sequence[_Limit], count: int) -> tuple[list[_Limit], list[_Limit]]:
+    """Return the limits of entities with an override, and those of the others. count: entities without protection."""
     protected = [limit for limit in limits if limit.is_protected]
     others = sorted((limit for limit in limits if not limit.is_protected), key=lambda limit: -limit.value)
     # At most all but one: the default needs an entity to follow.
-    few = min(max(_FEW, math.ceil(len(others) / _FEW_OF)), _MOST, len(others) - 1)
+    few = min(max(_FEW, math.ceil(count / _FEW_OF)), MOST_OVERRIDES, count - 1)
     apart = 0
     for place in range(1, few + 1):
         if not _can_be_named(default, others[place - 1].row):
@@ -398,18 +465,20 @@ def _the_few(default: EntityParts, limits: Sequence[_Limit]) -> tuple[list[_Limi
 
 
 def _cut_to_budget(
-    own: Sequence[_Limit], others: Sequence[_Limit], everybody: _Limit, nodes: Sequence[Row], budget: float
+    own: Sequence[_Limit], everybody: _Limit, needs: NeedsOfType, budget: float, entities: int
 ) -> None:
     """Cut the largest limits to one height, so that all of a node together stay within its budget."""
     quota_type = everybody.row["quota_type"]
-    limit_of = {name_of(limit.row): everybody for limit in others} | {
-        name_of(limit.row): limit for limit in own
-    }
+    limit_of = {name_of(limit.row): limit for limit in own}
+    on_node: dict[Any, list[_Limit]] = {node_id: [] for node_id in needs.on_node}
+    for row in needs.nodes:
+        if name_of(row) in limit_of:
+            on_node[row["node_id"]].append(limit_of[name_of(row)])
     height = math.inf
-    for node_id in sorted({row["node_id"] for row in nodes}):
-        here = [limit_of[name_of(row)] for row in nodes if row["node_id"] == node_id]
+    for node_id, here in sorted(on_node.items(), key=lambda of_node: of_node[0]):
         fixed = math.fsum(limit.value for limit in here if limit.is_protected)
         rest = [limit.value for limit in here if not limit.is_protected]
+        rest += [everybody.value] * (needs.on_node[node_id] - len(here))
         if fixed > budget or (rest and fixed >= budget):
             raise BudgetError(
                 f"{QUOTA_NAMES[quota_type]}: on node {node_id} the protected entities need "
@@ -421,7 +490,7 @@ def _cut_to_budget(
     if height < 1 and quota_type in _BYTE_QUOTAS:
         raise BudgetError(
             f"{QUOTA_NAMES[quota_type]}: a budget of {given_text(quota_type, budget)} per broker leaves some of "
-            f"{things_text(len(limit_of), 'entity', 'entities')} less than one byte per second",
+            f"{things_text(entities, 'entity', 'entities')} less than one byte per second",
             hint="increase --budget",
         )
     height = rounded_down(quota_type, height)
@@ -448,7 +517,7 @@ def _height(values: Sequence[float], room: float) -> float:
 # --- entities ---------------------------------------------------------------------------------------------------------
 
 
-def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, str]]) -> frozenset[Name]:
+def _protected(by: str, needs: Needs, protect: Sequence[tuple[str, str]]) -> frozenset[Name]:
     found: set[Name] = set()
     for kind, name in protect:
         if by not in (kind, "both"):
@@ -456,11 +525,9 @@ def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, st
                 f"cannot protect {kind}={name!r}: the quotas are by {by} only",
                 hint="remove --by, or use --by both",
             )
-        column = "entity_user" if kind == "user" else "entity_client_id"
-        named = {name_of(row) for row in entities if row[column] == name}
+        named = needs.named(kind, name)
         if not named:
-            others = sorted({row[column] for row in entities if row[column] is not None})[:_MOST_GUESSES]
-            near = difflib.get_close_matches(name[:_LONGEST_GUESS], others, n=1)
+            near = difflib.get_close_matches(name[:_LONGEST_GUESS], needs.names(kind), n=1)
             raise ConfigError(
                 f"cannot protect {kind}={name!r}: the record does not contain it",
                 hint=f"did you mean {near[0]!r}?"
@@ -468,6 +535,12 @@ def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, st
                 else "`tidegate usage` shows the clients of the record",
             )
         found |= named
+    if len(found) > _MOST_PROTECTED:
+        raise ConfigError(
+            f"cannot protect {count_text(len(found))} entities: each has quotas of its own, at most "
+            f"{count_text(_MOST_PROTECTED)}",
+            hint="protect fewer client ids, or use --by user",
+        )
     return frozenset(found)
 
 
@@ -487,18 +560,12 @@ def _can_be_named(default: EntityParts, row: Row) -> bool:
 
 def entity_of(default: EntityParts, row: Row) -> EntityParts:
     """Return the entity of a row, of the level that the default is of."""
-    columns = {"user": "entity_user", "client-id": "entity_client_id"}
-    return tuple((kind, row[columns[kind]]) for kind, _ in default)
+    return tuple((kind, row[ENTITY_COLUMNS[kind]]) for kind, _ in default)
 
 
 def name_of(row: Row) -> Name:
     """Return user and client id of the entity of a row."""
     return row["entity_user"], row["entity_client_id"]
-
-
-def is_touched(row: Row) -> bool:
-    """Return whether anything of a row of `REPLAY_BY_ENTITY` was held back, refused or cut."""
-    return bool(row["throttled_requests"] or row["rejected_mutations"] or row["capped_fetches"])
 
 
 def _cut(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,17 @@ from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
+from tidegate.pipeline.replay.results import (
+    Counted,
+    Measured,
+    client_results,
+    counted,
+    measured,
+    peak_results,
+)
 from tidegate.pipeline.replay.state.lookup import SharedWanted
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
-from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_LEAVING_STATE
+from tidegate.pipeline.schemas import REPLAY_BY_CLIENT, REPLAY_LEAVING_STATE
 
 __all__ = [
     "Decided",
@@ -243,12 +250,14 @@ def replay_peaks(
     blocks: Iterable[Block], *, task: ReplayTask, members: Callable[[int], Members]
 ) -> Iterator[pa.Table]:
     """Replay partitions and yield the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
-    results = (
-        peak_results(partition.node_id, replay)
-        for partition in _replayed(blocks, task, members)
-        for _, replay in partition.replays
-    )
-    yield from _in_tables(chain.from_iterable(results), LIMITS_BY_NODE)
+    waiting: list[Measured] = []
+    for partition in _replayed(blocks, task, members):
+        waiting += [measured(partition.node_id, replay) for _, replay in partition.replays]
+        if sum(len(part.accounts) for part in waiting) >= _RESULT_ROWS:
+            yield peak_results(waiting)
+            waiting = []
+    if waiting:
+        yield peak_results(waiting)
 
 
 def replay_of(

@@ -101,12 +101,10 @@ class Plan:
 
     @property
     def shared_kinds(self) -> frozenset[str]:
-        """Return the kinds of names that all entities have that a plan measures; none of a plan that has limits.
+        """Return the kinds of names that all entities of a plan have.
 
         Clients whose names of these kinds differ share no sensor: it is of an entity that has them (B§3.3).
         """
-        if not self.measures:
-            return frozenset()
         kinds = {frozenset(kind for kind, _ in record.entity) for record in self.records or ()}
         return frozenset.intersection(*kinds) if kinds else frozenset()
 

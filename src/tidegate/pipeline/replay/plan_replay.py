@@ -34,7 +34,7 @@ from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.state.lookup import SharedWanted
 from tidegate.pipeline.replay.state.plan_state import PlanState
 from tidegate.pipeline.replay.state.steps import apply_step, steps_of
-from tidegate.pipeline.replay.state.tables import Account, Limit, Used
+from tidegate.pipeline.replay.state.tables import Limit, Used
 from tidegate.pipeline.replay.state_rows import rows_left, unused_rows
 
 __all__ = ["PlanReplay"]
@@ -140,11 +140,10 @@ class PlanReplay:
         """Return the limit that each of some accounts has now."""
         return self._accounts.latest_limits(numbers)
 
-    def peaks(self) -> Iterator[tuple[Account, Int64s, npt.NDArray[np.float64]]]:
-        """Yield every account that has a quota with its tallies and, of a plan that measures, its peaks."""
-        for (account, limit, tally), peaks in zip(self._accounts, self._accounts.peaks, strict=False):
-            if not limit.is_unlimited:
-                yield account, tally, peaks
+    def peaks(self, numbers: Int64s) -> npt.NDArray[np.float64]:
+        """Return the peaks of some accounts of a plan that measures, a row each."""
+        found: npt.NDArray[np.float64] = self._accounts.peaks[numbers]
+        return found
 
     def state(self) -> State:
         """Return what the kernel works on as it is now; it changes with every row."""

@@ -1,7 +1,7 @@
 """Tallies of the kernel as rows of the table `REPLAY_BY_CLIENT`."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,21 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.state.tables import Limit, Used
-from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
+from tidegate.pipeline.replay.state.tables import Account, Limit, Used
+from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT
 from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["Counted", "client_results", "counted", "limit_columns", "peak_results"]
+__all__ = [
+    "Counted",
+    "Measured",
+    "client_results",
+    "counted",
+    "limit_columns",
+    "measured",
+    "peak_results",
+]
 
 _TYPE_NAMES = pa.array([quota_type.value for quota_type in QUOTA_TYPES])
 
@@ -66,6 +74,15 @@ class Counted(NamedTuple):
     forecasts: dict[str, pa.Array]
 
 
+class Measured(NamedTuple):
+    """The accounts of one replay that have a quota and were used: their sums and peaks, a row each."""
+
+    node_id: int
+    accounts: list[Account]
+    tallies: npt.NDArray[np.int64]
+    peaks: npt.NDArray[np.float64]
+
+
 def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> Counted:
     """Return what a replay has counted."""
     used = replay.used()
@@ -111,21 +128,33 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
-    """Yield a row per account with a quota that was used, columns `LIMITS_BY_NODE`."""
-    for account, tally, peaks in replay.peaks():
-        if tally.any():
-            assert isinstance(account.tags, tuple), "plans that measure have no callback"
-            entity_user, entity_client_id = account.tags
-            yield {
-                "quota_type": QUOTA_TYPES[account.quota_type].value,
-                "entity_user": desanitize(entity_user) if entity_user else None,
-                "entity_client_id": entity_client_id or None,
-                "node_id": node_id,
-                **{name: int(tally[_COLUMNS[name]]) for name in _PEAK_COLUMNS},
-                "peak": float(peaks[layout.RATE]),
-                "largest_amount": float(peaks[layout.LARGEST]),
-            }
+def measured(node_id: int, replay: PlanReplay) -> Measured:
+    """Return what a replay of a plan that measures has found, of the accounts with a quota."""
+    used = replay.used()
+    places = [place for place, limit in enumerate(used.limits) if not limit.is_unlimited]
+    accounts = [used.accounts[place] for place in places]
+    return Measured(node_id, accounts, used.tallies[places], replay.peaks(used.numbers[places]))
+
+
+def peak_results(parts: Sequence[Measured]) -> pa.Table:
+    """Return a row per account, columns `LIMITS_BY_NODE`."""
+    accounts = [account for part in parts for account in part.accounts]
+    counts = [len(part.accounts) for part in parts]
+    tallies = np.concatenate([part.tallies for part in parts])
+    peaks = np.concatenate([part.peaks for part in parts])
+    tags = [account.tags for account in accounts if isinstance(account.tags, tuple)]
+    assert len(tags) == len(accounts), "plans that measure have no callback"
+    columns = {
+        "quota_type": _TYPE_NAMES.take(pa.array([account.quota_type for account in accounts], pa.int8())),
+        "entity_user": _entity_users([user for user, _ in tags]),
+        "entity_client_id": pa.array([client_id or None for _, client_id in tags], pa.string()),
+        "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
+        **{name: pa.array(tallies[:, _COLUMNS[name]]) for name in _PEAK_COLUMNS},
+        "peak": pa.array(peaks[:, layout.RATE]),
+        "largest_amount": pa.array(peaks[:, layout.LARGEST]),
+    }
+    schema = to_arrow_schema(LIMITS_BY_NODE)
+    return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
 def _recorded(tallies: npt.NDArray[np.int64]) -> dict[str, pa.Array]:

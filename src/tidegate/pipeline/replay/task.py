@@ -27,7 +27,7 @@ from tidegate.pipeline.read.timeline import (
     timelines,
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of
-from tidegate.pipeline.replay.components import assign_partitions, components, tasks_of
+from tidegate.pipeline.replay.components import Shared, assign_partitions, components, tasks_of
 from tidegate.pipeline.replay.names import Clients, clients_of
 from tidegate.pipeline.replay.partition import Members, ReplayTask
 from tidegate.pipeline.replay.plan import Plan
@@ -127,7 +127,7 @@ def lay_out(
     )
     joined = components(len(clients), shared)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
-    shares, share = _shares(clients, plans)
+    shares, share = _shares(clients, plans, joined)
     held = CLIENTS_PER_PARTITION // (_PLANS_OF_SEARCH if shares > 1 else 1)
     partitions = max(wanted, math.ceil(len(clients) / held))
     given_out = assign_partitions(
@@ -157,15 +157,23 @@ def lay_out(
     )
 
 
-def _shares(clients: Clients, plans: Sequence[Plan]) -> tuple[int, Ints]:
-    """Return how many shares there are, and that of each client: one, unless all entities have a kind in common."""
-    kinds = frozenset.intersection(*(plan.shared_kinds for plan in plans)) if plans else frozenset()
+def _shares(clients: Clients, plans: Sequence[Plan], joined: Ints) -> tuple[int, Ints]:
+    """Return how many shares there are, and that of each client.
+
+    There is one, unless a plan measures and all entities of all plans have a kind in common. joined: the component of
+    each client: those of several names, which share connections, are in one share on all nodes.
+    """
+    is_search = any(plan.measures for plan in plans)
+    kinds = frozenset.intersection(*(plan.shared_kinds for plan in plans)) if is_search else frozenset()
     shares = max(1, math.ceil(len(clients) / CLIENTS_PER_SHARE)) if kinds else 1
     code = np.zeros(len(clients), np.int64)
     if "user" in kinds:
         code = clients.user.astype(np.int64)
     if "client-id" in kinds:
         code = code * len(clients.client_ids) + clients.client_id
+    if shares > 1 and (code[joined] != code).any():
+        everybody = np.arange(len(clients))
+        code = components(len(clients), (Shared(everybody, code), Shared(everybody, joined)))
     used, share = np.unique(code % shares, return_inverse=True)  # few users may have many clients
     return len(used), share.reshape(-1).astype(np.int64)
 

@@ -61,6 +61,11 @@ class TableRows(Sequence[Row]):
             table = table if pc.all(is_here, skip_nulls=False).as_py() else table.filter(is_here)
         return TableRows(table)
 
+    def distinct(self, name: str) -> list[Any]:
+        """Return the values of a column, each once."""
+        found: list[Any] = pc.unique(self.table[name]).to_pylist()
+        return found
+
     def sums(self) -> dict[str, int]:
         """Return the sum of each column of integers, however large; nulls are 0."""
         table = self.table
@@ -100,13 +105,22 @@ class TableRows(Sequence[Row]):
 
     def of_entities(self, entities: Collection[Sequence[str | None]], columns: Sequence[str]) -> "TableRows":
         """Return the rows whose values of `columns`, names or null, are among `entities`."""
-        table = self.table
+        return self.only(self.are_of(entities, columns))
+
+    def are_of(
+        self, entities: Collection[Sequence[str | None]], columns: Sequence[str]
+    ) -> npt.NDArray[np.bool_]:
+        """Return for each row whether its values of `columns`, names or null, are among `entities`."""
+        found = np.ones(len(self), bool)
         for place, column in enumerate(columns):  # first those that have each name, then those that have all
             names = pa.array({entity[place] for entity in entities}, pa.string())
-            table = table.filter(pc.is_in(table[column].cast(pa.string()), value_set=names))
+            found &= pc.is_in(self.table[column].cast(pa.string()), value_set=names).to_numpy()
         wanted = {tuple(entity) for entity in entities}
-        found = zip(*(table[column].to_pylist() for column in columns), strict=True)
-        return TableRows(table.filter(pa.array([entity in wanted for entity in found], pa.bool_())))
+        places = np.flatnonzero(found)
+        table = self.table.select(list(columns)).take(pa.array(places))
+        pairs = zip(*(table[column].to_pylist() for column in columns), strict=True)
+        found[places] = [entity in wanted for entity in pairs]
+        return found
 
 
 def _sum(values: Int64s) -> int:

@@ -1,17 +1,34 @@
 """Limits of many entities as columns: one share of the clients is searched after another (decision 0141)."""
 
+from dataclasses import replace
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.replay.limits import Replays, Tolerance, find_limits
+from tidegate.pipeline.replay.levels import smallest_limit
+from tidegate.pipeline.replay.limits import MAX_LADDERS, Replays, Tolerance, find_limits
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.rollup.sums import compact, give_back, key_numbers, name_numbers, together
 from tidegate.pipeline.schemas import LIMITS_BY_ENTITY, LIMITS_BY_NODE
+from tidegate.quota.admin.sanitizer import sanitize
+from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["limits_of_shares"]
+__all__ = ["limits_of_shares", "limits_without_tolerance"]
 
 _TYPES = [quota_type.value for quota_type in QUOTA_TYPES]
+_FETCH, _MUTATION = QuotaType.FETCH, QuotaType.CONTROLLER_MUTATION
+_ENTITY = ("quota_type", "entity_user", "entity_client_id")
+_SUMMED = (
+    "requests",
+    "amount",
+    "recorded_throttled_requests",
+    "recorded_throttle_ms",
+    "recorded_rejected_mutations",
+)
+_LITTLE_LESS = 1 - 1e-9  # than what a limit allows at once: that is not cut, whatever is rounded
 
 
 def limits_of_shares(rows: Replays, levels: Plan, tolerance: Tolerance) -> tuple[pa.Table, pa.Table]:
@@ -29,14 +46,75 @@ def limits_of_shares(rows: Replays, levels: Plan, tolerance: Tolerance) -> tuple
     return _in_order(entities), _in_order(nodes)
 
 
+def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.Table]:
+    """Return what `limits_of_shares` returns, with 0 in place of tolerable limits.
+
+    Rates need no search, so they are found with whole columns. The limits of many mutations are searched share by
+    share.
+    """
+    mutations = replace(
+        levels, records=tuple(record for record in levels.records or () if record.key == _MUTATION.key)
+    )
+    nodes = _sorted([compact(rows.peaks(levels))])
+    give_back()
+    count = pc.sum(pc.equal(nodes["quota_type"], _MUTATION.value)).as_py() or 0
+    shares = [None] if count <= MAX_LADDERS else range(rows.shares)
+    searched = [to_arrow_schema(LIMITS_BY_ENTITY).empty_table()]
+    for share in shares if count else ():
+        found, _ = find_limits(rows, mutations, None, share=share)
+        searched.append(pa.Table.from_pylist(found, searched[0].schema))
+    return _entities(nodes, levels, _sorted([compact(pa.concat_tables(searched))])), nodes
+
+
+def _entities(nodes: pa.Table, levels: Plan, searched: pa.Table) -> pa.Table:
+    """Return rows of `LIMITS_BY_ENTITY` out of those of `LIMITS_BY_NODE`. searched: of mutations. All are sorted."""
+    if not len(nodes):
+        return searched
+    codes = [_codes(nodes[name]) for name in _ENTITY]
+    first = np.flatnonzero(np.any([np.diff(code, prepend=-2) != 0 for code in codes], axis=0))
+    columns = {name: nodes[name].take(pa.array(first)) for name in _ENTITY}
+    for name in _SUMMED:
+        columns[name] = pa.array(np.add.reduceat(nodes[name].to_numpy().astype(np.int64), first))
+    peak, largest = (
+        np.maximum.reduceat(nodes[name].to_numpy(), first) for name in ("peak", "largest_amount")
+    )
+    is_fetch, is_mutation = (
+        pc.equal(columns["quota_type"], kind.value).to_numpy() for kind in (_FETCH, _MUTATION)
+    )
+    # A fetch may be cut by a limit that throttles nothing.
+    may_be_cut = is_fetch & (largest >= _LITTLE_LESS * levels.windows.rate.max_value(1.0) * peak)
+    limits = peak.copy()
+    for at in np.flatnonzero(may_be_cut).tolist():
+        row = {"quota_type": _FETCH.value, "peak": float(peak[at]), "largest_amount": float(largest[at])}
+        limits[at] = smallest_limit([row], levels.windows)
+    limits[is_mutation] = searched["never_throttled"].to_numpy()
+    found = pa.table({**columns, "never_throttled": limits, "tolerable": np.zeros(len(first))})
+    return compact(found.select(to_arrow_schema(LIMITS_BY_ENTITY).names))
+
+
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    encoded = column.combine_chunks()
+    codes: npt.NDArray[np.int64] = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
+    return codes
+
+
 def _in_order(tables: list[pa.Table]) -> pa.Table:
-    if len(tables) == 1:
-        return tables[0]
+    """Return all rows in order; those of one table are."""
+    return tables[0] if len(tables) == 1 else _sorted(tables)
+
+
+def _sorted(tables: list[pa.Table]) -> pa.Table:
+    """Return all rows of `compact` tables, at least one, by type of quota, entity and node."""
     table = together(tables)
     types = table["quota_type"].combine_chunks()
     places = np.array([_TYPES.index(name) for name in types.dictionary.to_pylist()], np.int64)
-    names = (name_numbers(table[name]) for name in ("entity_user", "entity_client_id"))
-    keys = [places[types.indices.to_numpy()], *names]
+    users = table["entity_user"].combine_chunks()
+    tags = pa.array([name and sanitize(name) for name in users.dictionary.to_pylist()], pa.string())
+    keys = [
+        places[types.indices.to_numpy()],
+        name_numbers(pa.chunked_array([pa.DictionaryArray.from_arrays(users.indices, tags)])),
+        name_numbers(table["entity_client_id"]),
+    ]
     if "node_id" in table.column_names:
         keys.append(table["node_id"].to_numpy())
     return table.take(pa.array(np.argsort(key_numbers(keys), kind="stable")))

@@ -9,6 +9,7 @@ import pytest
 from tests.replaying.logs import START_MS
 
 from tidegate.pipeline.jobs.where import jobs_here
+from tidegate.pipeline.proposals.recommend import Wanted
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
@@ -30,6 +31,12 @@ def _replay(files):
 
 def _usage(files):
     return len(jobs_here(files).usage(out=None, top=20).top)
+
+
+def _recommend(files):
+    found = jobs_here(files).recommend("client-id", Wanted(force=True))
+    assert len(found.entities) > len(found.quotas.entries)
+    return 20
 
 
 def _write(directory, clients):
@@ -61,10 +68,11 @@ def _write(directory, clients):
         pq.write_table(table.slice(first, 2000), directory / f"{first:08}.parquet")
 
 
-@pytest.mark.parametrize(("job", "most_bytes"), [(_replay, 2000), (_usage, 1000)])
+@pytest.mark.parametrize(("job", "most_bytes"), [(_replay, 2000), (_usage, 1000), (_recommend, 2000)])
 def test_a_client_more_is_no_object_more(tmp_path, monkeypatch, job, most_bytes):
     """A dict for each would be kilobytes, its sensors held to the end another."""
     monkeypatch.setattr(task, "CLIENTS_PER_PARTITION", 500)
+    monkeypatch.setattr(task, "CLIENTS_PER_SHARE", 500)
     monkeypatch.setattr(parts, "GROUPS_AT_ONCE", 500)
     peaks = {}
     for clients in (2000, 6000):
