@@ -4,7 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidegate.api_keys import API_VERSIONS, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, PRODUCE
 from tidegate.wire import ProtocolError, RequestHeader, decode_request_header, encode_response
@@ -20,11 +20,16 @@ Lie = Callable[[socket.socket, RequestHeader], None]
 
 
 class LyingBroker:
-    """The server. A client whose id is a key of `lies` is answered by that function; any other one honestly."""
+    """The server. A client whose id is a key of `lies` is answered by that function; any other one honestly.
 
-    def __init__(self) -> None:
+    options: level, name and value of socket options of its connections.
+    """
+
+    def __init__(self, options: Iterable[tuple[int, int, int]] = ()) -> None:
         self.lies: dict[str, Lie] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
+        for option in options:
+            self._listener.setsockopt(*option)
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -1,3 +1,4 @@
+import java.io.FileReader;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -21,6 +22,7 @@ public class Applications {
         switch (args[0]) {
             case "count-words" -> countWords(args[1], args[2], args[3], args[4], args[5]);
             case "share" -> share(args[1], args[2], args[3], Integer.parseInt(args[4]));
+            case "numbers" -> sendNumbers(args[1], args[2], Integer.parseInt(args[3]));
             case "transactions" -> commitAndAbort(args[1], args[2], args[3], Integer.parseInt(args[4]));
             default -> throw new IllegalArgumentException(args[0]);
         }
@@ -63,6 +65,27 @@ public class Applications {
                     seen++;
                 }
                 consumer.commitSync();
+            }
+        }
+    }
+
+    /** Produces so many numbers, each in a batch of its own, a millisecond apart; its settings are in a file. */
+    static void sendNumbers(String file, String topic, int count) throws Exception {
+        Properties settings = new Properties();
+        try (FileReader reader = new FileReader(file)) {
+            settings.load(reader);
+        }
+        try (KafkaProducer<String, String> producer =
+                new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+            for (int number = 0; number < count; number++) {
+                producer.send(
+                        new ProducerRecord<>(topic, Integer.toString(number)),
+                        (metadata, error) -> {
+                            if (error != null) {
+                                System.out.println(error);
+                            }
+                        });
+                Thread.sleep(1);
             }
         }
     }

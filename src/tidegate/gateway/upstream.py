@@ -6,10 +6,10 @@ others like it may have been sent (`ahead`): their responses wait here until the
     deferred = upstream.forward(request, respond)   # `respond` makes the answer from the response
 
 If the broker closes the connection, or breaks the protocol, the client's connection closes: that is what the client
-would see of the broker itself.
+would see of the broker itself. Responses that have come before are served first.
 
 Bounds: one request, which lies in the memory of its channel until it has left, and `ahead.MAX_AHEAD_BYTES` behind it;
-of responses that came early, `STREAMED_BYTES` and one receive; of a response that has to be read as a
+of responses that came early, two times `STREAMED_BYTES`; of a response that has to be read as a
 whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what fits into a pipe (`upstream_response`).
 """
 
@@ -44,6 +44,7 @@ _PREFIX = struct.Struct(">ii")  # length, correlation id
 _FIRST_BYTES = 32
 """Bytes of a long response that must have arrived before it is forwarded: those before its first array."""
 _CLOSED = "the broker closed the connection"
+_NOT_RECEIVED = "the broker sent a response to a request that it has not received"
 
 Respond = Callable[[RequestHeader, Response], Answer]
 """Makes the answer to a request from the broker's response. Raises `ProtocolError` where the response is wrong."""
@@ -101,7 +102,7 @@ class Upstream:
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
         self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
         self._ahead_rest = b""  # of them, what the socket has not taken yet
-        self._is_paused = False  # because many responses came early
+        self._is_paused = False  # because many responses came early, or the broker ended behind some
         self._long: LongResponses | None = None  # once there was one
         self.closed = False
         self.login: object = None
@@ -135,7 +136,7 @@ class Upstream:
         if self._ahead:
             self._take_ahead(deferred, request.frame, alike_until)
         elif self._ahead_rest:
-            self.on_broken("the broker sent a response to a request that it has not received")
+            self.on_broken(_NOT_RECEIVED)
         elif not self._connection.is_ready:
             self._sent = self._open()
         elif alike_until and self.channel.pending:
@@ -146,6 +147,8 @@ class Upstream:
 
     def send_only(self, request: Request) -> Answer | Work:
         """Send a request that gets no response (Produce with acks=0); return its answer, which is none."""
+        if self._ahead_rest:
+            self.on_broken(_NOT_RECEIVED)
         self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
         if self._sent == _LENGTH.size + len(request.frame):
             return Answer(None, Charge.PRODUCE, other_topics=-1)
@@ -202,9 +205,8 @@ class Upstream:
             self._ahead_rest = self._ahead_rest[transport.send(self._ahead_rest) :]
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError as error:
-            self.on_broken(reason_of(error))
-            return
+        except OSError:
+            self._ahead_rest = b""  # the next receive finds the end, behind the responses that have come
         if self._ahead_rest:
             transport.start_writing(self._send_ahead_rest)
         else:
@@ -213,7 +215,7 @@ class Upstream:
     def _take_ahead(self, deferred: Deferred, frame: memoryview, alike_until: int) -> None:
         """Serve a request that was sent before; its response may have come. Those that came meanwhile are sent, too."""
         self._sent = _LENGTH.size + self._ahead.popleft()
-        if self._connection.is_ready and not self._ahead_rest:
+        if self._connection.is_ready and not (self._ahead_rest or self._is_paused):
             data, sizes = alike_behind(self.channel, frame, alike_until, self._ahead)
             if sizes:
                 self._note_ahead(data, sizes)
@@ -284,15 +286,16 @@ class Upstream:
         connection = self._connection
         if connection.transport is None:
             return
+        target = self._scratch[:STREAMED_BYTES] if self._ahead else self._scratch
         try:
-            count = connection.transport.recv_into(self._scratch)
+            count = connection.transport.recv_into(target)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.on_broken(reason_of(error))
+            self._on_end(reason_of(error))
             return
         if not count:
-            self.on_broken(_CLOSED)
+            self._on_end(_CLOSED)
             return
         data: memoryview | bytearray = self._scratch[:count]
         long = self._long
@@ -328,6 +331,14 @@ class Upstream:
             self._is_paused = True
             self._connection.pause()
         self.channel.network_ns += self._monotonic_ns() - since_ns
+
+    def _on_end(self, reason: str) -> None:
+        """Close: nothing more comes. Not before the responses that have come were served: the next read ends again."""
+        if self._deferred is None and self.has_response:
+            self._is_paused = True
+            self._connection.pause()
+        else:
+            self.on_broken(reason)
 
     def on_broken(self, reason: str) -> None:
         """Close both connections: the client sees what it would see of the broker."""

@@ -530,8 +530,7 @@ class Node:
 
     def _on_closed(self, channel: Channel) -> None:
         if self._relay is not None:
-            for header, frame_bytes in self._relay.on_close(channel):
-                self._front.charge_unserved(channel, header, frame_bytes)
+            self._front.charge_unserved(channel, self._relay.on_close(channel))
         self._logins.end_login(channel)
         self._shares.remove(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1

@@ -18,7 +18,7 @@ Follows: B§6.2-6.6.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
@@ -199,11 +199,20 @@ class Front:
         self.muting.forget(channel)
         self._on_closed(channel)
 
-    def charge_unserved(self, channel: Channel, header: RequestHeader, frame_bytes: int) -> None:
-        """Charge a Produce that another broker was sent before its turn, and whose client has left meanwhile."""
-        exchange = Exchange(channel, header, frame_bytes, self._monotonic_ns())
-        exchange.answer = Answer(None, _PRODUCE, close=True, other_topics=-1)
-        self._finish(exchange)
+    def charge_unserved(self, channel: Channel, requests: Iterable[tuple[RequestHeader, int]]) -> None:
+        """Charge each Produce that another broker was sent before its turn, and whose client has left meanwhile.
+
+        requests: header and size of each.
+        """
+        now_ns = self._monotonic_ns()
+        answer = Answer(None, _PRODUCE, close=True, other_topics=-1)
+        exchanges = [Exchange(channel, header, frame_bytes, now_ns) for header, frame_bytes in requests]
+        for exchange in exchanges:
+            exchange.answer = answer
+        if self._in_turn:
+            self._handled += exchanges
+        elif exchanges:
+            self._answer(exchanges, _DONE)
 
     def new_quotas(self) -> EngineQuotas:
         """Return the quota interface for the next request; an earlier, unfinished one keeps its own."""
@@ -240,6 +249,9 @@ class Front:
                 self._serve_waiting(until_ns)
             handled, self._handled = self._handled, []
             self._answer(handled, self._end_turn(handled))
+            if self._handled:  # requests that were ahead of a client that has left before its answer
+                handled, self._handled = self._handled, []
+                self._answer(handled, _DONE)
         finally:
             self._in_turn = False
             self.at_ns = self._shared_ns = 0
