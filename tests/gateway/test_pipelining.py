@@ -32,8 +32,9 @@ quotas:
 
 
 def numbered(topic: str, number: int, acks: int, client_id: str) -> bytes:
-    """Return a Produce of one record, which is a number, with its length."""
-    partition = {"index": 0, "records": build_batch([(None, str(number).encode())])}
+    """Return a Produce of one record, which is a number, with its length. Kafka would delete an old one."""
+    records = build_batch([(None, str(number).encode())], timestamp_ms=int(1000 * time.time()))
+    partition = {"index": 0, "records": records}
     message = {
         "transactional_id": None,
         "acks": acks,
