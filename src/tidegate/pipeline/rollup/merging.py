@@ -23,7 +23,7 @@ COUNTS = ("codes", "counts")
 _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
 _CODES = MEASURES * BUCKETS
-_BYTES_HELD = 1 << 24
+_BYTES_HELD = 1 << 22
 _MANY_KEYS = 1 << 21
 
 Int64s = npt.NDArray[np.int64]

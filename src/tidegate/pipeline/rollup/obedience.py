@@ -5,16 +5,16 @@ A throttled connection is muted. The broker records how long before the end of t
 `early_ms` is null, or 0 if the broker itself was late.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_tables
 from tidegate.pipeline.read.columns import THROTTLES, numbers_of
-from tidegate.pipeline.rollup.sums import grouped
-from tidegate.pipeline.schemas import EARLY_BUCKETS
+from tidegate.pipeline.rollup.sums import compact, grouped, key_numbers, name_numbers, pieces, plain
+from tidegate.pipeline.schemas import EARLY_BUCKETS, OBEDIENCE_BY_CLIENT
 
 __all__ = [
     "CLIENT_KEYS",
@@ -42,9 +42,13 @@ _SOFTWARE_SUMS: Mapping[str, str] = {
 """Aggregates over the clients of a library."""
 
 
-def chunk_obedience(chunk: Chunk) -> pa.Table:
-    """Return a row per client in a row group of the usage record. Raises `UsageFilesError`."""
-    table = read_chunk(chunk, _COLUMNS)
+def chunk_obedience(chunk: Chunk) -> list[pa.Table]:
+    """Return a row per client of each part of a row group, as `compact` tables. Raises `UsageFilesError`."""
+    return [compact(_by_client(table)) for table in read_tables(chunk, _COLUMNS)]
+
+
+def _by_client(table: pa.Table) -> pa.Table:
+    """Return a row per client out of rows of the usage record."""
     table = table.filter(pc.equal(table["kind"].cast(pa.string()), "request"))
     early_ms = numbers_of(table, "early_ms")
     throttle_ms = np.maximum.reduce([numbers_of(table, name) for name in THROTTLES])
@@ -62,9 +66,13 @@ def chunk_obedience(chunk: Chunk) -> pa.Table:
     return grouped(pa.table(columns), CLIENT_KEYS, _CLIENT_SUMS)
 
 
-def obedience_by_client_table(parts: pa.Table) -> pa.Table:
-    """Return one row per client out of those of all chunks, sorted."""
-    return grouped(parts, CLIENT_KEYS, _CLIENT_SUMS).sort_by([(name, "ascending") for name in CLIENT_KEYS])
+def obedience_by_client_table(parts: pa.Table) -> Iterator[pa.Table]:
+    """Yield one row per client out of those of all chunks: sorted, some at a time."""
+    parts = compact(parts)
+    number = key_numbers(name_numbers(parts[name]) for name in CLIENT_KEYS)
+    for places in pieces(number, np.zeros(len(parts), np.int64)):
+        found = grouped(parts.take(places), CLIENT_KEYS, _CLIENT_SUMS)
+        yield plain(found.sort_by([(name, "ascending") for name in CLIENT_KEYS]), OBEDIENCE_BY_CLIENT)
 
 
 def obedience_by_software_table(by_client: pa.Table) -> pa.Table:

@@ -153,6 +153,7 @@ def _sums_of_chunks(
             parts.add_part(part)
         return parts.taken()
 
+    usage_kernel()  # else each thread makes one
     together = Parts(("minute_ms", *by))
     for tables in mapped(sums_of, rows.chunks, threads=threads):
         for table in tables:
@@ -488,7 +489,8 @@ def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -
     codes, counts, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(cells + 1, np.int64)
     counted = np.zeros(BUCKETS, np.int64)
     passes.count_buckets(marks.buckets, order, begins, sums, counted, codes, counts, ends[1:])
-    return _lists(ends, codes[: ends[-1]], counts[: ends[-1]])
+    # Copies, because a part that waits would hold the room for all.
+    return _lists(ends, codes[: ends[-1]].copy(), counts[: ends[-1]].copy())
 
 
 def _none_counted(cells: int) -> dict[str, pa.Array]:
