@@ -15,6 +15,7 @@ from tidegate.cli.process import (
     code_of_error,
     fresh_port_file,
     is_first,
+    lifecycle_log,
     load_config,
     ports_of,
     run_process,
@@ -70,10 +71,11 @@ def _parted(args: argparse.Namespace) -> Place | int:
     """Return the place of this process; in the parent of several processes, the exit code when they have ended."""
     if args.processes == 1:
         return Place(process=ONLY)
-    try:
-        return Parent(args).run()
-    except TidegateError as error:
-        return code_of_error(args, error)
+    with lifecycle_log(args) as log:
+        try:
+            return Parent(args, log).run()
+        except TidegateError as error:
+            return code_of_error(args, error)
 
 
 async def _run(

@@ -4,7 +4,7 @@ The processes are forked one after the other, so that the kernel knows their soc
 process that ends by itself is started again, unless the gateway does not serve yet: then the others end, too. Each has
 the end of a pipe as its standard input, whose other end only the parent holds: they end when the parent is killed.
 
-    outcome = Parent(args).run()    # in each process its `Place`, in the parent the exit code
+    outcome = Parent(args, log).run()    # in each process its `Place`, in the parent the exit code
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 
 from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR
-from tidegate.cli.process import fresh_port_file, lifecycle_log, no_input, tell, write_ports
+from tidegate.cli.process import fresh_port_file, no_input, tell, write_ports
 from tidegate.errors import ConfigError
 from tidegate.gateway.address_counts import AddressCounts
 from tidegate.gateway.processes import MAX_PROCESSES, Process, SharedReports
@@ -68,7 +68,7 @@ class _Child:
 class Parent:
     """The processes of one gateway. args: of the command; in a process, `run` changes them to those of the process."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, log: logging.Logger) -> None:
         if not 1 < args.processes <= MAX_PROCESSES:
             raise ConfigError(f"--processes is {args.processes}, expected 1 to {MAX_PROCESSES}")
         self._args = args
@@ -77,11 +77,10 @@ class Parent:
         self._reloads = args.config is not None or args.quotas is not None
         self._children: dict[int, _Child] = {}
         self._due_s = dict.fromkeys(range(1, args.processes + 1), 0.0)  # when to start those that do not run
-        self._lines: dict[int, list[str]] = {}  # by process
         self._serves = False
         self._kill_s: float | None = None  # set while the processes are stopping
         self._code = 0
-        self._log = logging.getLogger()
+        self._log = log
         self._poll = select.poll()
         self._alive = os.pipe()
         self._handlers: dict[signal.Signals, Any] = {}  # of signals, before `run`
@@ -105,15 +104,14 @@ class Parent:
                 signal.signal(number, _ignore)
         self._poll.register(woken, select.POLLIN)
         try:
-            with lifecycle_log(self._args) as self._log:
-                while self._children or self._due_s:
-                    place = self._start_next()
-                    if place is not None:
-                        return place
-                    self._wait(woken)
-                    self._reap()
-                    self._note_serving(port_file)
-                return self._code
+            while self._children or self._due_s:
+                place = self._start_next()
+                if place is not None:
+                    return place
+                self._wait(woken)
+                self._reap()
+                self._note_serving(port_file)
+            return self._code
         finally:
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
@@ -134,7 +132,17 @@ class Parent:
         number = due[0]
         ready, announces = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._log.error(
+                "cannot start process %d: %s; next try in %.0f s", number, error.strerror, RESTART_S
+            )
+            self._due_s[number] = time.monotonic() + RESTART_S
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            os.close(ready)
+            os.close(announces)
+            return None
         if pid == 0:
             os.close(ready)
             self._become_process(number)
@@ -249,13 +257,18 @@ class Parent:
             os.kill(child.pid, signal.SIGTERM)
 
     def _reap(self) -> None:
-        for child in list(self._children.values()):
-            pid, status = os.waitpid(child.pid, os.WNOHANG)
-            if pid:
-                del self._children[child.number]
-                self._close_ready(child)
-                self._addresses.clear(child.number)
-                self._on_ended(child, os.waitstatus_to_exitcode(status))
+        """Note which processes have ended. As the first process of a container, also wait for those of a killed one."""
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                child = next((child for child in self._children.values() if child.pid == pid), None)
+                if child is not None:
+                    del self._children[child.number]
+                    self._close_ready(child)
+                    self._addresses.clear(child.number)
+                    self._on_ended(child, os.waitstatus_to_exitcode(status))
 
     def _close_ready(self, child: _Child) -> None:
         with suppress(KeyError):
