@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.usage.reading import read_events
 from tests.unit.usage.recording import (
@@ -249,6 +249,7 @@ def _outcome(read):
     st.tuples(st.integers(0, 4000), st.integers(0, 4000)),
     st.booleans(),
 )
+@example([(True, 460, 1)], (0, 0), False)
 def test_random_damage(pokes, sizes, cut):
     """Damaged bytes are one clear error or other values, the same for both readers, and never a crash."""
     with tempfile.TemporaryDirectory() as directory:

@@ -176,14 +176,26 @@ def _row_event(segment: Segment, place: int) -> Event | None:
     event = empty_event(kind)
     event["seq"] = segment.header.first_seq + place
     event["node_id"] = segment.header.node_id
-    row |= {name: row[place] - 1 for name, place in IN_PLACE_OF.items()}
+    row |= {name: _wrapped(row[place] - 1, "int64") for name, place in IN_PLACE_OF.items()}
     row["produce_bytes"] = row["request_bytes"] if row["flags"] & PRODUCED else -1
     for name, nullable in _VALUES[kind]:
         event[name] = None if nullable and row[name] == -1 else row[name]
+    if event["other_topics"] is not None:
+        event["other_topics"] = _wrapped(event["other_topics"], COLUMN_BY_NAME["other_topics"].type)
     for name in _FLAGS[kind]:
         event[name] = bool(row["flags"] & FLAGS[name])
     _fill_names(segment, place, row, event)
     return event
+
+
+def _wrapped(value: int, type_name: str) -> int:
+    """Return a number as the columns have it: of a damaged row it may not fit.
+
+    >>> _wrapped(-1, "int32"), _wrapped(1 << 32, "int32"), _wrapped(-(1 << 63) - 1, "int64") == (1 << 63) - 1
+    (-1, 0, True)
+    """
+    half = 1 << (int(type_name.removeprefix("int")) - 1)
+    return (value + half) % (2 * half) - half
 
 
 def _has_lost_names(segment: Segment, row: Mapping[str, int]) -> bool:
