@@ -1,8 +1,9 @@
-"""Cost of the gateway: `make bench-gateway`, or `python -m bench.bench_gateway [--rounds N] [--only TEXT]`.
+"""Cost of the gateway: `make bench-gateway`, or `python -m bench.bench_gateway`.
 
 The same load runs against a real Apache Kafka and, in turn, against `tidegate gateway` before it: same machine, same
 clients, alternating order, after a run that does not count. Quotas that throttle no client are defined at the gateway,
-and usage is recorded. Prints medians, ratios to Kafka alone, and the gateway's own CPU time for each unit.
+and usage is recorded. Prints medians, ratios to Kafka alone, and the gateway's own CPU time for each unit. With
+`--before`, the gateway of another version runs in turn, too.
 
 The anchor is Kroxylicious without filters, measured in the same way on another machine (docs/gateway.md): compare
 ratios, not figures.
@@ -92,31 +93,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="cells whose name has this text")
+    parser.add_argument("--before", metavar="DIR", default="", help="the `src` directory of another version")
     args = parser.parse_args(arguments)
     cells = [cell for cell in _cells() if args.only in cell.name]
     with tempfile.TemporaryDirectory(prefix="tidegate-gateway-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         kafka = KafkaBench("kafka", directory / "kafka")
         gateway = GatewayBench("gateway", directory / "gateway")
+        gateways = [gateway]
+        if args.before:
+            gateways.append(
+                GatewayBench("before", directory / "before", sources=str(Path(args.before).resolve()))
+            )
         try:
             prepare(kafka.start(), directory)
             define_quotas(kafka, remove=True)  # Kafka alone has none: the gateway's are what is measured
-            gateway.upstream = kafka.address
-            idle_mb = gateway.start().resident_mb()
-            define_quotas(gateway)
+            idle_mb = []
+            for each in gateways:
+                each.upstream = kafka.address
+                idle_mb.append(each.start().resident_mb())
+                define_quotas(each)
             for frame in frames():
                 print(f"… warming: {frame}", file=sys.stderr)
                 drive(kafka, directory, "request", frame, 8, WARM_S / len(frames()))
-                drive(gateway, directory, "request", frame, 8, 1.0)
-            return _compare(kafka, gateway, cells, args, directory, idle_mb)
+                for each in gateways:
+                    drive(each, directory, "request", frame, 8, 1.0)
+            return _compare(kafka, gateways, cells, args, directory, idle_mb[0])
         finally:
-            gateway.stop()
+            for each in gateways:
+                each.stop()
             kafka.stop()
 
 
 def _compare(
     kafka: BenchBroker,
-    gateway: BenchBroker,
+    gateways: Sequence[BenchBroker],
     cells: Sequence[Cell],
     args: argparse.Namespace,
     directory: Path,
@@ -125,32 +136,37 @@ def _compare(
     console = Console(width=140)
     console.print(f"$ python -m bench.bench_gateway --rounds {args.rounds}\nmachine: {machine()}")
     table = Table(
-        "cell", "unit", "kafka", "gateway", "ratio", "anchor", "gateway CPU us", "kafka CPU us behind / alone"
-    )
+        "cell", "unit", "kafka", "gateway", "ratio", "anchor", "gateway CPU us", "kafka CPU us behind / alone",
+        *["before: ratio, CPU us" for _ in gateways[1:]],
+    )  # fmt: skip
     below = 0
     for cell in cells:
-        found: dict[str, list[tuple[Sample, float]]] = {"kafka": [], "gateway": []}
+        brokers = (kafka, *gateways)
+        found: dict[str, list[tuple[Sample, float]]] = {broker.name: [] for broker in brokers}
         for number in range(args.rounds):
-            for broker in (kafka, gateway) if number % 2 == 0 else (gateway, kafka):
+            for broker in brokers if number % 2 == 0 else reversed(brokers):
                 if cell.fresh:
                     make_anew(kafka, cell.fresh)
-                before = kafka.cpu_s()
+                begun_s = kafka.cpu_s()
                 sample = cell.run(broker, directory)
-                found[broker.name].append((sample, kafka.cpu_s() - before))
-        alone = statistics.median(sample.value for sample, _ in found["kafka"])
-        through = statistics.median(sample.value for sample, _ in found["gateway"])
-        own = statistics.median(sample.broker_cpu for sample, _ in found["gateway"])
+                found[broker.name].append((sample, kafka.cpu_s() - begun_s))
+        alone, through, *before = [
+            statistics.median(s.value for s, _ in found[each.name]) for each in brokers
+        ]
+        direct, own, *own_before = [
+            statistics.median(s.broker_cpu for s, _ in found[each.name]) for each in brokers
+        ]
         behind = statistics.median(cpu / (s.value * s.seconds) * 1e6 for s, cpu in found["gateway"])
-        direct = statistics.median(sample.broker_cpu for sample, _ in found["kafka"])
         below += through / alone < cell.anchor
         print(f"… {cell.name}: {through / alone:.2f}", file=sys.stderr)
         scale = 1e6 if cell.unit == "MB/s" else 1.0
         table.add_row(
             cell.name, cell.unit, f"{alone:,.0f}", f"{through:,.0f}", f"{through / alone:.2f}", f"{cell.anchor:.2f}",
             f"{own * scale:,.1f}", f"{behind:,.1f} / {direct * scale:,.1f}",
+            *[f"{rate / alone:.2f}, {cpu * scale:,.1f}" for rate, cpu in zip(before, own_before, strict=True)],
         )  # fmt: skip
     console.print(table)
-    console.print(f"resident: idle {idle_mb:.0f} MB, loaded {gateway.resident_mb():.0f} MB")
+    console.print(f"resident: idle {idle_mb:.0f} MB, loaded {gateways[0].resident_mb():.0f} MB")
     console.print(f"{len(cells) - below} of {len(cells)} cells at or above the anchor")
     return 0 if below <= len(cells) // 5 else 1
 

@@ -176,12 +176,18 @@ class TidegateBench(BenchBroker):
 
 @dataclass
 class GatewayBench(BenchBroker):
-    """`tidegate gateway` before the broker with the id 1 at `upstream`, with recording of usage on, as by default."""
+    """`tidegate gateway` before the broker with the id 1 at `upstream`, with recording of usage on, as by default.
+
+    sources: the directory with the package of another version; empty: this one.
+    """
 
     upstream: str = ""
+    sources: str = ""
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        if self.sources:
+            environment["PYTHONPATH"] = self.sources
         gateway = [sys.executable, "-m", "tidegate", "gateway"]
         # As installed: with compiled bytecode in place.
         subprocess.run([*gateway, "--help"], env=environment, check=True, stdout=subprocess.DEVNULL)
