@@ -124,10 +124,9 @@ ENGINES: dict[str, Callable[..., pa.Table]] = {"tidegate": _tidegate, "duckdb": 
 def run_engine(engine: str, directory: Path, *, with_peaks: bool, threads: int) -> None:
     """Run one engine in this process, and print what it took as JSON."""
     if engine == "tidegate":  # compiled before, as the other engines are: what is loaded here counts
-        from tidegate.cli.main import collect_rarely, leave_pandas_out, share_arenas
+        from tidegate.cli.record_reading import prepare_reading
 
-        for prepare in (leave_pandas_out, share_arenas, collect_rarely):  # as the command does
-            prepare()
+        prepare_reading()  # as the command does
         import tidegate.pipeline.jobs.here  # noqa: F401
     else:
         __import__(engine)

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.e2e.plain_client import receive_frame
 from tests.gateway.gateway_process import GatewayProcess
@@ -14,7 +15,7 @@ from tests.wire.odd_messages import plain_message
 from tidegate.api_keys import METADATA, PRODUCE
 from tidegate.wire import RequestHeader, encode_request, read_response
 
-__all__ = ["HoldingBroker", "connected", "correlation_ids", "ids_of", "produce", "throttle_ms"]
+__all__ = ["HoldingBroker", "connected", "correlation_ids", "ids_of", "produce", "started", "throttle_ms"]
 
 TIMEOUT_S = 20.0
 
@@ -48,6 +49,14 @@ class HoldingBroker(LyingBroker):
                 held.append((sock, header))
                 return
         super().answer(sock, header)
+
+
+def started(directory: Path, broker: HoldingBroker, limited: Iterable[str], rate: int) -> GatewayProcess:
+    """Return a running gateway. limited: the client ids that may produce `rate` bytes per second."""
+    quotas = directory / "quotas.yaml"
+    entries = [f"  - client-id: {{name: {name}}}\n    producer_byte_rate: {rate}\n" for name in limited]
+    quotas.write_text("quotas:\n" + "".join(entries))
+    return GatewayProcess(directory, broker.address, ("--quotas", str(quotas))).start()
 
 
 def connected(gateway: GatewayProcess) -> socket.socket:

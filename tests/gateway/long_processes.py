@@ -33,7 +33,7 @@ KINDS = [(produce_plain_waiting, "producer_byte_rate"), (fetch_plain_waiting, "c
 
 
 def goes_on(work: Work, load: Load, ports: Sequence[int]) -> Admissions:
-    """Do the work for the time of the load, and connect again, to the next port, where a connection is lost."""
+    """Do the work for the time of the load; when a connection is lost, connect to the next port."""
     end = time.monotonic() + load.seconds
     admissions: Admissions = []
     number = 0

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.gateway.holding_broker import (
     correlation_ids,
     ids_of,
     produce,
+    started,
     throttle_ms,
 )
 from tests.gateway.raw_client import RawClient, produced
@@ -25,7 +27,8 @@ from tidegate.api_keys import LIST_OFFSETS, METADATA, PRODUCE
 from tidegate.gateway.ahead import MAX_AHEAD_REQUESTS
 from tidegate.wire import encode_request
 
-RATE = 4_000.0
+TIMEOUT_S = 20.0
+RATE = 4_000
 LIMITED = ("throttled", "stays", "leaves", "broken")
 SOON_S = 0.3
 """A request that is sent to the broker only when another one is answered has not come after so long."""
@@ -42,19 +45,9 @@ def broker() -> Iterator[HoldingBroker]:
 @pytest.fixture(scope="module")
 def gateway(broker: HoldingBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """Return a gateway before it, with a quota for some client ids."""
-    process = started(tmp_path_factory.mktemp("ahead"), broker)
+    process = started(tmp_path_factory.mktemp("ahead"), broker, LIMITED, RATE)
     yield process
     process.close()
-
-
-def started(directory: Path, broker: HoldingBroker) -> GatewayProcess:
-    """Return a running gateway."""
-    quotas = directory / "quotas.yaml"
-    entries = "".join(
-        f"  - client-id: {{name: {name}}}\n    producer_byte_rate: {RATE:.0f}\n" for name in LIMITED
-    )
-    quotas.write_text(f"quotas:\n{entries}")
-    return GatewayProcess(directory, broker.address, ("--quotas", str(quotas))).start()
 
 
 def test_requests_that_come_together_are_sent_together(broker, gateway):
@@ -65,6 +58,24 @@ def test_requests_that_come_together_are_sent_together(broker, gateway):
         wait_until(lambda: ids_of(broker, "together") == list(range(8)))
         broker.release("together")
         assert correlation_ids(client, 8) == list(range(8))
+
+
+def test_others_follow_when_one_is_answered(broker, gateway):
+    """Requests that come later are sent when the next one is served, before the earlier ones are answered."""
+    received = []
+    broker.lies["follow"] = lambda sock, header: received.append((sock, header))
+    with connected(gateway) as client:
+        client.sendall(b"".join(produce(number, "follow") for number in range(3)))
+        wait_until(lambda: len(received) == 3)
+        client.sendall(b"".join(produce(number, "follow") for number in range(3, 6)))
+        time.sleep(SOON_S)
+        assert len(received) == 3
+        sock, header = received[0]
+        sock.sendall(broker.honest_frame(header))
+        wait_until(lambda: len(received) == 6)
+        for sock, header in received[1:]:
+            sock.sendall(broker.honest_frame(header))
+        assert correlation_ids(client, 6) == list(range(6))
 
 
 def test_so_many_are_sent_at_most(broker, gateway):
@@ -115,6 +126,10 @@ def test_throttled_clients_wait_for_responses_that_have_come(broker, gateway):
             if len(throttles) > 1 and throttles[-2]:
                 waited_ms = 1000 * (answered_s[-1] - answered_s[-2])
                 assert throttles[-2] - 5 <= waited_ms <= throttles[-2] + 500
+            if any(throttles):
+                assert ids_of(broker, "throttled") == list(
+                    range(9)
+                )  # they came before the first throttle was over
             if sum(map(bool, throttles)) == 2:
                 break
     assert sum(map(bool, throttles)) == 2, throttles
@@ -189,33 +204,33 @@ def test_early_bytes_that_fit_no_request_end_one_connection(broker, gateway, ear
 
 def test_many_early_bytes_take_no_memory(broker, gateway):
     """A broker that floods a throttled client's connection is not read."""
-    received = []
+    received, is_left_unread = [], threading.Event()
 
     def tell(sock, header):
         received.append(header)
         if len(received) == 4:
-            for each in received[:2]:
+            for each in received[:3]:
                 sock.sendall(broker.honest_frame(each))
-            sock.settimeout(1.0)
+            sock.settimeout(0.5)
             try:
                 while True:
                     sock.sendall(bytes(1 << 20))
-            except OSError:
+            except TimeoutError:
+                is_left_unread.set()
                 sock.close()
 
     broker.lies["broken"] = tell
     before_mb = gateway.resident_mb()
     with connected(gateway) as client:
-        client.sendall(b"".join(produce(number, "broken", 15_000) for number in range(4)))
-        receive_frame(client)
-        wait_until(lambda: len(received) == 4)
-        time.sleep(2.0)
+        client.sendall(b"".join(produce(number, "broken", 16_000) for number in range(4)))
+        assert [throttle_ms(receive_frame(client)) > 0 for _ in range(3)] == [False, False, True]
+        assert is_left_unread.wait(TIMEOUT_S)
         assert gateway.resident_mb() - before_mb < 4
     assert "Traceback" not in gateway.log
 
 
-def test_a_broker_that_reads_late_gets_all(gateway, broker):
-    """Requests that the socket does not take at once follow when there is room."""
+def test_a_slow_broker_answers_many_clients_in_order(gateway, broker):
+    """Each of 20 clients gets its 30 responses in order, though each takes the broker a while."""
     names = [f"late-{number}" for number in range(20)]
     for name in names:
         broker.lies[name] = lambda sock, header: (time.sleep(0.05), sock.sendall(broker.honest_frame(header)))
@@ -230,7 +245,7 @@ def test_a_broker_that_reads_late_gets_all(gateway, broker):
 
 def test_a_gateway_stops_while_requests_are_ahead(broker, tmp_path):
     """The end is a clean one."""
-    own = started(tmp_path, broker)
+    own = started(tmp_path, broker, LIMITED, RATE)
     try:
         broker.hold("stopped")
         with connected(own) as client:

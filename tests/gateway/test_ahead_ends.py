@@ -6,7 +6,6 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.e2e.plain_client import receive_frame
@@ -17,6 +16,7 @@ from tests.gateway.holding_broker import (
     correlation_ids,
     ids_of,
     produce,
+    started,
     throttle_ms,
 )
 from tests.waiting import wait_until
@@ -42,18 +42,10 @@ def broker() -> Iterator[HoldingBroker]:
 @pytest.fixture(scope="module")
 def gateway(broker: HoldingBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """Return a gateway before it, with a quota for some client ids."""
-    process = started(tmp_path_factory.mktemp("ends"), broker)
+    process = started(tmp_path_factory.mktemp("ends"), broker, LIMITED, RATE)
     yield process
     assert "Traceback" not in process.log
     process.close()
-
-
-def started(directory: Path, broker: HoldingBroker) -> GatewayProcess:
-    """Return a running gateway."""
-    quotas = directory / "quotas.yaml"
-    entries = [f"  - client-id: {{name: {name}}}\n    producer_byte_rate: {RATE}\n" for name in LIMITED]
-    quotas.write_text("quotas:\n" + "".join(entries))
-    return GatewayProcess(directory, broker.address, ("--quotas", str(quotas))).start()
 
 
 @pytest.mark.parametrize("end", ["closes", "resets"])
@@ -100,7 +92,7 @@ def test_clients_that_send_no_more_get_all_answers(broker, gateway, name, count,
 def test_requests_that_the_socket_does_not_take_follow(tmp_path):
     """A broker that reads late gets each of them once, whole, and so does one that answers before it has read them."""
     broker = HoldingBroker(SMALL_BUFFERS)
-    process = started(tmp_path, broker)
+    process = started(tmp_path, broker, LIMITED, RATE)
     try:
         broker.lies["late"] = lambda sock, header: (
             time.sleep(0.3 if header.correlation_id % 16 == 0 else 0),

@@ -55,12 +55,13 @@ def test_processes_share_a_limit(work, quota, kafka, three, create_topic, unique
     with RawClient(three[0].port, "admin") as admin:
         admin.produce(topic, VALUE_BYTES)
         admin.set_quotas(unique, **{quota: RATE})
-    deadline = time.monotonic() + 10.0
     for process in three:
         with RawClient(process.port, "admin") as admin:
-            while admin.quota(unique, quota) != RATE:
-                assert time.monotonic() < deadline, process.log
-                time.sleep(0.02)
+            wait_until(
+                lambda admin=admin: admin.quota(unique, quota) == RATE,
+                10.0,
+                told=lambda process=process: process.log,
+            )
 
     def run(process: GatewayProcess, seconds: float) -> Admissions:
         load = Load(

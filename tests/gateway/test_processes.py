@@ -97,14 +97,19 @@ def admitted(admissions: Admissions, begin: float, seconds: float) -> int:
     return sum(size for at, size in admissions if begin <= at < begin + seconds)
 
 
-def test_connections_are_spread(several):
-    """The connections of one address reach every process."""
+def spread(several: SeveralProcesses) -> list[int]:
+    """Open 45 connections of one address; return how many each process got."""
     before = connections_of(several)
     with ExitStack() as closing:
         for _ in range(45):
             closing.enter_context(RawClient(several.port, "spread"))
         wait_until(lambda: sum(connections_of(several)) >= sum(before) + 45, WAIT_S)
-        grown = [after - first for after, first in zip(connections_of(several), before, strict=True)]
+        return [after - first for after, first in zip(connections_of(several), before, strict=True)]
+
+
+def test_connections_are_spread(several):
+    """The connections of one address reach every process."""
+    grown = spread(several)
     assert len(grown) == PROCESSES
     assert min(grown) > 0, grown  # 15 each
 
@@ -160,12 +165,7 @@ def test_a_killed_process_is_started_again(several):
     wait_until(lambda: re.search(r"process \d serves", several.log[since:]), WAIT_S, told=lambda: several.log)
     assert len(several.children) == PROCESSES
     assert killed not in several.children
-    before = connections_of(several)
-    with ExitStack() as closing:
-        for _ in range(45):
-            closing.enter_context(RawClient(several.port, "spread"))
-        wait_until(lambda: sum(connections_of(several)) >= sum(before) + 45, WAIT_S)
-        grown = [after - first for after, first in zip(connections_of(several), before, strict=True)]
+    grown = spread(several)
     assert min(grown) > 0, grown
 
 

@@ -253,7 +253,7 @@ def test_what_is_recommended_does_not_depend_on_the_shares_of_clients(tmp_path, 
 @_FEW
 @given(seed=st.integers(0, 2**32 - 1), by=st.sampled_from(sorted(_NAMES)))
 def test_limits_without_tolerance_are_those_of_a_search(tmp_path_factory, seed, by):
-    """Of two nodes, to the last bit, but for the tolerable ones."""
+    """The limits of two nodes are those of a search to the last bit, unless a limit is tolerable."""
     directory = tmp_path_factory.mktemp("usage")
     for node_id in (1, 2):
         node = RecordingNode(node_id)

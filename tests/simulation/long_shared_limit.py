@@ -26,8 +26,8 @@ MINUTES = 10
 PHASES = 4
 ERROR = 1.05
 ERROR_IN_MEMORY = 1.07
-"""Of the mean of the four phases in memory. Over 14 phases of the load with the largest error, fetches of a second's
-worth, the mean is 1.045 in memory and 1.047 through the topic."""
+"""The bound in memory for the mean of the four phases. With the largest error, fetches of a second's worth, the mean
+over 14 phases is 1.045 in memory and 1.047 through the topic."""
 WORST = 1.1
 USED = 0.85
 PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"

@@ -100,7 +100,7 @@ class InMemory:
         yield from self._sharing.tick_in_slices()
 
     def receive(self, report: None, now_ms: int) -> None:
-        """Do nothing: reports are read at the next tick."""
+        """Ignore the report: the process reads those of the others from memory, at its next tick."""
 
 
 def processes_of_one_gateway(count: int, limit: float, key: str) -> list[Process]:

@@ -5,15 +5,12 @@ imports nothing heavy at its top: what `run` needs is imported inside `run`.
 """
 
 import argparse
-import ctypes
-import gc
 import importlib
 import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from types import ModuleType
 
 from tidegate import __version__
@@ -25,10 +22,7 @@ __all__ = [
     "EXIT_ERROR",
     "EXIT_INTERRUPTED",
     "EXIT_PIPE",
-    "collect_rarely",
-    "leave_pandas_out",
     "main",
-    "share_arenas",
 ]
 
 COMMANDS = (
@@ -73,10 +67,6 @@ _MODULES = {"import": "import_", "warm-up": "warm_up"}  # names that no module c
 # Arrow's own allocator keeps what small pieces that stay leave free between them: half as much again, where a million
 # clients come some at a time. It reads this once, when it is loaded.
 _ARROW_MEMORY = ("ARROW_DEFAULT_MEMORY_POOL", "system")
-
-_NEW_OBJECTS, _YOUNGER_COLLECTIONS = 50_000, (20, 20)  # between two collections of Python
-
-_M_ARENA_MAX, _ARENAS = -8, 2  # `mallopt` in glibc's malloc.h
 
 _DESCRIPTION = """\
 Apache Kafka's client quotas in Python: a broker that throttles clients as Kafka
@@ -150,56 +140,11 @@ def _dispatch(arguments: Sequence[str], *, is_own_process: bool) -> int:
         parser.print_help()
         return 0
     if is_own_process and args.command in _READS_A_RECORD and args.directory is not None:
-        leave_pandas_out()
-        share_arenas()
-        collect_rarely()
+        from tidegate.cli.record_reading import prepare_reading
+
+        prepare_reading()
     exit_code: int = _load(args.command).run(args)
     return exit_code
-
-
-def leave_pandas_out() -> None:
-    """Make pyarrow import pandas only for a conversion to it, and not for the first list that becomes an array.
-
-    pyarrow looks for pandas once, and where there was none, again at each conversion (`pandas-shim.pxi`). pandas takes
-    0.3 s and 50 MB. Only for a process of ours: a user of the Python API may need pandas.
-    """
-    if "pandas" in sys.modules:
-        return
-    import pyarrow
-
-    sys.meta_path.insert(0, _NoPandas)
-    try:
-        pyarrow.array([])
-    finally:
-        sys.meta_path.remove(_NoPandas)
-
-
-def share_arenas() -> None:
-    """Share two arenas of the C library's memory among threads; otherwise, each has its own, with its own free pieces.
-
-    The sums of 20,000,000 rows take 394 MB instead of 448 (docs/performance.md). Only glibc has arenas.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_M_ARENA_MAX, _ARENAS)
-
-
-def collect_rarely() -> None:
-    """Make Python look for cycles after 50,000 new objects, and not after 700.
-
-    A replay makes millions of objects that stay, and Python looked at them again and again: a sixth of its time.
-    """
-    gc.set_threshold(_NEW_OBJECTS, *_YOUNGER_COLLECTIONS)
-
-
-class _NoPandas(MetaPathFinder):
-    """A finder that finds no pandas, in place of the finders behind it."""
-
-    @classmethod
-    def find_spec(cls, fullname: str, *others: object) -> None:
-        """Raise `ModuleNotFoundError` for pandas."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError(f"no module named {fullname!r}", name=fullname)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
