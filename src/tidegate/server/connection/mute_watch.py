@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 __all__ = ["MuteWatch"]
 
-_BATCH = 256
+_BATCH = 16
+"""Most sockets at a time. To charge a client that has left for what it had sent can take 0.3 ms (`gateway.ahead`)."""
 
 
 class MuteWatch:
