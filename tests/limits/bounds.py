@@ -20,7 +20,8 @@ KEPT_BYTES = 1_000_000
 """What may come on top in any case: a socket's buffers, the neighbour's own."""
 
 ATTEMPTS = 3
-"""What is the broker's own shows each time, what a busy machine adds does not: the best attempt counts."""
+"""What is the broker's own shows each time, what a busy machine adds does not: the best attempt counts.
+Of steps, the best attempt at each place. The last one has stacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +158,15 @@ def judge_work(
     The first attempt alone says how much memory it takes: later ones find what it left. prepare: called before each
     attempt, and not watched.
     """
-    first = None
+    first: Seen | None = None
+    steps_cpu_ms: dict[str, float] = {}
     for attempt in range(ATTEMPTS):
         prepare()
-        seen = broker.watch(attempts[min(attempt, len(attempts) - 1)], may_keep_bytes + KEPT_BYTES)
-        found = _slow(seen)
+        work = attempts[min(attempt, len(attempts) - 1)]
+        seen = broker.watch(work, may_keep_bytes + KEPT_BYTES, is_sampled=attempt == ATTEMPTS - 1)
+        best = seen.steps_cpu_ms if first is None else steps_cpu_ms
+        steps_cpu_ms = {at: min(ms, best[at]) for at, ms in seen.steps_cpu_ms.items() if at in best}
+        found = _slow(seen, steps_cpu_ms)
         if first is None:
             first = seen
             fat = _fat(seen, memory=memory, may_take_bytes=may_take_bytes, may_keep_bytes=may_keep_bytes)
@@ -171,11 +176,11 @@ def judge_work(
     raise AssertionError(f"{'; '.join(found)}, {ATTEMPTS} times\n{seen}")
 
 
-def _slow(seen: Seen) -> list[str]:
+def _slow(seen: Seen, steps_cpu_ms: Mapping[str, float]) -> list[str]:
     wait_ms = max(seen.neighbour_ms, default=0.0) - seen.processor_wait_ms
     return _over(
         ("the longest hold", seen.hold_ms, HOLD_MS, "ms"),
-        ("the longest step of work in slices", seen.step_cpu_ms, STEP_CPU_MS, "ms"),
+        ("the longest step of work in slices", max(steps_cpu_ms.values(), default=0.0), STEP_CPU_MS, "ms"),
         ("the neighbour's longest wait", wait_ms, NEIGHBOUR_MS, "ms"),
     )
 

@@ -43,7 +43,7 @@ class Seen:
     """What was seen of one piece of work.
 
     hold_ms, hold_cpu_ms: the longest hold of the loop, and its processor time; stacks: where it was then.
-    step_cpu_ms, step_at: the longest step of work in slices, its processor time, and where it began and ended.
+    steps_cpu_ms: the processor time of the longest steps of work in slices, by where they began and ended.
     peak_bytes, kept_bytes: the most memory taken meanwhile, and what was still in use when it was over.
     neighbour_ms: the latencies of the neighbour's requests, in order, less its own waits for a processor.
     processor_wait_ms: how long the loop's thread waited for a processor, in all.
@@ -53,8 +53,7 @@ class Seen:
     hold_cpu_ms: float
     busy_ms: float
     stacks: list[tuple[int, str]]
-    step_cpu_ms: float
-    step_at: str
+    steps_cpu_ms: dict[str, float]
     peak_bytes: int
     kept_bytes: int
     sent_bytes: int
@@ -68,7 +67,7 @@ class Seen:
         """Return the numbers, and where the longest hold was."""
         lines = [
             f"longest hold {self.hold_ms:.1f} ms (processor {self.hold_cpu_ms:.1f} ms), busy {self.busy_ms:.0f} ms",
-            f"longest step of work in slices: processor {self.step_cpu_ms:.1f} ms, from {self.step_at}",
+            *self._long_steps(),
             f"sent {self.sent_bytes:,} B, answered {self.answer_bytes:,} B in {self.took_s:.2f} s"
             + (", connection closed" if self.closed else ""),
             f"peak +{self.peak_bytes:,} B, kept {self.kept_bytes:,} B",
@@ -76,6 +75,10 @@ class Seen:
             f" of which the broker waited for a processor at most {self.processor_wait_ms:.1f} ms",
         ]
         return "\n".join([*lines, *(f"  {count:5} × {stack}" for count, stack in self.stacks)])
+
+    def _long_steps(self) -> list[str]:
+        steps = sorted(self.steps_cpu_ms.items(), key=lambda step: -step[1])[:3]
+        return [f"longest step of work in slices: processor {ms:.1f} ms, from {place}" for place, ms in steps]
 
 
 class Connection:
@@ -206,14 +209,15 @@ class WatchedBroker(Broker):
             grown.append(abs(now - before))
             before = now
 
-    def watch(self, work: Callable[[], Exchanged], kept_bytes: int) -> Seen:
+    def watch(self, work: Callable[[], Exchanged], kept_bytes: int, *, is_sampled: bool = False) -> Seen:
         """Do a piece of work and return what was seen meanwhile.
 
-        kept_bytes: how much memory may stay in use; less is waited for, a while.
+        kept_bytes: how much memory may stay in use; less is waited for, a while. is_sampled: note stacks, which
+        lengthens holds.
         """
         before_bytes = _settled(self)
         self._ask_neighbour()
-        self._ask("reset")
+        self._ask("reset and sample" if is_sampled else "reset")
         rss_bytes = _memory(self)["RSS"]
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # the peak begins anew
         began_s = time.monotonic()
@@ -233,8 +237,7 @@ class WatchedBroker(Broker):
             hold_cpu_ms=report["hold_cpu_ms"],
             busy_ms=report["busy_ms"],
             stacks=report["stacks"],
-            step_cpu_ms=report["step_cpu_ms"],
-            step_at=report["step_at"],
+            steps_cpu_ms=report["steps_cpu_ms"],
             peak_bytes=peak_bytes,
             kept_bytes=kept,
             sent_bytes=done.sent_bytes,

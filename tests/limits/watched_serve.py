@@ -7,19 +7,22 @@ before it starts. The event loop notes when it goes to wait for what is ready, a
 for ready sockets and gets them. The time between an answer and the next question is a *hold*: meanwhile no other
 client is served. A hold counts the loop's thread running or blocked (a sync, SQLite, another thread with the
 interpreter's lock), not waiting for a processor that others use: the kernel tells that apart (`schedstat`), so a busy
-machine does not lengthen it. Nor does the thread that looks at the loop's stack count: while it waits for a processor
-it has the lock, and the loop waits with it.
+machine does not lengthen it. If the thread never blocked (`ru_nvcsw`), a hold is its processor time: a virtual machine
+also waits for its host. Stacks are sampled only where that is asked for: the loop waits for the thread that samples it.
 
-Work in slices is run step by step, as ever; the longest *step*, what lies between two yields, is noted by its
-processor time, and where it began and ended.
+Work in slices is run step by step, as ever. Of the *steps*, what lies between two yields, the longest of each place is
+noted, by its processor time. The kernel's work for other processes is charged to the thread that it interrupts, so that
+a long step may be anywhere once; the broker's own is in the same place each time.
 
-A line on standard input is a question, a line of JSON on standard output its answer: `reset`, `report`.
+A line on standard input is a question, a line of JSON on standard output its answer: `reset`, `reset and sample`,
+`report`.
 """
 
 import ctypes
 import gc
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -50,6 +53,9 @@ SAMPLE_EVERY_S = 0.002
 SAMPLE_FROM_NS = 8_000_000
 """Holds shorter than this are not looked into: the bar is 20 ms."""
 STACK_DEPTH = 8
+SAMPLED = "reset and sample"
+LONG_STEP_NS = 1_000_000
+"""Shorter steps are not noted: the bar is 5 ms."""
 
 
 class ProcessorWait:
@@ -66,16 +72,18 @@ class ProcessorWait:
 class HoldWatch:
     """The longest hold since the last `reset`, with the stacks that were seen in it.
 
-    stalled_ns: how long the loop had to wait for the thread that samples it, which waited for a processor.
+    is_sampled: whether stacks are noted. stalled_ns: how long the loop waited for the thread that samples it, which
+    waited for a processor.
     """
 
     def __init__(self) -> None:
         self.loop_thread = threading.get_ident()
+        self.is_sampled = False
         self.stalled_ns = self._stalled_before_ns = 0
         self._processor_wait = ProcessorWait()
         self.began_ns = 0
         self.samples: list[str] = []
-        self._waited_ns = self._cpu_ns = 0
+        self._waited_ns = self._cpu_ns = self._blocked = 0
         self.reset()
 
     def reset(self) -> None:
@@ -87,6 +95,7 @@ class HoldWatch:
         """Note that the loop goes to work."""
         self._waited_ns, self._cpu_ns = self._processor_wait.ns(), time.thread_time_ns()
         self._stalled_before_ns = self.stalled_ns
+        self._blocked = _times_blocked()
         self.began_ns = time.monotonic_ns()
 
     def end(self) -> None:
@@ -97,7 +106,7 @@ class HoldWatch:
         self.began_ns = 0
         waited_ns = self._processor_wait.ns() - self._waited_ns + self.stalled_ns - self._stalled_before_ns
         cpu_ns = time.thread_time_ns() - self._cpu_ns
-        hold_ns = max(wall_ns - waited_ns, cpu_ns)
+        hold_ns = cpu_ns if _times_blocked() == self._blocked else max(wall_ns - waited_ns, cpu_ns)
         self.processor_wait_ns += waited_ns
         self.total_ns += hold_ns
         if hold_ns > self.longest_ns:
@@ -131,15 +140,20 @@ class HoldWatch:
             time.sleep(0.001)
 
 
+def _times_blocked() -> int:
+    """Return how often the calling thread has blocked."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
 class StepWatch:
-    """The longest step of work in slices since the last `reset`."""
+    """The longest steps of work in slices since the last `reset`, by place."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Forget the steps so far."""
-        self.longest_ns, self.longest_at = 0, ""
+        self._longest_ns: dict[str, int] = {}
 
     def advance(self, work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
         """Do what `tidegate.server.requests.slices.advance` does, with a watch on each step."""
@@ -148,7 +162,7 @@ class StepWatch:
             while True:
                 wait = next(work)
                 ended_at, ended_ns = _place(work), time.thread_time_ns()
-                if ended_ns - began_ns > self.longest_ns:
+                if ended_ns - began_ns > LONG_STEP_NS:
                     self._note(began_at, ended_ns - began_ns, _named(*ended_at))
                 if wait is not None:
                     return wait
@@ -162,13 +176,13 @@ class StepWatch:
             raise
 
     def _note(self, began_at: tuple[CodeType, int], took_ns: int, ended_at: str) -> None:
-        if took_ns > self.longest_ns:
-            self.longest_ns = took_ns
-            self.longest_at = f"{_named(*began_at)} to {ended_at}"
+        if took_ns > LONG_STEP_NS:
+            place = f"{_named(*began_at)} to {ended_at}"
+            self._longest_ns[place] = max(took_ns, self._longest_ns.get(place, 0))
 
     def report(self) -> dict[str, object]:
-        """Return the longest step: its processor time, and where it began and ended."""
-        return {"step_cpu_ms": self.longest_ns / 1e6, "step_at": self.longest_at}
+        """Return the processor time of the longest steps, by where they began and ended."""
+        return {"steps_cpu_ms": {place: ns / 1e6 for place, ns in self._longest_ns.items()}}
 
 
 def _place(work: Generator[Any, None, Any]) -> tuple[CodeType, int]:
@@ -249,12 +263,13 @@ def _report(watch: HoldWatch, steps: StepWatch) -> dict[str, object]:
 
 def _answer_questions(watch: HoldWatch, steps: StepWatch) -> None:
     for line in sys.stdin:
-        if line.strip() == "reset":
+        if line.startswith("reset"):
             gc.collect()  # else what one piece of work left hides what the next takes
             _libc.malloc_trim(0)
             watch.wait_hold_end()  # it may have waited for the collection
             watch.reset()
             steps.reset()
+            watch.is_sampled = line.strip() == SAMPLED
         print(json.dumps(_report(watch, steps)), flush=True)
 
 
@@ -271,6 +286,8 @@ def _sample_for_ever(watch: HoldWatch) -> None:
     wait = ProcessorWait()
     while True:
         time.sleep(SAMPLE_EVERY_S)
+        while not watch.is_sampled:
+            time.sleep(10 * SAMPLE_EVERY_S)
         before_ns = wait.ns()
         watch.sample()
         watch.stalled_ns += wait.ns() - before_ns
