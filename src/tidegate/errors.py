@@ -31,11 +31,35 @@ class ArgumentError(ConfigError):
 
 
 def install_hint(extra: str) -> str:
-    """Return how to install an extra of Tidegate: a command where it runs from a checkout.
+    """Return the command that installs an extra of Tidegate for the interpreter that runs.
 
-    No package index has Tidegate, so that its bare name is no command.
+    No package index has Tidegate: the command names the checkout that it runs from, or what pip installed it from.
     """
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").is_file():
-        return f"{shlex.quote(sys.executable)} -m pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
-    return f"install tidegate again, with the extra {extra!r}"
+        return f"{pip} -e {shlex.quote(f'{checkout}[{extra}]')}"
+    source = _installed_from()
+    if source is not None:
+        return f"{pip} {shlex.quote(f'tidegate[{extra}] @ {source}')}"
+    return f"in a clone of Tidegate, run: {pip} {shlex.quote(f'.[{extra}]')}"
+
+
+def _installed_from() -> str | None:
+    """Return the URL that pip installed Tidegate from; None without one, or if its file or directory is gone.
+
+    Follows: PEP 610 (`direct_url.json`).
+    """
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        found = json.loads(distribution("tidegate").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    url, vcs = found.get("url"), found.get("vcs_info")
+    if vcs is not None:
+        return f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    is_gone = url is None or (url.startswith("file:") and not Path(unquote(urlsplit(url).path)).exists())
+    return None if is_gone else str(url)
