@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tidegate.cli.arguments import printable
 from tidegate.cli.client_options import warn_of_misspelt
 from tidegate.cli.job_options import json_option, path_type
 from tidegate.cli.metrics_tls import tls_problem
@@ -26,7 +25,6 @@ __all__ = [
     "add_metrics_options",
     "clock_text",
     "link_fields",
-    "name_text",
 ]
 
 DEFAULT_URL = "http://127.0.0.1:9404"
@@ -218,13 +216,3 @@ def clock_text(time_ms: int) -> str:
     """Return a time of day, local, with tenths of a second."""
     moment = datetime.fromtimestamp(time_ms / 1000)
     return f"{moment:%H:%M:%S}.{moment.microsecond // 100_000}"
-
-
-def name_text(name: str, width: int) -> str:
-    """Return a name that cannot write to the terminal, cut to `width` columns.
-
-    >>> name_text("loader", 10), name_text("a-very-long-name", 10), name_text("", 10)
-    ('loader', 'a-very-lo…', '')
-    """
-    shown = printable(name)
-    return shown if len(shown) <= width else f"{shown[: width - 1]}…"

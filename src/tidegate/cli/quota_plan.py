@@ -46,8 +46,11 @@ class QuotaCluster(NamedTuple):
 
 def print_changes(changes: Sequence["QuotaChange"]) -> None:
     """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value."""
+    from rich.cells import cell_len
+
     from tidegate.config.quotas_text import value_text
     from tidegate.config.values import entity_text
+    from tidegate.pipeline.report.names import padded
 
     rows = [
         (
@@ -58,9 +61,11 @@ def print_changes(changes: Sequence["QuotaChange"]) -> None:
         )
         for change in changes
     ]
-    widths = [min(max(len(row[column]) for row in rows), _MOST_WIDTH) for column in (1, 2)] if rows else []
+    widths = (
+        [min(max(cell_len(row[column]) for row in rows), _MOST_WIDTH) for column in (1, 2)] if rows else []
+    )
     for sign, entity, key, values in rows:
-        print(f"{sign} {entity:<{widths[0]}}  {key:<{widths[1]}}  {values}")
+        print(f"{sign} {padded(entity, widths[0])}  {padded(key, widths[1])}  {values}")
     if rows:
         print()
 

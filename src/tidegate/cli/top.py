@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.cli.arguments import number
+from tidegate.cli.arguments import number, printable
 from tidegate.cli.client_options import command_config_option
 from tidegate.cli.job_options import shown, top_option
 from tidegate.cli.metrics_client import (
@@ -15,7 +15,6 @@ from tidegate.cli.metrics_client import (
     MetricsError,
     add_metrics_options,
     clock_text,
-    name_text,
 )
 from tidegate.server.monitoring.amounts import amount_text, used_text
 
@@ -125,13 +124,15 @@ def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
 
 
 def _cells(entity: Mapping[str, Any]) -> tuple[str, ...]:
+    from tidegate.pipeline.report.names import fitted  # imports rich
+
     connections = entity["throttled_connections"]
     throttled = ""
     if connections:
         throttled = f"{connections} to {clock_text(entity['throttled_until_ms'])[:8]}"
     return (
-        name_text(entity["user"], _WIDTHS[0]),
-        name_text(entity["client_id"], _WIDTHS[1]),
+        fitted(printable(entity["user"]), _WIDTHS[0]),
+        fitted(printable(entity["client_id"]), _WIDTHS[1]),
         _TYPES.get(entity["quota_type"], entity["quota_type"]),
         amount_text(entity["rate"], entity["unit"]).removesuffix("/s"),
         amount_text(entity["limit"], entity["unit"]).removesuffix("/s"),
@@ -141,7 +142,9 @@ def _cells(entity: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _line(cells: tuple[str, ...]) -> str:
+    from tidegate.pipeline.report.names import padded
+
     user, client_id, kind, rate, limit, used, throttled = cells
     widths = _WIDTHS
-    names = f"{user:{widths[0]}} {client_id:{widths[1]}} {kind:{widths[2]}}"
+    names = f"{padded(user, widths[0])} {padded(client_id, widths[1])} {kind:{widths[2]}}"
     return f"{names} {rate:>{widths[3]}} {limit:>{widths[4]}} {used:>{widths[5]}} {throttled}".rstrip()

@@ -1,6 +1,7 @@
 """The table of `tidegate top`: 80 columns, whatever the names and numbers."""
 
 import pytest
+from rich.cells import cell_len
 
 from tidegate.cli.main import main
 from tidegate.cli.top import table_lines
@@ -77,6 +78,16 @@ def test_the_widest_line_has_80_columns():
     assert max(map(len, lines)) <= 80
     assert all(line.isprintable() for line in lines)
     assert ">999 %" in lines[5]
+
+
+def test_wide_characters_take_two_columns():
+    """Names in Chinese or Japanese are cut to the columns that they take, and leave the others where they are."""
+    lines = table_lines(
+        document(entity(user="注文サービス", client_id="在庫管理システム"), entity(user="a")), 20
+    )[2:]
+    assert max(map(cell_len, lines)) <= 80
+    assert "注文…ビス" in lines[2]
+    assert {cell_len(line.partition(" Produce ")[0]) for line in lines[2:4]} == {25}
 
 
 @pytest.mark.parametrize(

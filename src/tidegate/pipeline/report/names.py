@@ -19,6 +19,7 @@ __all__ = [
     "fitted",
     "fitted_entity",
     "name_text",
+    "padded",
     "parts_text",
     "quota_text",
 ]
@@ -122,6 +123,16 @@ def fitted(text: str, cells: int) -> str:
             break
         tail = char + tail
     return f"{set_cell_size(text, cells - 1 - cell_len(tail)).rstrip()}…{tail}"
+
+
+def padded(text: str, cells: int, *, is_left: bool = True) -> str:
+    """Return `text` filled with blanks to so many cells of a terminal, at the left or the right; a longer one as it is.
+
+    >>> padded("注文", 6), padded("12", 6, is_left=False)
+    ('注文  ', '    12')
+    """
+    blanks = " " * (cells - cell_len(text))
+    return text + blanks if is_left else blanks + text
 
 
 def _escaped(char: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from tidegate.pipeline.report.names import fitted
+from tidegate.pipeline.report.names import fitted, padded
 from tidegate.pipeline.report.text import NOTHING
 
 __all__ = [
@@ -131,16 +131,11 @@ def _lines(
     cells: Sequence[Sequence[str]], table: Table, widths: Sequence[int], *, style: str = ""
 ) -> Iterator[Text]:
     for line in zip_longest(*cells, fillvalue=""):
-        padded = [
-            _padded(cell, width, is_left=column.is_name)
+        shown = [
+            padded(cell, width, is_left=column.is_name)
             for cell, width, column in zip(line, widths, table.columns, strict=True)
         ]
-        yield Text(_GAP.join(padded).rstrip(), style=style)
-
-
-def _padded(cell: str, width: int, *, is_left: bool) -> str:
-    blanks = " " * (width - cell_len(cell))
-    return cell + blanks if is_left else blanks + cell
+        yield Text(_GAP.join(shown).rstrip(), style=style)
 
 
 def _folded_words(text: str, width: int) -> list[str]:
