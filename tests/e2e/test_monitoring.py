@@ -110,7 +110,9 @@ def test_a_throttled_client_is_seen_everywhere(
         assert done.returncode == 0
         assert f"Produce (producer_byte_rate): limit 1000 B/s of client-id='{unique}'\n" in done.stdout
         assert f"  * client-id='{unique}': 1000 B/s, applies\n" in done.stdout
-        assert re.search(r"throttled: 1 connection until \S+, produce quota exceeded", done.stdout)
+        assert re.search(
+            r"throttled: 1 connection for another [\d.]+ s, until \S+, produce quota exceeded", done.stdout
+        )
         done = tidegate("explain", "--metrics", url, "--client-id", unique, "--json")
         (quota,) = [each for each in json.loads(done.stdout)["quotas"] if each["quota_type"] == "Produce"]
         assert (quota["limit"], len(quota["levels"]), quota["throttled_connections"]) == (1000.0, 8, 1)
@@ -244,7 +246,9 @@ def test_a_link_is_for_the_developer_of_a_client(
         client.receive_produce()
         shown = tidegate("explain", "--metrics", link)
         assert (shown.returncode, shown.stderr) == (0, "")
-        assert re.search(r"throttled: 1 connection until \S+, produce quota exceeded", shown.stdout)
+        assert re.search(
+            r"throttled: 1 connection for another [\d.]+ s, until \S+, produce quota exceeded", shown.stdout
+        )
         (quota,) = (
             each
             for each in json.loads(fetched(link, Accept="application/json"))["quotas"]

@@ -19,6 +19,7 @@ from tidegate.cli.metrics_client import (
 )
 from tidegate.cli.metrics_options import add_prometheus_options, check_prometheus, latest_from
 from tidegate.errors import ConfigError
+from tidegate.pipeline.report.text import things_text
 from tidegate.server.monitoring.amounts import amount_text, used_text
 from tidegate.server.monitoring.http_request import MAX_TARGET_BYTES
 from tidegate.server.monitoring.links import LINK_PATH, MAX_LINK_S, link_key, signed_fields
@@ -227,10 +228,10 @@ def explanation_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"user={printable(repr(user))}, client-id={printable(repr(client_id))}, {place}"
     for quota in document["quotas"]:
         yield ""
-        yield from _quota_lines(quota)
+        yield from _quota_lines(quota, document.get("time_ms", 0))
 
 
-def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
+def _quota_lines(quota: Mapping[str, Any], now_ms: int) -> Iterator[str]:
     unit = quota["unit"]
     limit = "no limit" if quota["limit"] is None else f"limit {amount_text(quota['limit'], unit)}"
     if quota["limit"] is None:
@@ -244,7 +245,7 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
         shared = ", ".join(f"{kind}={_shared_name(name)}" for kind, name in quota["shared_by"].items())
         yield f"  shared by all clients with {shared or 'any name'}"
     if "rate" in quota:
-        yield from _use_lines(quota, unit)
+        yield from _use_lines(quota, unit, now_ms)
     if "brokers" in quota:
         yield from _broker_lines(quota, unit)
     if quota["levels"] and all(level["limit"] is None for level in quota["levels"]):
@@ -256,15 +257,16 @@ def _quota_lines(quota: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {mark} {_entity_text(level['entity'])}: {own}{level['reason']}"
 
 
-def _use_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """Yield the rate now, and whether the client is throttled."""
+def _use_lines(quota: Mapping[str, Any], unit: str, now_ms: int) -> Iterator[str]:
+    """Yield the rate now and, if the client is throttled, how long its connections stay muted."""
     if quota["limit"] is not None:
         place = " over all brokers" if quota.get("scope") == "cluster" else ""
         yield f"  rate {amount_text(quota['rate'], unit)}{place}, {used_text(quota['utilization'])} of the limit"
     if quota["throttled_connections"]:
         until = clock_text(quota["throttled_until_ms"])
-        plural = "" if quota["throttled_connections"] == 1 else "s"
-        yield f"  throttled: {quota['throttled_connections']} connection{plural} until {until}, {quota['reason']}"
+        left_s = max(0, quota["throttled_until_ms"] - now_ms) / 1000
+        connections = things_text(quota["throttled_connections"], "connection")
+        yield f"  throttled: {connections} for another {left_s:.1f} s, until {until}, {quota['reason']}"
     elif quota["throttle_time_ms"]:
         yield f"  over the limit: a request now is throttled for at least {quota['throttle_time_ms']:,} ms"
     else:

@@ -41,8 +41,8 @@ def test_a_quota_of_the_default_entity():
 
 def test_throttles_are_told():
     """Of connections that are muted now, and of the next request."""
-    muted = text_of(throttled_connections=2, throttled_until_ms=1000, reason="produce quota exceeded")
-    assert "\n  throttled: 2 connections until " in muted
+    muted = text_of(throttled_connections=2, throttled_until_ms=1250, reason="produce quota exceeded")
+    assert "\n  throttled: 2 connections for another 1.2 s, until " in muted
     assert ", produce quota exceeded\n" in muted
     assert "a request now is throttled for at least 1,500 ms" in text_of(throttle_time_ms=1500)
 
