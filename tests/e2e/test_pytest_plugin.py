@@ -114,6 +114,19 @@ def test_not_started(tidegate_broker):
     assert "num.partitions" in done.stdout
 
 
+def test_options_without_a_name_are_refused(run):
+    """A marker whose quotas would be ignored is an error of the test."""
+    done = run(
+        """
+@pytest.mark.tidegate_broker([{"client-id": "loader", "producer_byte_rate": "1KiB"}])
+def test_throttled(tidegate_broker):
+    pass
+"""
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "marker tidegate_broker takes options by name, such as quotas=[...], got [{" in done.stdout
+
+
 def test_processes_of_xdist_do_not_meet(run):
     """Brokers of several processes have ports and directories of their own."""
     done = run(

@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def tidegate_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Return a fresh broker of this test alone, started as its marker `tidegate_broker` says."""
     marker = request.node.get_closest_marker(MARKER)
+    if marker and marker.args:
+        raise TypeError(
+            f"marker {MARKER} takes options by name, such as quotas=[...], got {marker.args[0]!r}"
+        )
     with ExitStack() as brokers:
         yield _start(brokers, request.config, marker.kwargs if marker else {})
 
