@@ -15,8 +15,10 @@ from tidegate.cli.job_options import (
     last_option,
     path_type,
     shown,
+    to_option,
     top_option,
 )
+from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,6 +121,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     last_option(
         parser, "begin so long before the newest row, such as 90s, 15m or 6h, and continue with new rows"
     )
+    to_option(parser, argparse.SUPPRESS)  # refused with the reason; else it would be read as --top
     parser.add_argument(
         "--every",
         metavar="SECONDS",
@@ -159,6 +162,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.lateness is None:
         args.lateness = 0.0 if args.once and args.checkpoint is None else _LATENESS_S
+    if args.to_ms is not None:
+        raise ConfigError(
+            "a watch has no end, so it has no --to", hint="tidegate usage and tidegate replay have one"
+        )
     check_range(args.from_ms, None, args.last_ms)
     plans = watched_plans(load_plans(args.quotas), in_force=args.in_force)
     with contextlib.ExitStack() as stack:
