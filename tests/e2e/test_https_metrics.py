@@ -156,9 +156,10 @@ def test_a_link_over_tls(certificates: Certificates, tmp_path: Path) -> None:
             assert page.complaints == []
         with opened(f"{url}/", tmp_path / "home2", any_certificate=True) as page:
             page.wait_until("!document.getElementById('login').hidden")
-            page.run(f"document.getElementById('token').value = '{TOKEN}'")
-            page.run("document.getElementById('login').requestSubmit()")
-            page.wait_until("document.body.innerText.includes('Node 1: ')")
+            for token, shown in ((TOKEN[::-1], "This token is not accepted."), (TOKEN, "Node 1: ")):
+                page.run(f"document.getElementById('token').value = '{token}'")
+                page.run("document.getElementById('login').requestSubmit()")
+                page.wait_until(f"document.body.innerText.includes('{shown}')")
     finally:
         broker.close()
     assert "Traceback" not in broker.log, broker.log
