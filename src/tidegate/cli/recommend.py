@@ -38,8 +38,9 @@ examples:
   tidegate recommend ./usage --last 7d --json   for programs: docs/results.md
   tidegate recommend --prometheus http://localhost:9090 --match 'job="kafka"'
   tidegate recommend --prometheus answer.json --by client-id
-  tidegate recommend ./usage --as kafka-configs > set-quotas.sh
-  BOOTSTRAP=localhost:9092 sh set-quotas.sh
+  tidegate recommend ./usage --as kafka-configs   for Kafka's own tool
+  tidegate quotas plan quotas.yaml --bootstrap-server localhost:9092
+                                          what `tidegate quotas apply` changes
 
 An entity needs the smallest limit that would never have throttled it
 (`tidegate limits`). The proposal is that limit times --headroom, rounded up to
