@@ -7,7 +7,7 @@ Follows: Kafka `ConfigCommand.parseConfigsToBeAdded`, `alterConfig`, B§9.3.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.cli.configs.command import CLIENTS, IPS, USERS, Command
@@ -67,6 +67,7 @@ def read_changes(command: Command) -> Changes:
             unknown,
             "Only connection quota configs can be added for 'ips' using --bootstrap-server. "
             f"Unexpected config names: {','.join(unknown)}",
+            hint=_did_you_mean(unknown, keys_for("ip")),
         )
         return Changes(added=added, deleted=deleted, are_quotas=True)
     if types[0] in (USERS, CLIENTS):
@@ -110,4 +111,14 @@ def _refuse_others(
             others,
             f"Only {what} can be {verb} for '{kind}' using --bootstrap-server. "
             f"Unexpected config names: {collection}({', '.join(others)})",
+            hint=_did_you_mean(others, known),
         )
+
+
+def _did_you_mean(names: Sequence[str], known: Iterable[str]) -> str | None:
+    """Return a hint that names what the first of some unknown names may have meant; None without a name."""
+    if not names:
+        return None
+    from tidegate.config.values import did_you_mean
+
+    return did_you_mean(names[0], sorted(known))

@@ -68,6 +68,18 @@ def test_keys_that_an_entity_does_not_have(arguments, reason):
     assert str(refused.value) == reason
 
 
+def test_a_misspelt_key_has_a_hint():
+    """Below the line of Kafka's tool: the key that was probably meant, or all of them."""
+    for arguments, hint in (
+        (["--user", "a", "--add-config", "producer_byte_rat=1"], "did you mean 'producer_byte_rate'?"),
+        (["--client", "a", "--delete-config", "request-percentage"], "did you mean 'request_percentage'?"),
+        (["--ip", "127.0.0.1", "--add-config", "x=1"], "expected one of connection_creation_rate"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            _changes(*arguments)
+        assert refused.value.hint == hint
+
+
 def test_nothing_to_change_for_a_pair():
     """Where Kafka's tool ends with an IllegalStateException."""
     with pytest.raises(ConfigError, match="nothing to change"):
