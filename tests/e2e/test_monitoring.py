@@ -1,10 +1,14 @@
 """The metrics listener of a real broker, as Prometheus, `tidegate top`, `tidegate explain` and a browser see it."""
 
+import contextlib
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -117,6 +121,36 @@ def test_a_throttled_client_is_seen_everywhere(
         (quota,) = [each for each in json.loads(done.stdout)["quotas"] if each["quota_type"] == "Produce"]
         assert (quota["limit"], len(quota["levels"]), quota["throttled_connections"]) == (1000.0, 8, 1)
     limit(metered, unique, producer_byte_rate=None)
+
+
+@pytest.mark.usefixtures("signals")
+def test_top_fits_a_short_terminal(metered: Broker, create_topic: Callable[..., str], unique: str) -> None:
+    """Of more entities than lines, the last line has the number of the others."""
+    topic = create_topic(metered, unique)
+    names = [f"{unique}-{number}" for number in range(6)]
+    for name in names:
+        limit(metered, name, producer_byte_rate=1e9)
+        with PlainClient(metered.port, name) as client:
+            client.send_produce(topic, value_bytes=100)
+            client.receive_produce()
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (8, 80))
+    command = [sys.executable, "-m", "tidegate", "top", "--metrics", url_of(metered), "--every", "0.1"]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as run:
+        os.close(theirs)
+        shown = b""
+        while b" more" not in shown and shown.count(b"throttled") < 9:  # so often redrawn
+            shown += os.read(ours, 65_536)
+        run.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # of a terminal that is closed
+            while os.read(ours, 65_536):
+                pass
+    os.close(ours)
+    assert re.search(r"\n… and \d+ more", shown.decode()), shown
+    assert run.returncode == 130
+    for name in names:
+        limit(metered, name, producer_byte_rate=None)
 
 
 def test_errors_of_the_commands_have_hints(metered: Broker, tmp_path: Path) -> None:

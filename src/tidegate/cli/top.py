@@ -23,6 +23,7 @@ __all__ = ["add_parser", "run"]
 _TYPES = {"ControllerMutation": "Mutation"}
 _HEAD = ("user", "client-id", "quota", "rate", "limit", "used", "throttled")
 _WIDTHS = (10, 14, 8, 10, 10, 6)  # with what is left for throttles, 80 columns
+_OTHER_LINES = 5  # above the entities, and the number of the others
 
 _DESCRIPTION = """\
 Show the quota entities of a running broker: rate, limit, and the share of the
@@ -95,13 +96,18 @@ def _refresh(client: MetricsClient, args: argparse.Namespace) -> None:
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    lines = table_lines(client.get("/entities"), shown(args))
+
+    def lines_now() -> list[str]:
+        room = max(console.height - _OTHER_LINES, 1)
+        return table_lines(client.get("/entities"), min(shown(args), room))
+
+    lines = lines_now()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
             time.sleep(args.every)
             try:
-                lines = table_lines(client.get("/entities"), shown(args))
+                lines = lines_now()
             except MetricsError as error:
                 lines = [f"no data: {error}", *lines[1:]]
 
