@@ -192,8 +192,9 @@ def running(image, directory):
         yield address, lambda: health(image, [address])
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        _, log = process.communicate(timeout=10)
     assert process.returncode == 0
+    assert "hint" not in log, log
 
 
 def health(image, arguments):
