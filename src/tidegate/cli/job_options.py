@@ -178,13 +178,14 @@ def running_record(
     files: "UsageFiles",
     *,
     sums: bool = False,
+    with_peaks: bool = True,
     plans: "Sequence[Plan]" = (),
     replays_all: bool = False,
 ) -> "Iterator[Record]":
     """Yield the record for jobs in this process or on Spark; print the choice with `--explain`; show their progress.
 
-    sums: Spark adds up rows itself, so its code is worth compiling. plans: the plans to replay.
-    replays_all: `Jobs.replay` replays all plans at once.
+    sums: Spark adds up rows itself, so its code is worth compiling; with_peaks: and measures rates.
+    plans: the plans to replay. replays_all: `Jobs.replay` replays all plans at once.
     Raises `TidegateError`.
     """
     from tidegate.cli.progress import progress_shown
@@ -204,7 +205,7 @@ def running_record(
         return
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
-        kernel_in_the_making(plans, with_usage=sums),
+        kernel_in_the_making(plans, with_usage=sums and with_peaks),
         surveys_in_the_making(files, plans if replays_all else ()) as early,
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
         progress_shown() as show,

@@ -93,9 +93,13 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.schemas import CLIENT
 
     by = CLIENT if args.by is None else (_COLUMNS[args.by],)
-    with opened_for_tables(args) as files, running_record(args, files, sums=True) as record:
+    with_peaks = not args.sums
+    with (
+        opened_for_tables(args) as files,
+        running_record(args, files, sums=True, with_peaks=with_peaks) as record,
+    ):
         found = usage(
-            record, by=by, top=shown(args), with_peaks=not args.sums, out=args.out, overwrite=args.overwrite
+            record, by=by, top=shown(args), with_peaks=with_peaks, out=args.out, overwrite=args.overwrite
         )
     rows, groups = [] if found.summary is None else found.summary.top, found.groups or 0
     if args.json:

@@ -198,7 +198,7 @@ def _started_spark(master: str, plans: "Sequence[Plan]") -> "Iterator[RunningSpa
     from tidegate.pipeline.warm_up import kernel_in_the_making
 
     with (
-        kernel_in_the_making(plans, with_usage=True),
+        kernel_in_the_making(plans),
         running_spark(app_name="tidegate watch", master=master, rows=0) as spark,
     ):
         yield spark

@@ -192,7 +192,7 @@ def watch_plans(
                 checkpoint=kept,
                 lateness_s=lateness_s,
             )
-            kernel_at_hand(plans, with_usage=True)
+            kernel_at_hand(plans)
             totals = _follow(followed, show, is_once=is_once, every_s=every_s)
         return Watched(plans=plans, totals=totals)
 

@@ -152,7 +152,8 @@ class Jobs:
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with self._results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
-            self.back_end.prepare((), with_usage=True, rows=self.files.rows)
+            if with_peaks:
+                self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
             with_minutes = _wants(out, minutes)
             give_back()  # of what was looked through
@@ -209,7 +210,6 @@ class Jobs:
     def history(self, wanted: WantedEntities, *, most: int) -> Buckets:
         """Return what the entities used, in `most` steps of time at the most."""
         with self.back_end.running("aggregating"):
-            self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             make = partial(chunk_entity_seconds, wanted=wanted)
             found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
             with found.kept() as seconds:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,6 +45,7 @@ _NAMES = ("kind", "user", "client_id", "client_software")
 _BATCH_ROWS = 7 << 14
 _FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
 _MOST_CHUNKS = 64  # of a bundle: on a distant filesystem each opening waits
+_UNCUT_CHARACTERS = 32  # of a name in the statistics: some writers cut longer ones
 _T = TypeVar("_T")
 
 
@@ -211,6 +213,8 @@ def read_tables(chunk: Chunk | Bundle | OpenChunk | Arrived, columns: Sequence[s
         yield read_chunk(chunk, columns)
         return
     read, alike = _read_of(chunk, columns, rows=min(_BATCH_ROWS, chunk.group.num_rows))
+    # Without any column, a table has no number of rows.
+    read = read or chunk.schema.names[:1]
     options = {"row_groups": [chunk.row_group], "columns": read, "use_threads": False}
     for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
         table = _whole(_cut(pa.Table.from_batches([batch]), chunk.chunk), alike, chunk.path, columns)
@@ -268,6 +272,9 @@ def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
     Of each column the type says that it may be null, whatever the file says, so that tables can be put together.
     """
     read, alike = _read_of(chunk, columns, rows=chunk.group.num_rows)
+    if alike and not read:
+        return _whole(pa.table(alike), alike, chunk.path, columns)
+    read = read or chunk.schema.names[:1]
     table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
     return _whole(_cut(table, chunk.chunk), alike, chunk.path, columns)
 
@@ -282,12 +289,8 @@ def _read_of(chunk: OpenChunk, columns: Sequence[str], *, rows: int) -> tuple[li
         if name not in needed and (value := _value_of_all(chunk, name)) is not None
     }
     read = [name for name in there if name not in values]
-    alike = {
-        name: pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
-        for name, value in values.items()
-    }
-    # Without any column, a table has no number of rows.
-    return [*dict.fromkeys((*read, *needed))] or chunk.schema.names[:1], alike
+    alike = {name: _repeated(value, rows) for name, value in values.items()}
+    return [*dict.fromkeys((*read, *needed))], alike
 
 
 def _whole(table: pa.Table, alike: Mapping[str, pa.Array], path: str, columns: Sequence[str]) -> pa.Table:
@@ -299,7 +302,17 @@ def _whole(table: pa.Table, alike: Mapping[str, pa.Array], path: str, columns: S
     return _checked(pa.table({name: whole[name] for name in columns}), path)
 
 
-def _value_of_all(chunk: OpenChunk, name: str) -> pa.Scalar | None:
+def _repeated(value: pa.Array, rows: int) -> pa.Array:
+    """Return an array with one value, null too, in all rows."""
+    if value.null_count:
+        return pa.nulls(rows, value.type)
+    if pa.types.is_dictionary(value.type):
+        # The system fills such an array where it is read, and for kinds it is not.
+        return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), value.dictionary, safe=False)
+    return pa.repeat(value[0], rows)
+
+
+def _value_of_all(chunk: OpenChunk, name: str) -> pa.Array | None:
     """Return the value that all rows have, null too, as the footer says; None: there may be several."""
     column = chunk.column(name)
     found = None if column is None else column.statistics
@@ -307,12 +320,13 @@ def _value_of_all(chunk: OpenChunk, name: str) -> pa.Scalar | None:
         return None
     type_ = chunk.schema.field(name).type
     if found.null_count == chunk.group.num_rows:
-        return pa.scalar(None, type_)
-    is_number = pa.types.is_integer(type_) or pa.types.is_boolean(type_)
+        return pa.nulls(1, type_)
     # `merged` changes numbers of what it reads.
-    if found.null_count or not is_number or not found.has_min_max or chunk.chunk.is_of_process:
+    if found.null_count or not found.has_min_max or chunk.chunk.is_of_process or found.min != found.max:
         return None
-    return pa.scalar(found.min, type_) if found.min == found.max else None
+    is_number = pa.types.is_integer(type_) or pa.types.is_boolean(type_)
+    is_short_name = pa.types.is_dictionary(type_) and len(found.min) <= _UNCUT_CHARACTERS
+    return pa.array([found.min], type_) if is_number or is_short_name else None
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from tidegate.pipeline.read.steps import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_CO
 from tidegate.pipeline.read.survey import control_of
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
-from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
+from tidegate.pipeline.rollup.cells import usage_columns
 from tidegate.pipeline.rollup.sums import grouped
+from tidegate.pipeline.rollup.sums_alone import sums_by_step
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 

@@ -137,20 +137,18 @@ def usage_kernel() -> UsageKernel:
 
 
 def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int) -> tuple[int, int]:
-    """Add the rows to the sums of their cells; mark them, if there is room for marks.
+    """Add the rows to the sums of their cells, and mark them.
 
     used: takes which groups use a sensor, [kind of sensor, group]. starts: how often the node has started before.
     Returns all bits that occur in what is added up, and how often the node has started after the last row.
     """
     bits = 0
-    is_marked = len(marks.charges) > 0
     for at in range(len(rows.kind)):
         kind = rows.kind[at]
-        if is_marked:
-            marks.charges[at] = 0
-            marks.starts[at] = starts
-            for place in range(MEASURES):
-                marks.buckets[place, at] = _NOTHING
+        marks.charges[at] = 0
+        marks.starts[at] = starts
+        for place in range(MEASURES):
+            marks.buckets[place, at] = _NOTHING
         if kind == RESTART:
             starts += 1
         if kind >= RESTART:
@@ -193,23 +191,21 @@ def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int
             if rows.has_several[at]:
                 of_cell[SEVERAL_REQUESTS] += 1
                 of_cell[SEVERAL_BYTES] += produce_bytes + (0 if is_taken_back else fetch_bytes)
-            if is_marked:
-                if charges != 0:
-                    charges |= CHARGES_HANDLER
-                if produce_bytes != 0:
-                    charges |= CHARGES_PRODUCE
-                    used[PRODUCE, group] = True
-                if fetch_bytes != 0 and not is_taken_back:
-                    charges |= CHARGES_FETCH
-                    used[FETCH, group] = True
-                marks.buckets[HANDLER, at] = bucket_of(handler_ns)
-                marks.buckets[SIZE, at] = bucket_of(request_bytes)
-                if throttle_ms > 0:  # those of 0 are the other requests
-                    marks.buckets[THROTTLE, at] = bucket_of(throttle_ms)
-        if is_marked:
-            marks.charges[at] = charges
-            if charges & CHARGES_TIME:
-                used[TIME, group] = True
+            if charges != 0:
+                charges |= CHARGES_HANDLER
+            if produce_bytes != 0:
+                charges |= CHARGES_PRODUCE
+                used[PRODUCE, group] = True
+            if fetch_bytes != 0 and not is_taken_back:
+                charges |= CHARGES_FETCH
+                used[FETCH, group] = True
+            marks.buckets[HANDLER, at] = bucket_of(handler_ns)
+            marks.buckets[SIZE, at] = bucket_of(request_bytes)
+            if throttle_ms > 0:  # those of 0 are the other requests
+                marks.buckets[THROTTLE, at] = bucket_of(throttle_ms)
+        marks.charges[at] = charges
+        if charges & CHARGES_TIME:
+            used[TIME, group] = True
     return bits, starts
 
 

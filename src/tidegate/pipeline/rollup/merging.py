@@ -11,7 +11,15 @@ import pyarrow.compute as pc
 from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.rollup.kernel import MEASURES
 from tidegate.pipeline.rollup.percentiles import BUCKETS
-from tidegate.pipeline.rollup.sums import compact, decoded, key_numbers, name_numbers, pieces, together
+from tidegate.pipeline.rollup.sums import (
+    compact,
+    decoded,
+    key_numbers,
+    name_numbers,
+    pieces,
+    together,
+    with_places,
+)
 from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_PEAKS, USAGE_SUMS
 
 __all__ = ["COUNTS", "TIMES", "Parts", "list_columns", "merged", "plain_counts"]
@@ -24,6 +32,7 @@ _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromke
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
 _CODES = MEASURES * BUCKETS
 _BYTES_HELD = 1 << 22
+_FEW_BYTES = 1 << 18  # to make them fewer takes longer than to merge them
 _MANY_KEYS = 1 << 21
 
 Int64s = npt.NDArray[np.int64]
@@ -41,7 +50,7 @@ class Parts:
 
     def add_part(self, part: pa.Table) -> None:
         """Add some."""
-        self._tables.append(compact(part))
+        self._tables.append(compact(part) if part.nbytes > _FEW_BYTES else with_places(part))
         self._bytes += self._tables[-1].nbytes
         if self._bytes > self._most:
             self._put_together()
@@ -52,7 +61,7 @@ class Parts:
         """Return all, `compact`."""
         if len(self._tables) > 1:
             self._put_together()
-        return self._tables
+        return [compact(table) for table in self._tables]
 
     def _put_together(self) -> None:
         self._tables = [compact(some) for some in merged(together(self._tables), self._keys)]

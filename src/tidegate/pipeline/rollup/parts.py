@@ -1,29 +1,31 @@
-"""Parts of usage: the sums, peaks and counts of each chunk of a node's rows, to be merged.
+"""Parts of usage: the sums, peaks and counts of each chunk of a node's rows, to be merged."""
 
-Rows are taken in order of `seq`, as rates are measured in that. Where chunks overlap (a row lies in the file of its
-own hour, whenever it was written), rows wait for those before them.
-"""
-
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
-from itertools import pairwise
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
-from tidegate.pipeline.read.chunks import read_chunk, read_tables
-from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, numbers_of_names, used_codes
-from tidegate.pipeline.read.missing import NodeChunk, NodeRows
-from tidegate.pipeline.read.runs import check_rising
+from tidegate.pipeline.read.columns import THROTTLES, numbers_of
+from tidegate.pipeline.read.missing import NodeRows
 from tidegate.pipeline.rollup import kernel
-from tidegate.pipeline.rollup.groups import source_columns, with_groups
+from tidegate.pipeline.rollup.cells import (
+    ALL_TIME_MS,
+    AMOUNTS,
+    FLAGS,
+    LATEST_MS,
+    SMALL,
+    cells_of,
+    check_amount,
+    check_number,
+    groups_of,
+    kinds_of,
+    usage_columns,
+)
 from tidegate.pipeline.rollup.kernel import (
     MEASURES,
     SENSORS,
@@ -34,68 +36,30 @@ from tidegate.pipeline.rollup.kernel import (
     usage_kernel,
 )
 from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
+from tidegate.pipeline.rollup.ordered import OutOfOrderError, in_order
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.rollup.sums import give_back
-from tidegate.pipeline.schemas import (
-    CLIENT,
-    EVENTS,
-    TOPIC_SUMS,
-    USAGE_PEAKS,
-    USAGE_SUMS,
-    usage_parts_schema,
-    usage_sums,
-)
+from tidegate.pipeline.rollup.sums_alone import parts_of_sums
+from tidegate.pipeline.schemas import CLIENT, EVENTS, TOPIC_SUMS, USAGE_PEAKS, USAGE_SUMS, usage_sums
 from tidegate.pipeline.threads import made_ahead, mapped
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
-__all__ = [
-    "ALL_TIME_MS",
-    "GROUPS_AT_ONCE",
-    "compile_usage_kernel",
-    "sums_by_step",
-    "usage_columns",
-    "usage_parts",
-]
+__all__ = ["GROUPS_AT_ONCE", "compile_usage_kernel", "usage_parts"]
 
-ALL_TIME_MS = 0
-"""`minute_ms` of a part that is of all minutes together."""
 GROUPS_AT_ONCE = 1 << 17
 """Groups whose sensors, 1 KB for each, are held at a time; for others the rows are read again."""
 
-_KINDS = {
-    "request": kernel.REQUEST, "network": kernel.NETWORK, "mutation": kernel.MUTATION,
-    "start": kernel.RESTART, "callback": kernel.RESTART,
-}  # fmt: skip
-_AMOUNTS = (
-    "request_bytes",
-    "response_bytes",
-    "produce_bytes",
-    "fetch_bytes",
-    "handler_ns",
-    "network_ns",
-    "mutations",
-)
-_FLAGS = ("rejected", "observed_only", "exempt")
-_COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *THROTTLES, *_FLAGS)
 _SUMS = (*USAGE_SUMS, *TOPIC_SUMS, *TIMES)
 _MS_PER_MINUTE = 60_000
-_SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
 _FEW_SENSORS = 1 << 8
-_ROWS_AT_ONCE = 1 << 17
 _FEW_ROWS = 1 << 18  # are added up before threads have started
 _PARTS_AT_ONCE = 64  # before memory is given back
 _MANY_CELLS = 1 << 14  # leave much memory in pieces
-_LATEST_MS = 2**53
 
 Int64s = npt.NDArray[np.int64]
 Numbers = dict[str, npt.NDArray[Any]]
 Flags = npt.NDArray[np.bool_]
-
-
-def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
-    """Return the columns of the usage record that usage by the columns `by` is made of."""
-    return [*_COLUMNS, *source_columns(by)]
 
 
 def usage_parts(
@@ -108,130 +72,28 @@ def usage_parts(
     """
     step_ms = _MS_PER_MINUTE if with_minutes else None
     threads = threads if rows.rows > _FEW_ROWS else 1
-    if threads > 1 and not with_peaks and _are_apart(rows.chunks):
-        with suppress(_OutOfOrderError):
-            yield from _sums_of_chunks(rows, by=by, step_ms=step_ms, threads=threads)
-            return
+    if not with_peaks:
+        yield from parts_of_sums(rows, by=by, step_ms=step_ms, threads=threads)
+        return
     done: dict[int, Flags] = {}  # by table, of its groups
     is_streamed = waits = True
     while waits:
         # New sensors for each pass: groups that found no room in the pass before are measured from their first row on.
-        node = _Node(rows.node_id, by, step_ms=step_ms, with_peaks=with_peaks)
+        node = _Node(rows.node_id, by, step_ms=step_ms)
         parts = Parts(("minute_ms", *by))
-        tables = _in_order(rows.node_id, rows.chunks, by, is_streamed=is_streamed)
+        tables = in_order(rows.node_id, rows.chunks, usage_columns(by), by, is_streamed=is_streamed)
         try:
             for number, part in enumerate(node.parts_of(tables, done, threads=threads), 1):
                 parts.add_part(part)
                 if len(part) >= _MANY_CELLS or number % _PARTS_AT_ONCE == 0:
                     give_back()
                 del part  # else its memory is held while the next is made
-        except _OutOfOrderError:
+        except OutOfOrderError:
             # Rare: the rows of a file come in another order. Its chunks are read as a whole, and sorted.
             is_streamed, done = False, {}
             continue
         yield from parts.taken()
         waits = not all(groups.all() for groups in done.values())
-
-
-def _are_apart(chunks: Sequence[NodeChunk]) -> bool:
-    """Return whether all rows of each chunk come before those of the next."""
-    return all(before.last_seq < after.first_seq for before, after in pairwise(chunks))
-
-
-def _sums_of_chunks(
-    rows: NodeRows, *, by: Sequence[str], step_ms: int | None, threads: int
-) -> Iterator[pa.Table]:
-    """Yield `usage_parts` without peaks, each chunk by itself: its rows need none before them.
-
-    Raises `_OutOfOrderError` as `_in_order` does, before it yields any.
-    """
-
-    def sums_of(chunk: NodeChunk) -> list[pa.Table]:
-        node = _Node(rows.node_id, by, step_ms=step_ms, with_peaks=False)
-        parts = Parts(("minute_ms", *by))
-        for part in node.parts_of(_in_order(rows.node_id, [chunk], by, is_streamed=True), {}):
-            parts.add_part(part)
-        return parts.taken()
-
-    usage_kernel()  # else each thread makes one
-    together = Parts(("minute_ms", *by))
-    for tables in mapped(sums_of, rows.chunks, threads=threads):
-        for table in tables:
-            together.add_part(table)
-    yield from together.taken()
-
-
-class _OutOfOrderError(Exception):
-    """Rows of a chunk that is read in parts are not in order of `seq`."""
-
-
-def _in_order(
-    node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str], *, is_streamed: bool
-) -> Iterator[pa.Table]:
-    """Yield the rows of a node in order of `seq`, `_ROWS_AT_ONCE` at the most.
-
-    is_streamed: a chunk that overlaps no other is read in parts. Raises `_OutOfOrderError` where it is not in order.
-    """
-    waiting: list[pa.Table] = []
-    reach = -1
-    for place, chunk in enumerate(chunks):
-        until_seq = chunks[place + 1].first_seq if place + 1 < len(chunks) else MAX_INT64
-        if is_streamed and not waiting and reach < chunk.first_seq and chunk.last_seq < until_seq:
-            for table in read_tables(chunk.chunk, usage_columns(by)):
-                table = _of_node(with_groups(table, by), node_id)
-                seq = numbers_of(table, "seq")
-                if len(seq) and (seq[0] <= reach or not (seq[1:] > seq[:-1]).all()):
-                    raise _OutOfOrderError
-                reach = int(seq[-1]) if len(seq) else reach
-                yield table
-                del table, seq  # else they are held while the next are read
-            continue
-        waiting.append(_of_node(with_groups(read_chunk(chunk.chunk, usage_columns(by)), by), node_id))
-        reach = max(reach, chunk.last_seq)
-        if reach < until_seq:
-            ready, waiting = waiting, []
-        else:
-            ready = [each.filter(pc.less(each["seq"], until_seq)) for each in waiting]
-            later = (each.filter(pc.greater_equal(each["seq"], until_seq)) for each in waiting)
-            waiting = [each for each in later if len(each)]
-        rows = _sorted(pa.concat_tables(ready).unify_dictionaries().combine_chunks(), node_id)
-        del ready
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            yield rows.slice(first, _ROWS_AT_ONCE)
-        is_large = len(rows) >= _ROWS_AT_ONCE
-        del rows  # else they are held while the next are read
-        if is_large:
-            give_back()
-
-
-def _of_node(table: pa.Table, node_id: int) -> pa.Table:
-    is_here = pc.equal(table["node_id"], node_id)
-    return table if pc.all(is_here).as_py() else table.filter(is_here)
-
-
-def _sorted(table: pa.Table, node_id: int) -> pa.Table:
-    """Return the rows in order of `seq`. Raises `UsageFilesError` where one occurs twice."""
-    seq = numbers_of(table, "seq")
-    if (seq[:1] < 0).any() or not (seq[1:] > seq[:-1]).all():
-        table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
-        check_rising(numbers_of(table, "seq"), after=-1, node_id=node_id)
-    return table
-
-
-def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
-    """Return what rows (`usage_columns`) add up to by step of time: step_ms (first ms), node_id, `CLIENT`, sums, times.
-
-    Needs no rows before, as nothing is measured. Raises `UsageFilesError` as `usage_parts` does.
-    """
-    keys = ("node_id", *CLIENT, *USAGE_SUMS, *TIMES)
-    schema = to_arrow_schema(usage_parts_schema())
-    found = [pa.schema([schema.field(name) for name in ("minute_ms", *keys)]).empty_table()]
-    for node_id in pc.unique(table["node_id"]).to_pylist():
-        of_node = table.filter(pc.field("node_id") == node_id).unify_dictionaries().combine_chunks()
-        node = _Node(node_id, CLIENT, step_ms=step_ms, with_peaks=False)
-        for part in node.parts_of([_sorted(of_node, node_id)], {}):
-            found.append(part.select(found[0].column_names))
-    return pa.concat_tables(found).rename_columns(["step_ms", *keys])
 
 
 def compile_usage_kernel() -> None:
@@ -272,18 +134,15 @@ class _Node:
 
     What needs no row before is done by several threads, table by table: `_added`. Rates are measured in order.
 
-    step_ms: parts are of steps of time; None: of all time. with_peaks: and percentiles; else there are sums alone.
+    step_ms: parts are of steps of time; None: of all time.
     """
 
-    def __init__(
-        self, node_id: int, by: Sequence[str], *, step_ms: int | None = None, with_peaks: bool = True
-    ) -> None:
+    def __init__(self, node_id: int, by: Sequence[str], *, step_ms: int | None = None) -> None:
         self._node_id = node_id
         self._by = by
         self._wanted = {*usage_sums(by), *TIMES}
         self._step_ms = step_ms
         self._numbers: dict[tuple[str, ...], int] = {}
-        self._with_peaks = with_peaks
         self._starts = 0
         self._kernel = usage_kernel()
         window = Windows().rate
@@ -313,12 +172,11 @@ class _Node:
     def _numbered(self, tables: Iterable[pa.Table], done: dict[int, Flags]) -> Iterator[_Work]:
         """Yield the tables that have rows of groups to add up now, with the numbers of these."""
         for place, table in enumerate(tables):
-            kind = numbers_of_names(table, "kind", lambda name: _KINDS.get(name, kernel.OTHER), np.int8)
+            kind = kinds_of(table)
             counts = kind < kernel.RESTART
-            names, group_of_row = self._groups(table, counts)
+            names, group_of_row = groups_of(table, self._by, counts)
             before = done.get(place, np.zeros(len(names), bool))
-            # Sums alone have no sensors, and so no room to find.
-            group = self._find(names, before) if self._with_peaks else np.arange(len(names))
+            group = self._find(names, before)
             is_here = group >= 0
             done[place] = is_here | before
             starts = self._starts
@@ -329,23 +187,6 @@ class _Node:
             if counts.any():
                 yield _Work(table, kind, names, group_of_row, group, len(self._numbers), starts)
             del table, kind, counts, group_of_row  # else they are held while the next are made
-
-    def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
-        """Return the groups that occur, columns `by`, and the place of each row among them."""
-        code = np.zeros(len(table), np.int64)
-        sizes: list[int] = []
-        dictionaries: list[pa.Array] = []
-        for name in self._by:
-            places, names = name_places(table, name)
-            code = places if not sizes else code * len(names) + places
-            sizes.append(len(names))
-            dictionaries.append(names)
-        used, place = used_codes(code, int(np.prod(sizes)), counts)
-        columns = []
-        for size, names in zip(reversed(sizes), reversed(dictionaries), strict=True):
-            used, of_name = np.divmod(used, size)
-            columns.append(names.take(pa.array(of_name)))
-        return pa.table(columns[::-1], names=list(self._by)), place
 
     def _find(self, names: pa.Table, done: Flags) -> Int64s:
         """Return the numbers of groups, those that are not known with one of their own while there is room.
@@ -367,47 +208,47 @@ class _Node:
         """Add up the rows of a table."""
         table, kind, group_of_row = work.table, work.kind, work.place
         counts = kind < kernel.RESTART
-        numbers = {name: numbers_of(table, name) for name in ("ts_ms", *_AMOUNTS, *THROTTLES)}
-        _check(table, "ts_ms", numbers["ts_ms"], _LATEST_MS, counts)
+        numbers = {name: numbers_of(table, name) for name in ("ts_ms", *AMOUNTS, *THROTTLES)}
+        check_number(table, "ts_ms", numbers["ts_ms"], LATEST_MS, counts)
         groups = len(work.names)
         if self._step_ms is not None:
-            cell, groups_of, steps = _cells(group_of_row, numbers["ts_ms"] // self._step_ms, counts)
+            cell, of_group, steps = cells_of(group_of_row, numbers["ts_ms"] // self._step_ms, counts)
         elif (work.number >= 0).all():
-            cell, groups_of, steps = group_of_row, np.arange(groups), np.full(groups, ALL_TIME_MS)
+            cell, of_group, steps = group_of_row, np.arange(groups), np.full(groups, ALL_TIME_MS)
         else:
-            cell, groups_of, steps = _cells(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
-        rows = _rows(table, numbers, kind, cell, work.number[group_of_row] if self._with_peaks else cell)
+            cell, of_group, steps = cells_of(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
+        rows = _rows(table, numbers, kind, cell, work.number[group_of_row])
         cells = len(steps)
         sums = np.zeros((cells, kernel.SUMS), np.int64)
         sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
-        marked = len(kind) if self._with_peaks else 0
+        of_row = len(kind)
         marks = Marks(
-            np.empty(marked, np.int8), np.empty(marked, np.int32), np.empty((MEASURES, marked), np.int16)
+            np.empty(of_row, np.int8), np.empty(of_row, np.int32), np.empty((MEASURES, of_row), np.int16)
         )
         used = np.zeros((SENSORS, work.numbers), bool)
         bits = self._kernel.add_up(rows, sums, marks, used, work.starts)[0]
         # `bits` is the OR of all amounts. While it is small, no amount is negative and no sum of a chunk can overflow.
-        if not 0 <= bits <= _SMALL:
-            _check_amounts(table, rows)
-        names = work.names.take(pa.array(groups_of))
+        if not 0 <= bits <= SMALL:
+            for name in AMOUNTS:
+                check_amount(table, name, numbers[name], counts)
+        names = work.names.take(pa.array(of_group))
         columns = {
             "minute_ms": steps * (self._step_ms or 1),
             "node_id": np.full(cells, self._node_id, np.int32),
             **{name: names[name] for name in self._by},
             **{name: sums[:, place] for place, name in enumerate(_SUMS) if name in self._wanted},
         }
-        counted = _counted(self._kernel, rows, marks, sums) if self._with_peaks else _none_counted(cells)
+        counted = _counted(self._kernel, rows, marks, sums)
         return _Added({**columns, **dict.fromkeys(USAGE_PEAKS), **counted}, rows, marks, used)
 
     def _part(self, added: _Added) -> pa.Table:
         """Measure the rates of the rows, and return all as a part."""
-        peaks = np.full((len(added.columns["minute_ms"]), SENSORS), 0.0 if self._with_peaks else math.nan)
-        if self._with_peaks:
-            self._make_sensors(added.used)
-            cell = np.full(len(self._start), -1, np.int64)
-            sensors = Sensors(self._sensor_of, self._floats, self._ints, self._start, cell, self._best)
-            has_steps = self._step_ms is not None
-            self._kernel.measure(sensors, added.rows, added.marks, peaks, self._window, has_steps)
+        peaks = np.zeros((len(added.columns["minute_ms"]), SENSORS))
+        self._make_sensors(added.used)
+        cell = np.full(len(self._start), -1, np.int64)
+        sensors = Sensors(self._sensor_of, self._floats, self._ints, self._start, cell, self._best)
+        has_steps = self._step_ms is not None
+        self._kernel.measure(sensors, added.rows, added.marks, peaks, self._window, has_steps)
         return pa.table({**added.columns, **dict(zip(USAGE_PEAKS, peaks.T, strict=True))})
 
     def _make_sensors(self, used: Flags) -> None:
@@ -435,49 +276,16 @@ def _with_room(of_sensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return roomy
 
 
-def _check(table: pa.Table, name: str, values: Int64s, largest: int, counts: Flags) -> None:
-    """Raise where a number makes no sense, in a row that counts."""
-    if values.min() >= 0 and values.max() <= largest:
-        return
-    impossible = counts & ((values < 0) | (values > largest))
-    if impossible.any():
-        at = int(np.argmax(impossible))
-        row = f"seq {table['seq'][at]} of node {table['node_id'][at]}"
-        raise UsageFilesError(
-            f"{name} must be from 0 to {largest}, got {values[at]} in {row}", hint=DAMAGED_HINT
-        )
-
-
-def _check_amounts(table: pa.Table, rows: UsageRows) -> None:
-    """Raise where an amount makes no sense, or all together have no room in 64 bits."""
-    counts = rows.kind < kernel.RESTART
-    for name in _AMOUNTS:
-        values = getattr(rows, name)
-        _check(table, name, values, MAX_INT64, counts)
-        check_sum(values.sum(where=counts, dtype=np.float64))
-
-
 def _rows(
     table: pa.Table, numbers: Numbers, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s
 ) -> UsageRows:
-    amounts: dict[str, Any] = {name: numbers[name] for name in ("ts_ms", *_AMOUNTS)}
-    flags: dict[str, Any] = {name: numbers_of(table, name) for name in _FLAGS}
+    amounts: dict[str, Any] = {name: numbers[name] for name in ("ts_ms", *AMOUNTS)}
+    flags: dict[str, Any] = {name: numbers_of(table, name) for name in FLAGS}
     flags["has_several"] = np.zeros(len(kind), bool)
     if "other_topics" in table.column_names:
         flags["has_several"] = numbers_of(table, "other_topics") > 0
     throttles_ms = np.stack([numbers[name] for name in THROTTLES])
     return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **amounts, **flags)
-
-
-def _cells(group: Int64s, step: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the cell of each row, and of each cell its group and step."""
-    first = int(step[counts].min())
-    step = np.where(counts, step - first, 0)
-    steps, place = used_codes(step, int(step.max()) + 1, counts)
-    groups = int(group.max()) + 1
-    used, cell = used_codes(place * groups + group, len(steps) * groups, counts)
-    of_step, of_group = np.divmod(used, groups)
-    return cell, of_group, steps[of_step] + first
 
 
 def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -> dict[str, pa.Array]:
@@ -491,12 +299,6 @@ def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -
     passes.count_buckets(marks.buckets, order, begins, sums, counted, codes, counts, ends[1:])
     # Copies, because a part that waits would hold the room for all.
     return _lists(ends, codes[: ends[-1]].copy(), counts[: ends[-1]].copy())
-
-
-def _none_counted(cells: int) -> dict[str, pa.Array]:
-    """Return the columns `COUNTS` where nothing is counted."""
-    nothing = np.zeros(0, np.int64)
-    return _lists(np.zeros(cells + 1, np.int64), nothing, nothing)
 
 
 def _lists(ends: Int64s, *values: Int64s) -> dict[str, pa.Array]:

@@ -25,6 +25,7 @@ __all__ = [
     "pieces",
     "plain",
     "together",
+    "with_places",
 ]
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -74,6 +75,14 @@ def give_back() -> None:
 def compact(table: pa.Table) -> pa.Table:
     """Return a table with its integers in as few bytes as they need, and each name of a column once."""
     return pa.table({name: compact_column(table[name]) for name in table.column_names})
+
+
+def with_places(table: pa.Table) -> pa.Table:
+    """Return a table with each name of a column once, as in a `compact` table, and its numbers as they are."""
+    for place, name in enumerate(table.column_names):
+        if pa.types.is_string(table[name].type):
+            table = table.set_column(place, name, table[name].dictionary_encode())
+    return table
 
 
 def compact_column(column: pa.ChunkedArray) -> pa.ChunkedArray:

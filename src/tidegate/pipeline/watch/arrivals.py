@@ -26,7 +26,7 @@ from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
 from tidegate.pipeline.read.ingest import newest_ms
 from tidegate.pipeline.read.rows import ALL_COLUMNS
-from tidegate.pipeline.rollup.parts import usage_columns
+from tidegate.pipeline.rollup.cells import usage_columns
 from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, list_files
 from tidegate.usage.readers import is_imported
 

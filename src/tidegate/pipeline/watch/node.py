@@ -28,7 +28,8 @@ from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, timel
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, counted, limit_columns
-from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
+from tidegate.pipeline.rollup.cells import usage_columns
+from tidegate.pipeline.rollup.sums_alone import sums_by_step
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
