@@ -1,5 +1,6 @@
 """`tidegate gateway --processes`: several processes at the same ports share the quotas of a broker."""
 
+import itertools
 import json
 import os
 import re
@@ -190,11 +191,10 @@ def test_the_usage_record_has_the_requests_of_all_processes(
     assert group["produce_bytes"] > 12 * VALUE_BYTES
 
 
-def test_limits_of_connections_and_mutations_are_divided(own, kafka, unique):
-    """Connections of an address count in all processes; each process has its part of a mutation quota."""
+def test_connections_of_an_address_count_in_all_processes(own, kafka, unique):
+    """Wherever the kernel spreads them, as many are accepted as one process accepts."""
     most = 7
-    settings = (f"max.connections.per.ip={most}", "controller.quota.window.num=3")
-    own.options += tuple(part for setting in settings for part in ("--override", setting))
+    own.options += ("--override", f"max.connections.per.ip={most}")
     own.start()
     source = "127.0.0.77"
     with ExitStack() as closing:
@@ -207,12 +207,28 @@ def test_limits_of_connections_and_mutations_are_divided(own, kafka, unique):
             except (ConnectionError, EOFError, AssertionError):
                 client.socket.close()
     assert accepted == most
-    set_quota(own, unique, controller_mutation_rate=3.0)
-    with RawClient(own.port, unique) as client:
-        answers = [client.create_topics((f"{unique}-{number}", 1)) for number in range(8)]
-    refused = [any(topic["error_code"] == 89 for topic in answer["topics"]) for answer in answers]
-    # One process has a third of the rate, and a bucket for three seconds: three topics, one until tokens are owed.
-    assert refused.index(True) in (3, 4, 5), refused
+
+
+@pytest.mark.parametrize("connections", [1, 9])
+def test_a_client_has_its_whole_mutation_quota(own, kafka, unique, connections: int):
+    """All processes charge the same bucket, whether the client has one connection or several."""
+    rate, windows = 3.0, 3
+    own.options += ("--override", f"controller.quota.window.num={windows}")
+    own.start()
+    set_quota(own, unique, controller_mutation_rate=rate)
+    with ExitStack() as closing:
+        clients = [closing.enter_context(RawClient(own.port, unique)) for _ in range(connections)]
+        begun_s = time.monotonic()
+        created = 0
+        for number, client in enumerate(itertools.cycle(clients)):
+            answer = client.create_topics((f"{unique}-{number}", 1))
+            if any(topic["error_code"] == 89 for topic in answer["topics"]):
+                break
+            created += 1
+        took_s = time.monotonic() - begun_s
+    # A full bucket, what it is refilled with meanwhile, and one topic more while no tokens are owed.
+    full = rate * windows
+    assert full <= created <= full + rate * took_s + 1, created
 
 
 def test_processes_end_with_a_killed_parent(own):

@@ -13,6 +13,7 @@ import logging
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -26,6 +27,7 @@ from tidegate.cli.process import fresh_port_file, no_input, tell, write_ports
 from tidegate.errors import ConfigError
 from tidegate.gateway.address_counts import AddressCounts
 from tidegate.gateway.processes import MAX_PROCESSES, Process, SharedReports
+from tidegate.gateway.shared_buckets import SharedBuckets
 
 __all__ = ["RESTART_S", "STOP_S", "Parent", "Place"]
 
@@ -74,6 +76,7 @@ class Parent:
         self._args = args
         self._reports = SharedReports(args.processes)
         self._addresses = AddressCounts(args.processes)
+        self._buckets = SharedBuckets() if sys.platform == "linux" else None
         self._reloads = args.config is not None or args.quotas is not None
         self._children: dict[int, _Child] = {}
         self._due_s = dict.fromkeys(range(1, args.processes + 1), 0.0)  # when to start those that do not run
@@ -152,6 +155,7 @@ class Parent:
                 has_others=bool(self._children),
                 reports=self._reports,
                 addresses=self._addresses,
+                buckets=self._buckets,
             )
             return Place(process=process, announce=_announcing(announces))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -2,7 +2,8 @@
 
 The processes of one gateway serve the same brokers. The quotas of a broker are measured as cluster-wide quotas are
 (`sharing`), but only between these processes. Each writes its report to a part of one memory, and reads those of the
-others twice a second. Limits of connections and mutation quotas are divided.
+others twice a second. The buckets of mutation quotas are in shared memory (`shared_buckets`). Limits of connections are
+divided.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from uuid import uuid4
 
 from tidegate.errors import ConfigError
 from tidegate.gateway.address_counts import AddressCounts, BrokerAddresses
+from tidegate.gateway.shared_buckets import SharedBuckets
 from tidegate.gateway.sharing import TICK_MS, Sharing, follow_sensors
 from tidegate.gateway.usage_report import UsageReport, decode_report, encode_report
 from tidegate.in_slices import run_at_once
@@ -104,6 +106,7 @@ class Process:
     has_others: bool = False
     reports: SharedReports | None = None
     addresses: AddressCounts | None = None
+    buckets: SharedBuckets | None = None
 
     def other_connections(self, broker_id: int) -> BrokerAddresses | None:
         """Return the connections of a broker's clients in the other processes."""
@@ -208,6 +211,9 @@ class ProcessSharing:
         for other in self._others():
             run_at_once(self._receive_in_slices(other, {broker_id: own}))
         follow_sensors(managers, partial(self._follow, own, self._cluster.new_node()))
+        if self._process.buckets is not None:
+            of_broker = self._process.buckets.of_broker(broker_id, self._now_ms)
+            managers.controller_mutation.new_bucket = of_broker
 
     def processes(self, broker_id: int) -> int:
         """Return the number of processes that share the quotas of a broker."""

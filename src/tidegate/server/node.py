@@ -9,7 +9,6 @@ import logging
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from typing import Any, Protocol
@@ -26,7 +25,6 @@ from tidegate.quota import (
     QuotaRecord,
     changed_records_in_slices,
 )
-from tidegate.quota.admin.keys import CONTROLLER_MUTATION_RATE
 from tidegate.quota.connections.connection_quotas import OtherConnections
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
@@ -124,8 +122,8 @@ class Node:
     ) -> None:
         """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one.
 
-        processes: the number of processes that serve the same broker. Each applies an equal part of mutation quotas and
-        of connection rates. other_connections: those of the other processes.
+        processes: the number of processes that serve the same broker. Each applies an equal part of connection rates.
+        other_connections: those of the other processes.
         """
         self.config = config
         self._processes = processes
@@ -354,7 +352,7 @@ class Node:
         """Apply one definition and record it; if it is removed, apply the value from the settings, if any."""
         if record.value is None:
             record = self._static_quotas.get((record.entity, record.key), record)
-        self.managers.apply(self._own_part(record))
+        self.managers.apply(record)
         if self._recorder is not None:
             self._recorder.quota(record, self.clock.now_ms())
 
@@ -363,12 +361,6 @@ class Node:
         if rate is not None and self._processes > 1:
             rate = math.ceil(rate / self._processes)
         self.connections.set_ip_rate(address, rate)
-
-    def _own_part(self, record: QuotaRecord) -> QuotaRecord:
-        """Return a definition as this process applies it."""
-        if self._processes == 1 or record.key != CONTROLLER_MUTATION_RATE or record.value is None:
-            return record
-        return replace(record, value=record.value / self._processes)
 
     def _limit_hosts(self, quotas: QuotaAdministration, hosts: list[str]) -> None:
         """Apply the limits of these hosts of `max.connections.per.ip.overrides` when the hosts are resolved."""
@@ -436,8 +428,7 @@ class Node:
             yield from self._quotas.changes.acquire()
             try:
                 records = chain(self._static_quotas.values(), self._quotas.definitions.records())
-                own = map(self._own_part, records)
-                yield from self.callback.exchange_in_slices(callback, config, own)
+                yield from self.callback.exchange_in_slices(callback, config, records)
             finally:
                 self._quotas.changes.release()
 

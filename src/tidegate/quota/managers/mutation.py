@@ -30,7 +30,6 @@ from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensor_table import MAX_SENSOR_BYTES
 from tidegate.quota.measure.sensors import is_unlimited
-from tidegate.quota.measure.snapshot import bucket_snapshot
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
@@ -42,6 +41,7 @@ __all__ = [
     "MutationQuota",
     "MutationQuotaManager",
     "MutationSensor",
+    "own_bucket",
 ]
 
 STRICT_SINCE = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
@@ -69,7 +69,7 @@ class MutationSensor:
         tags: Mapping[str, str],
         *,
         window: QuotaWindow,
-        bound: float,
+        bucket: TokenBucket,
         now_ms: int,
         extensions: Extensions | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class MutationSensor:
         self._window = window
         self._recorded_ms = now_ms
         self.rate = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
-        self.bucket = TokenBucket(samples=window.samples, window_ms=window.window_ms, rate=bound)
+        self.bucket = bucket
 
     @property
     def bound(self) -> float:
@@ -122,7 +122,7 @@ class MutationSensor:
 
     def snapshot(self, now_ms: int) -> dict[str, Any]:
         """Return the tokens, without any effect."""
-        return bucket_snapshot(self.bucket.floats, self.bucket.ints, now_ms)
+        return self.bucket.snapshot(now_ms)
 
 
 class MutationQuota:
@@ -191,8 +191,13 @@ class MutationQuota:
         return exhausted
 
 
+def own_bucket(_name: str, window: QuotaWindow, rate: float) -> TokenBucket:
+    """Return a bucket that this process alone charges."""
+    return TokenBucket(samples=window.samples, window_ms=window.window_ms, rate=rate)
+
+
 class MutationQuotaManager(SensorManager[MutationSensor]):
-    """Buckets by client."""
+    """Buckets by client. new_bucket: makes the bucket of a sensor from its name, window and rate."""
 
     def __init__(
         self,
@@ -203,6 +208,7 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         extensions: Extensions | None = None,
     ) -> None:
         self._extensions = extensions
+        self.new_bucket: Callable[[str, QuotaWindow, float], TokenBucket] = own_bucket
         super().__init__(
             QuotaType.CONTROLLER_MUTATION,
             window or QuotaWindow(),
@@ -240,13 +246,13 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         """Return a client's tokens without any effect; those of a full bucket if it has none yet."""
         sensor = self.existing_sensor(user, client_id)
         if sensor is None:
-            bound = self.bound(user, client_id)
-            sensor = MutationSensor("", {}, window=self.window, bound=bound, now_ms=now_ms)
+            return own_bucket("", self.window, self.bound(user, client_id)).peek(now_ms)
         return sensor.bucket.peek(now_ms)
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:
+        bucket = self.new_bucket(name, self.window, bound)
         return MutationSensor(
-            name, tags, window=self.window, bound=bound, now_ms=now_ms, extensions=self._extensions
+            name, tags, window=self.window, bucket=bucket, now_ms=now_ms, extensions=self._extensions
         )
 
     def _metrics(self, sensor: MutationSensor, now_ms: int) -> list[Metric]:

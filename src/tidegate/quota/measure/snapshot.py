@@ -33,7 +33,7 @@ from tidegate.quota.measure.rate_kernel import (
     USED,
 )
 
-__all__ = ["bucket_snapshot", "rate_snapshot", "restore_bucket", "restore_rate"]
+__all__ = ["Snapshot", "bucket_snapshot", "rate_snapshot", "restore_bucket", "restore_rate"]
 
 Snapshot = dict[str, Any]
 

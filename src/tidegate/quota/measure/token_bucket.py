@@ -22,6 +22,7 @@ from tidegate.quota.measure.bucket_kernel import (
     bucket_throttle_ms,
     bucket_tokens,
 )
+from tidegate.quota.measure.snapshot import Snapshot, bucket_snapshot
 from tidegate.quota.measure.throttle import MS_PER_S, UNLIMITED, share_used
 
 __all__ = ["TokenBucket"]
@@ -68,6 +69,10 @@ class TokenBucket:
     def peek_throttle_ms(self, now_ms: int) -> int:
         """Return what `throttle_ms` would return, without any effect."""
         return bucket_throttle_ms([*self.floats], [*self.ints], now_ms)
+
+    def snapshot(self, now_ms: int) -> Snapshot:
+        """Return the tokens as of the last touch, without any effect."""
+        return bucket_snapshot(self.floats, self.ints, now_ms)
 
     def peek_used(self, now_ms: int) -> float:
         """Return the share of a full bucket that was used, above 1 where tokens are owed, without any effect.

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tidegate.quota.managers.mutation import MutationSensor
+from tidegate.quota.managers.mutation import MutationSensor, own_bucket
 from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_state
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.rate_kernel import rate_configure, rate_last_record_ms, rate_state
@@ -73,7 +73,7 @@ def test_a_restored_bucket_goes_on_as_the_bucket(seed):
     """Its debts too."""
     rng = Random(seed)
     window = QuotaWindow(samples=10, window_ms=1000)
-    sensor = MutationSensor("s", {}, window=window, bound=2.5, now_ms=START_MS)
+    sensor = MutationSensor("s", {}, window=window, bucket=own_bucket("s", window, 2.5), now_ms=START_MS)
     now_ms = START_MS
     for _ in range(rng.randrange(20)):
         now_ms += rng.choice(STEPS_MS)

@@ -1,0 +1,168 @@
+"""Buckets that several processes charge: real processes, real memory, a virtual clock."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tidegate.gateway.shared_buckets import IDLE_MS, PROBES, SharedBuckets
+from tidegate.quota.managers.mutation import own_bucket
+from tidegate.quota.measure.token_bucket import TokenBucket
+from tidegate.quota.measure.window import QuotaWindow
+
+START_MS = 1_700_000_000_000
+WINDOW = QuotaWindow(samples=10, window_ms=1000)
+RATE = 100.0
+PROCESSES, CHARGES = 4, 2000
+NewBucket = Callable[[str], TokenBucket]
+
+
+class Clock:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+
+    def __call__(self) -> int:
+        """Return the time."""
+        return self.ms
+
+
+def process_of(table: SharedBuckets, clock: Clock, broker_id: int = 1) -> NewBucket:
+    """Return what makes buckets, as one process does."""
+    new_bucket = table.of_broker(broker_id, clock)
+    return lambda name: new_bucket(name, WINDOW, RATE)
+
+
+@contextmanager
+def forked(work: Callable[[], None]) -> Iterator[int]:
+    """Run work in a process of its own; wait for its end, which must be a good one unless it was killed."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    yield pid
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
+
+
+def test_processes_charge_one_balance() -> None:
+    """No charge is lost, however many are made at once; another broker's bucket is another one."""
+    clock = Clock()
+    table = SharedBuckets()
+    mine = process_of(table, clock)("alice")
+
+    def charge() -> None:
+        bucket = process_of(table, clock)("alice")
+        for _ in range(CHARGES):
+            bucket.record(1.0, clock())
+
+    children = [forked(charge) for _ in range(PROCESSES)]
+    for child in children:
+        child.__enter__()
+    for child in children:
+        child.__exit__(None, None, None)
+    assert mine.peek(clock()) == 1000 - PROCESSES * CHARGES
+    assert process_of(table, clock, broker_id=2)("alice").peek(clock()) == 1000
+
+
+def test_it_decides_as_a_bucket_of_one_process() -> None:
+    """Charged in turn by two processes, at any times: the same tokens and throttle times."""
+    clock = Clock()
+    table = SharedBuckets()
+    shared = [process_of(table, clock)("alice") for _ in range(2)]
+    own = own_bucket("alice", WINDOW, RATE)
+    for step in range(200):
+        clock.ms += step * 37 % 900 - 50  # the clock also steps back
+        value = step * 71 % 1300
+        bucket = shared[step % 2]
+        bucket.record(value, clock.ms)
+        own.record(value, clock.ms)
+        for each in (*shared, own):
+            assert each.tokens(clock.ms) == own.peek(clock.ms)
+            assert each.throttle_ms(clock.ms) == own.peek_throttle_ms(clock.ms)
+            assert each.peek_used(clock.ms) == own.peek_used(clock.ms)
+            assert each.snapshot(clock.ms) == own.snapshot(clock.ms)
+        if step % 9 == 0:
+            assert shared[0].forgive(1.0, clock.ms) == own.forgive(1.0, clock.ms)
+
+
+def test_each_process_keeps_the_rate_that_it_knows() -> None:
+    """A changed quota reaches the processes one after the other; the balance is one."""
+    clock = Clock()
+    table = SharedBuckets()
+    first, second = (process_of(table, clock)("alice") for _ in range(2))
+    first.record(1500.0, clock.ms)
+    second.configure(samples=10, window_ms=1000, rate=50.0)
+    assert (first.throttle_ms(clock.ms), second.throttle_ms(clock.ms)) == (5000, 10_000)
+
+
+def test_a_killed_process_leaves_no_lock() -> None:
+    """The kernel ends its lock with it."""
+    clock = Clock()
+    table = SharedBuckets()
+    bucket = process_of(table, clock)("alice")
+    at = table.find(bucket._key, clock.ms)
+    locked, tells = os.pipe()
+
+    def hold() -> None:
+        with table.locked(at):
+            os.write(tells, b".")
+            signal.pause()
+
+    with forked(hold) as pid:
+        assert os.read(locked, 1) == b"."
+        bucket.record(
+            1.0, clock.ms
+        )  # goes on without the lock after a while: a stopped process holds nobody up
+        os.kill(pid, signal.SIGKILL)
+    bucket.record(1.0, clock.ms)
+    assert process_of(table, clock)("alice").peek(clock.ms) == 998
+    os.close(locked)
+    os.close(tells)
+
+
+def test_an_idle_bucket_is_full_again() -> None:
+    """As a sensor that has expired; a bucket that was charged within the hour keeps what it owes."""
+    clock = Clock()
+    table = SharedBuckets()
+    new_bucket = process_of(table, clock)
+    new_bucket("alice").record(1e6, clock.ms)
+    clock.ms += IDLE_MS
+    assert new_bucket("alice").peek(clock.ms) < 0
+    clock.ms += 1
+    assert new_bucket("alice").peek(clock.ms) == 1000
+
+
+def test_a_full_table_gives_buckets_of_the_process() -> None:
+    """The others keep their places, and a place that becomes idle is used."""
+    clock = Clock()
+    table = SharedBuckets(places=PROBES + 1)
+    new_bucket = process_of(table, clock)
+    shared = [new_bucket(f"client {number}") for number in range(PROBES)]
+    late = new_bucket("late"), new_bucket("late")
+    for bucket in (*shared, *late):
+        bucket.record(1.0, clock.ms)
+    assert [bucket.peek(clock.ms) for bucket in (*shared, *late)] == [999] * (PROBES + 2)
+    clock.ms += IDLE_MS + 1
+    for bucket in late:
+        bucket.record(1.0, clock.ms)
+    assert [bucket.peek(clock.ms) for bucket in late] == [998, 998]
+    assert shared[-1].peek(clock.ms) == 1000
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0, 0.0])
+def test_odd_values_are_charged_as_by_one_process(value: float) -> None:
+    """Whatever is charged, both agree, also with what is not a number."""
+    clock = Clock()
+    shared, own = process_of(SharedBuckets(), clock)("alice"), own_bucket("alice", WINDOW, RATE)
+    for bucket in (shared, own):
+        bucket.record(value, clock.ms)
+    assert repr(shared.peek(clock.ms + 10)) == repr(own.peek(clock.ms + 10))
