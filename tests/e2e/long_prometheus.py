@@ -307,10 +307,9 @@ def test_the_dashboard_and_the_alerts_find_what_they_ask_for(
         _throttle_fetch_and_request(broker)
         time.sleep(2.5)  # two more scrapes
         for title, expr in asked:
-            found = _asked(url, "query", query=expr.replace("$job", ".*").replace("$instance", ".*"))[
-                "result"
-            ]
-            assert found, (title, expr)
+            for variable, value in (("$job", ".*"), ("$instance", ".*"), ("$__rate_interval", "1m")):
+                expr = expr.replace(variable, value)
+            assert _asked(url, "query", query=expr)["result"], (title, expr)
         (group,) = _asked(url, "rules")["groups"]
         states = {rule["name"]: (rule["health"], rule["state"]) for rule in group["rules"]}
     assert {health for health, _ in states.values()} == {"ok"}
@@ -319,11 +318,18 @@ def test_the_dashboard_and_the_alerts_find_what_they_ask_for(
 
 
 def _throttle_fetch_and_request(broker: Broker) -> None:
-    """Let a client be throttled by its fetch quota, and another by its request quota."""
-    with PlainClient(broker.port, "administrator") as admin:
-        admin.alter_quotas({"user": None, "client-id": "greedy"}, {"consumer_byte_rate": 1000.0})
-        admin.alter_quotas({"user": None, "client-id": "busy"}, {"request_percentage": 0.001})
+    """Let a client exceed its fetch quota, and another its request quota, so that both are throttled."""
+    limits = {"greedy": {"consumer_byte_rate": 1000.0}, "busy": {"request_percentage": 0.001}}
     with PlainClient(broker.port, "greedy") as greedy, PlainClient(broker.port, "busy") as busy:
-        for client in (greedy, busy):
-            client.send(fetch_request("orders", max_bytes=100_000))
-            receive_frame(client.socket)
+        _fetch(greedy)  # before it has a limit: a throttled response is empty, and its bytes are not counted
+        with PlainClient(broker.port, "administrator") as admin:
+            for name, limit in limits.items():
+                admin.alter_quotas({"user": None, "client-id": name}, limit)
+        _fetch(greedy)
+        for _ in range(3):
+            busy.served_keys()
+
+
+def _fetch(client: PlainClient) -> None:
+    client.send(fetch_request("orders", max_bytes=100_000))
+    receive_frame(client.socket)
