@@ -515,7 +515,7 @@ def test_tls_and_logins(tls_kafka, tmp_path):
             {"sasl.jaas.config": f'{SCRAM} required username="sam" password="s3cret";'},
             "refused the login",
         ),
-        ("TLS", {"security.protocol": "PLAINTEXT"}, "sent an invalid response"),
+        ("TLS", {"security.protocol": "PLAINTEXT"}, "answered by TLS"),
         (
             "LOGIN",
             {"security.protocol": "SSL"},
