@@ -65,6 +65,8 @@ _BAR_CLIENTS = 10
 _LIMITS_ROWS, _QUOTAS_ROWS, _LIBRARIES = 20, 40, 20
 _MOST_NODES = 5
 _PLANS_FIRST = 2  # plans that the first section names
+_FEW_SENTENCES = 3
+"""With fewer, the beginning of the page also says who used most."""
 _LONGEST = 1000  # characters of a sentence
 
 
@@ -106,11 +108,10 @@ def _first(found: Findings) -> Section:
     if len(plans) > _PLANS_FIRST:
         more = things_text(len(plans) - _PLANS_FIRST, "more plan")
         sentences_of_plans.append(f"{more}: see Effect of other quotas.")
-    return Section(
-        anchor="what-to-do",
-        title="What to do",
-        sentences=[_throttled_sentence(found), *sentences_of_plans, *_proposal_sentences(found)],
-    )
+    said = [_throttled_sentence(found), *sentences_of_plans, *_proposal_sentences(found)]
+    if len(said) < _FEW_SENTENCES:
+        said.insert(1, _usage_sentence(found.usage))
+    return Section(anchor="what-to-do", title="What to do", sentences=said)
 
 
 def _throttled_sentence(found: Findings) -> str:
@@ -124,11 +125,23 @@ def _throttled_sentence(found: Findings) -> str:
     return f"{count_text(waited)} of {of} were throttled. Longest total throttle times: {named}."
 
 
+def _usage_sentence(usage: UsageSummary) -> str:
+    if not usage.top:
+        return "No client sent a request."
+    most = usage.top[0]
+    return (
+        f"{things_text(usage.groups, 'client')} sent requests. Most bytes were produced and fetched by "
+        f"{_client_text(most)}: {bytes_text(_bytes(most))}."
+    )
+
+
 def _proposal_sentences(found: Findings) -> list[str]:
     """Return which quotas are proposed, what they do in the forecast, and how to set them."""
     proposal = found.recommendation
+    if proposal is None and found.plans:
+        return ["Set a plan with tidegate quotas apply, after tidegate quotas plan."]
     if proposal is None:
-        return ["Set a plan with tidegate quotas apply, after tidegate quotas plan."] if found.plans else []
+        return ["To see what other quotas would have done, add --quotas FILE."]
     if isinstance(proposal, str):
         return [proposal]
     entries = proposal.quotas.entries

@@ -141,8 +141,9 @@ def test_a_record_of_nothing_makes_a_page(tmp_path):
     sections, _ = _sections(tmp_path)
     assert list(sections) == ["what-to-do", "clients", "recommendation", "obedience", "not-exact"]
     assert sections["recommendation"].sentences[0].startswith("No quotas are proposed: nothing to recommend")
-    assert sections["what-to-do"].sentences[0] == "No client was throttled."
-    assert sections["what-to-do"].sentences[1].startswith("No quotas are proposed: ")
+    [throttled, used, proposed] = sections["what-to-do"].sentences
+    assert (throttled, used) == ("No client was throttled.", "No client sent a request.")
+    assert proposed.startswith("No quotas are proposed: ")
 
 
 def test_a_limit_that_is_no_number_is_shown(tmp_path):
@@ -187,8 +188,10 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     said = " ".join(sections["not-exact"].sentences)
     assert "client.quota.callback.class=a:Groups was set" in said
     assert "Node 1 lost 1 event before" in said
-    assert sections["what-to-do"].sentences[0] == "No client was throttled."
-    assert sections["what-to-do"].sentences[1].startswith("No quotas are proposed: ")
+    [throttled, used, proposed] = sections["what-to-do"].sentences
+    assert throttled == "No client was throttled."
+    assert used.startswith("1 client sent requests. Most bytes were produced and fetched by u / a: ")
+    assert proposed.startswith("No quotas are proposed: ")
 
 
 def test_a_report_makes_rows_of_the_shown_entities_only(tmp_path):
