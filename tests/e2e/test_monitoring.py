@@ -137,6 +137,8 @@ def test_top_fits_a_short_terminal(metered: Broker, create_topic: Callable[..., 
     termios.tcsetwinsize(theirs, (8, 80))
     command = [sys.executable, "-m", "tidegate", "top", "--metrics", url_of(metered), "--every", "0.1"]
     environment = {**os.environ, "TERM": "xterm"}
+    for size in ("LINES", "COLUMNS"):  # would win over the size of the terminal
+        environment.pop(size, None)
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as run:
         os.close(theirs)
         shown = b""
