@@ -20,8 +20,8 @@ KEPT_BYTES = 1_000_000
 """What may come on top in any case: a socket's buffers, the neighbour's own."""
 
 ATTEMPTS = 3
-"""What is the broker's own shows each time, what a busy machine adds does not: the best attempt counts for each bar,
-and for steps at each place. The last one has stacks."""
+"""What is the broker's own shows each time, what a busy machine adds does not: the best attempt counts.
+Of steps, the best attempt at each place. The last one has stacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,25 +160,13 @@ def judge_work(
     """
     first: Seen | None = None
     steps_cpu_ms: dict[str, float] = {}
-    hold_ms = wait_ms = float("inf")
     for attempt in range(ATTEMPTS):
         prepare()
         work = attempts[min(attempt, len(attempts) - 1)]
         seen = broker.watch(work, may_keep_bytes + KEPT_BYTES, is_sampled=attempt == ATTEMPTS - 1)
         best = seen.steps_cpu_ms if first is None else steps_cpu_ms
         steps_cpu_ms = {at: min(ms, best[at]) for at, ms in seen.steps_cpu_ms.items() if at in best}
-        hold_ms = min(hold_ms, seen.hold_ms)
-        wait_ms = min(wait_ms, max(seen.neighbour_ms, default=0.0) - seen.processor_wait_ms)
-        found = _over(
-            ("the longest hold", hold_ms, HOLD_MS, "ms"),
-            (
-                "the longest step of work in slices",
-                max(steps_cpu_ms.values(), default=0.0),
-                STEP_CPU_MS,
-                "ms",
-            ),
-            ("the neighbour's longest wait", wait_ms, NEIGHBOUR_MS, "ms"),
-        )
+        found = _slow(seen, steps_cpu_ms)
         if first is None:
             first = seen
             fat = _fat(seen, memory=memory, may_take_bytes=may_take_bytes, may_keep_bytes=may_keep_bytes)
@@ -186,6 +174,15 @@ def judge_work(
         if not found:
             return first
     raise AssertionError(f"{'; '.join(found)}, {ATTEMPTS} times\n{seen}")
+
+
+def _slow(seen: Seen, steps_cpu_ms: Mapping[str, float]) -> list[str]:
+    wait_ms = max(seen.neighbour_ms, default=0.0) - seen.processor_wait_ms
+    return _over(
+        ("the longest hold", seen.hold_ms, HOLD_MS, "ms"),
+        ("the longest step of work in slices", max(steps_cpu_ms.values(), default=0.0), STEP_CPU_MS, "ms"),
+        ("the neighbour's longest wait", wait_ms, NEIGHBOUR_MS, "ms"),
+    )
 
 
 def _fat(seen: Seen, *, memory: Memory, may_take_bytes: int, may_keep_bytes: int) -> list[str]:

@@ -5,8 +5,8 @@ keeps the rate and the window of its quota, and finds the balance in a place of 
 while it reads or changes it, with a record lock of the kernel, which ends with the process that holds it.
 
 A bucket of a broker is named by a digest, and has one of the `PROBES` places from that of its digest on. A place that
-was charged by nobody for an hour is free, because sensors expire then. Without a free place, the bucket of a process is
-its own.
+no process has charged for an hour is free, because sensors expire then. Without a free place, the bucket of a process
+is its own.
 """
 
 import fcntl
