@@ -23,7 +23,7 @@ from tidegate.server.requests.recorder import FETCHED, Client, Recorder
 from tidegate.usage.convert import compact, drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import list_files
-from tidegate.usage.segment import CLOSED_SUFFIX, PRODUCED, segment_paths
+from tidegate.usage.segment import CLOSED_SUFFIX, PRODUCED, ROW_BYTES, segment_paths
 from tidegate.wire import RequestHeader
 
 CHUNK_ROWS = 10_240
@@ -135,7 +135,7 @@ def main() -> None:
             report(name, chunks_ns(requests, recorder, some, rows=rows // part, now_ms=now_ms), turns_floor)
         report("network row", chunks_ns(networks, recorder, of_each, rows=rows // 4, now_ms=now_ms), floor)
         recorder.close()
-        rows = recorder.statistics().rows
+        rows = sum(path.stat().st_size // ROW_BYTES - 1 for path in segment_paths(spool, CLOSED_SUFFIX))
         spool_bytes = sum(path.stat().st_size for path in spool.iterdir())
         print(
             f"{'spool':32} {spool_bytes / rows:8.1f} bytes/row, {len(segment_paths(spool, CLOSED_SUFFIX))} segments"

@@ -164,14 +164,14 @@ def fuzz_logins(seed: int, frames: int, directory: Path) -> dict[str, int]:
             if rng.random() < 0.05:
                 node.loop.advance(rng.choice([1, 20, 99, 1_000, REAUTH_MS]))
             assert len(front.channels) <= CONNECTIONS
-            assert logins.under_way <= len(front.channels)
-            assert logins.delayed <= MAX_DELAYED
+            assert len(logins._begun) <= len(front.channels)
+            assert len(logins._delayed) <= MAX_DELAYED
         assert {channel.connection.user for channel in front.channels} <= {"ANONYMOUS", "alice", "sam"}
         for each in connections:
             if not each.client.closed:
                 each.client.transport.client_break()
         node.loop.advance(int(MAX_LOGIN_S * 1000) + 2_000)
-        assert (len(front.channels), logins.under_way, logins.delayed) == (0, 0, 0)
+        assert (len(front.channels), len(logins._begun), len(logins._delayed)) == (0, 0, 0)
         assert counts.created == counts.closed
         return {name: getattr(counts, name) for name in counts.__slots__}
     finally:

@@ -34,8 +34,7 @@ from tidegate.gateway.reloading import QuotasOfFile, Reloading
 from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids, server_names
 from tidegate.gateway.usage_topic import UsageExchange
 from tidegate.open_files import raise_open_files_limit
-from tidegate.server.administration.quota_administration import QuotaAdministration
-from tidegate.server.administration.stores import QuotaStore
+from tidegate.server.administration.quota_administration import QuotaAdministration, QuotaStore
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import open_recorder
 from tidegate.server.settings.config import ServerConfig

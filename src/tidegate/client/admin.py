@@ -104,7 +104,6 @@ class Admin:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.cluster = Cluster(settings)
-        self._settings = settings
 
     async def __aenter__(self) -> "Admin":
         return self
@@ -200,7 +199,7 @@ class Admin:
                     if not any(_has_code(result, error_codes.NOT_CONTROLLER) for result in results.values()):
                         return results
                 self.cluster.forget_controller()
-                await asyncio.sleep(self._settings.retry_backoff_s)
+                await asyncio.sleep(self.cluster.settings.retry_backoff_s)
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
@@ -309,14 +308,14 @@ class Admin:
         A coordinator that is being found or is loading is asked again, until `default.api.timeout.ms`.
         """
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._settings.api_timeout_s
+        until_s = loop.time() + self.cluster.settings.api_timeout_s
         while True:
             try:
                 return await self._described_group(group_id)
             except BrokerError as error:
                 if error.code not in _COORDINATOR_MOVES or loop.time() >= until_s:
                     raise
-            await asyncio.sleep(self._settings.retry_backoff_s)
+            await asyncio.sleep(self.cluster.settings.retry_backoff_s)
 
     async def _described_group(self, group_id: str) -> dict[str, Any]:
         coordinator = await self.cluster.coordinator_id(group_id)
@@ -343,7 +342,7 @@ class Admin:
     ) -> dict[str, Result]:
         """Ask the controller about topics, again about those that a quota refuses; return a result per topic."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._settings.api_timeout_s
+        until_s = loop.time() + self.cluster.settings.api_timeout_s
         results: dict[str, Result] = dict.fromkeys(by_name, BrokerError(_TIMED_OUT))
         open_names, answered_s = list(by_name), loop.time()
         while open_names and (left_s := until_s - loop.time()) > 0:
@@ -360,7 +359,7 @@ class Admin:
                 if loop.time() >= until_s and all(_has_code(each, _TIMED_OUT) for each in results.values()):
                     raise
                 self.cluster.forget_controller()
-                await asyncio.sleep(self._settings.retry_backoff_s)
+                await asyncio.sleep(self.cluster.settings.retry_backoff_s)
                 continue
             answered_s = loop.time()
             results |= _results(reply, results_key, open_names)
@@ -370,7 +369,7 @@ class Admin:
                 self.cluster.forget_controller()
             open_names = refused + moved
             if open_names:
-                pause_s = reply.throttle_time_ms / 1000 or self._settings.retry_backoff_s
+                pause_s = reply.throttle_time_ms / 1000 or self.cluster.settings.retry_backoff_s
                 await asyncio.sleep(min(pause_s, until_s - loop.time()))
         for name in open_names:
             if isinstance(error := results[name], ThrottlingQuotaExceededError):

@@ -174,7 +174,10 @@ class Node:
 
 
 class Cluster:
-    """All brokers of a cluster, found through the bootstrap addresses. Use it as an asynchronous context manager."""
+    """All brokers of a cluster, found through the bootstrap addresses. Use it as an asynchronous context manager.
+
+    addresses: those of the brokers that were found last, by node id.
+    """
 
     def __init__(
         self, settings: ClientSettings, on_response: Callable[[int], None] = lambda ms: None
@@ -183,7 +186,7 @@ class Cluster:
         self.cluster_id: str | None = None
         self._on_response = on_response
         self._nodes: dict[Address, Node] = {}
-        self._addresses: dict[int, Address] = {}  # by node id
+        self.addresses: dict[int, Address] = {}
         self._controller_id = -1
 
     async def __aenter__(self) -> "Cluster":
@@ -195,20 +198,15 @@ class Cluster:
     @property
     def node_ids(self) -> list[int]:
         """Return the ids of the brokers that were found last."""
-        return sorted(self._addresses)
-
-    @property
-    def addresses(self) -> Mapping[int, Address]:
-        """Return the brokers that were found last: id to address."""
-        return self._addresses
+        return sorted(self.addresses)
 
     async def node(self, node_id: int) -> Node:
         """Return a broker by its id. Raises `UnreachableError` if the cluster has none of that id."""
-        if node_id not in self._addresses:
+        if node_id not in self.addresses:
             await self.refresh()
-        if node_id not in self._addresses:
+        if node_id not in self.addresses:
             raise UnreachableError(f"the cluster has no broker {node_id}, it has {self.node_ids}")
-        return self._at(self._addresses[node_id])
+        return self._at(self.addresses[node_id])
 
     async def refresh(self, topics: Sequence[str] = ()) -> list[TopicPartitions]:
         """Ask for the brokers, and for the partitions of `topics`. Raises `ClientError`."""
@@ -218,7 +216,7 @@ class Cluster:
             raise ClientError(
                 f"the cluster has {len(answer['brokers'])} brokers, expected at most {MAX_BROKERS}"
             )
-        self._addresses = {each["node_id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}
+        self.addresses = {each["node_id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}
         self._controller_id = answer.get("controller_id", -1)
         self.cluster_id = answer.get("cluster_id")
         await self._drop_unknown_nodes()
@@ -234,7 +232,7 @@ class Cluster:
 
         Raises the last `ClientError`.
         """
-        if not self._addresses:
+        if not self.addresses:
             await self.refresh()
         return await self._ask_some(api_key, message)
 
@@ -248,11 +246,11 @@ class Cluster:
 
         Raises `ClientError`.
         """
-        if self._controller_id not in self._addresses:
+        if self._controller_id not in self.addresses:
             await self.refresh()
-        if self._controller_id in self._addresses:
+        if self._controller_id in self.addresses:
             with contextlib.suppress(UnreachableError):
-                return await self._at(self._addresses[self._controller_id]).ask(api_key, message)
+                return await self._at(self.addresses[self._controller_id]).ask(api_key, message)
             self.forget_controller()
         return await self._ask_some(api_key, message)
 
@@ -317,14 +315,14 @@ class Cluster:
                     raise
             except (ConnectionLostError, RequestTimeoutError) as error:
                 failures.append(error)
-                refusals += isinstance(error, ConnectionLostError) and error.is_first and not self._addresses
+                refusals += isinstance(error, ConnectionLostError) and error.is_first and not self.addresses
                 if refusals == _MOST_REFUSALS:
                     raise ConnectionLostError(str(error), hint=_LOGIN_HINT) from error
                 await asyncio.sleep(self.settings.retry_backoff_s)
 
     def _candidates(self) -> list[Node]:
         """Return the brokers that were found, or the bootstrap addresses as long as none was found."""
-        addresses = list(self._addresses.values()) or list(self.settings.addresses)
+        addresses = list(self.addresses.values()) or list(self.settings.addresses)
         return [self._at(address) for address in addresses]
 
     def _at(self, address: Address) -> Node:
@@ -335,7 +333,7 @@ class Cluster:
 
     async def _drop_unknown_nodes(self) -> None:
         """Close the connections to addresses that the cluster no longer has. A deadline that is not over stays."""
-        known = {*self._addresses.values(), *self.settings.addresses}
+        known = {*self.addresses.values(), *self.settings.addresses}
         gone = [node for node in self._nodes.values() if node.address not in known and not node.throttled_s]
         for node in gone:
             del self._nodes[node.address]

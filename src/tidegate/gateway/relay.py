@@ -44,6 +44,8 @@ from tidegate.wire import (
     read_response,
 )
 from tidegate.wire.encoded import LENGTH_BYTES
+from tidegate.wire.errors import MalformedError
+from tidegate.wire.primitives import varint
 
 __all__ = ["RelayHandlers", "relay_handlers", "upstream_of"]
 
@@ -145,11 +147,12 @@ def _acks_at(request: Request) -> int:
     at, version = header.body_at, header.api_version
     try:
         if version >= 9:
-            at = _after_compact_string(frame, at)
+            size, at = varint(frame, at)
+            at += max(size - 1, 0)
         elif version >= 3:
             (size,) = _ACKS.unpack_from(frame, at)
             at += _ACKS.size + max(size, 0)
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, MalformedError):
         at = len(frame)
     if at + _ACKS.size > len(frame):
         raise ProtocolError(
@@ -158,20 +161,6 @@ def _acks_at(request: Request) -> int:
             byte_offset=at,
         )
     return at
-
-
-def _after_compact_string(frame: memoryview, at: int) -> int:
-    """Return the offset behind a nullable compact string."""
-    size = shift = 0
-    while True:
-        byte = frame[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return at + max(size - 1, 0)
-        shift += 7
-        if shift > 28:
-            raise IndexError
 
 
 # --- Fetch ------------------------------------------------------------------------------------------------------------

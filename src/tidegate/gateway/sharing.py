@@ -73,7 +73,11 @@ class _Process:
 
 
 class Sharing:
-    """The shared quotas of a process. process: a name that no other process has. what: the quotas, for the log."""
+    """The shared quotas of a process. process: a name that no other process has. what: the quotas, for the log.
+
+    is_cut_off: its own reports do not come back, or it has not begun. processes: the number of processes that share the
+    limits, this one included; the last one that was known if cut off.
+    """
 
     def __init__(self, process: str, *, window_ms: int, what: str = "cluster-wide quotas") -> None:
         self._process = process
@@ -84,22 +88,12 @@ class Sharing:
         self._room: ReclaimableBound[tuple[str, int]] = ReclaimableBound(MAX_FOLLOWED)
         self._others: dict[str, _Process] = {}
         self._confirmed_ms: int | None = None
-        self._processes = 1
-        self._is_cut_off = False
+        self.processes = 1
+        self.is_cut_off = False
         self._number = 0
         self._reported: dict[int, dict[tuple[str, int], Usage]] = {}  # by number of the report
         self._omitted: dict[str, int] = {}  # since when, by key
         self.omitted = 0
-
-    @property
-    def is_cut_off(self) -> bool:
-        """The state of a process whose own reports do not come back, or that has not begun."""
-        return self._is_cut_off
-
-    @property
-    def processes(self) -> int:
-        """The number of processes that share the limits, this one included; the last one that was known if cut off."""
-        return self._processes
 
     def add_node(self, managers: QuotaManagers) -> None:
         """Share the limits of a node's cluster-wide quotas with the other nodes."""
@@ -177,10 +171,10 @@ class Sharing:
         """Return name, value and help text of the metrics, without any effect."""
         prefix = "tidegate_cluster_quota"
         return (
-            (f"{prefix}_processes", self._processes, "Gateway processes that share cluster-wide quotas"),
+            (f"{prefix}_processes", self.processes, "Gateway processes that share cluster-wide quotas"),
             (
                 f"{prefix}_cut_off",
-                self._is_cut_off,
+                self.is_cut_off,
                 "1: this process does not receive the usage of the others",
             ),
             (
@@ -242,7 +236,7 @@ class Sharing:
         self._omitted[key] = now_ms
 
     def _set_fair_share(self, sensor: ClusterSensor) -> None:
-        sensor.set_share(own=0.0, others=0.0, part=1.0, divisor=self._processes * self._nodes)
+        sensor.set_share(own=0.0, others=0.0, part=1.0, divisor=self.processes * self._nodes)
 
     def _forget(self, key: str, node: int) -> None:
         """Follow a sensor no longer, until it is used again."""
@@ -275,8 +269,8 @@ class Sharing:
         limit = next(iter(here.values())).sensor.bound
         if not 0.0 < limit < UNLIMITED:
             return False
-        others, idle, busy, divisor = Usage(), 0, 0, self._processes
-        if not self._is_cut_off:
+        others, idle, busy, divisor = Usage(), 0, 0, self.processes
+        if not self.is_cut_off:
             others, idle, busy = self._usage_of_others(key, limit, now_ms)
             divisor = 1
         usage = [each.confirmed for each in here.values()]
@@ -301,7 +295,7 @@ class Sharing:
             usage = report.usage.get(key)
             silent_ms = self._silent_ms(process, now_ms) - LOST_AFTER_MS
             if key in report.omitted:
-                usage = Usage(rate=limit / self._processes, claim=limit / self._processes)
+                usage = Usage(rate=limit / self.processes, claim=limit / self.processes)
             elif usage is None:
                 usage = _UNUSED
                 idle += report.nodes if silent_ms <= 0 else 0
@@ -317,19 +311,19 @@ class Sharing:
         """Note whether this process is cut off, and which others are lost."""
         has_begun = self._confirmed_ms is not None
         is_cut_off = self._confirmed_ms is None or now_ms - self._confirmed_ms > LOST_AFTER_MS
-        if is_cut_off != self._is_cut_off:
-            self._is_cut_off = is_cut_off
+        if is_cut_off != self.is_cut_off:
+            self.is_cut_off = is_cut_off
             if not has_begun:
                 _log.info(
                     "cluster-wide quotas are 1/%d of their limits here until topic %s is open",
-                    self._processes,
+                    self.processes,
                     USAGE_TOPIC,
                 )
             elif is_cut_off:
                 _log.warning(
                     "cut off from the other gateway processes: cluster-wide quotas are 1/%d of their limits here; "
                     "hint: look for errors of the cluster and of topic %s",
-                    self._processes,
+                    self.processes,
                     USAGE_TOPIC,
                 )
             else:
@@ -342,9 +336,9 @@ class Sharing:
             if self._silent_ms(process, now_ms) > LOST_AFTER_MS + self._window_ms:
                 del self._others[name]
         live = sum(self._silent_ms(each, now_ms) <= LOST_AFTER_MS for each in self._others.values())
-        if live + 1 != self._processes:
+        if live + 1 != self.processes:
             _log.info("%d gateway processes share %s", live + 1, self._what)
-            self._processes = live + 1
+            self.processes = live + 1
 
     def _silent_ms(self, process: _Process, now_ms: int) -> int:
         """Return for how long a process has published nothing, up to the last time when this one could have read it."""

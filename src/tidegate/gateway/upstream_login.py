@@ -120,16 +120,16 @@ class UpstreamLogin:
         (size,) = _LENGTH.unpack_from(self._received)
         left = _LENGTH.size + size - len(self._received)
         if self._next is None or not 0 <= size <= MAX_LOGIN_RESPONSE_BYTES or left < 0:
-            self._fail(f"the broker sent something else than the response to a login ({size} bytes)")
+            self._end(f"the broker sent something else than the response to a login ({size} bytes)")
         elif not left:
             frame, self._received = memoryview(self._received)[_LENGTH.size :], bytearray()
             on_response, self._next = self._next, None
             try:
                 on_response(self._read(frame))
             except ProtocolError as error:
-                self._fail(f"the broker sent an invalid response to a login: {error}")
+                self._end(f"the broker sent an invalid response to a login: {error}")
             except AuthenticationError as error:
-                self._fail(f"the login of {self._credentials.user!r} failed: {error}")
+                self._end(f"the login of {self._credentials.user!r} failed: {error}")
 
     # --- the exchange -----------------------------------------------------------------------------------------------
 
@@ -150,10 +150,10 @@ class UpstreamLogin:
         code = message["error_code"]
         if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             offered = shown(", ".join(message["mechanisms"])) or "none"
-            self._fail(f"it does not support the mechanism {credentials.mechanism}, it supports {offered}")
+            self._end(f"it does not support the mechanism {credentials.mechanism}, it supports {offered}")
             return
         if code:
-            self._fail(f"it refuses a login: {BrokerError(code).text}")
+            self._end(f"it refuses a login: {BrokerError(code).text}")
             return
         self._api = SASL_AUTHENTICATE, _AUTHENTICATE_VERSION
         if self._scram is not None:
@@ -189,13 +189,10 @@ class UpstreamLogin:
         text = message["error_message"] or BrokerError(message["error_code"]).text
         if credentials.password:  # a server that got it may send it back
             text = text.replace(credentials.password, "[password]")
-        self._fail(f"it refuses the login of {credentials.user!r}: {shown(text)}")
+        self._end(f"it refuses the login of {credentials.user!r}: {shown(text)}")
         return True
 
-    def _fail(self, reason: str) -> None:
-        self._end(reason, 0)
-
-    def _end(self, failure: str, lifetime_ms: int) -> None:
+    def _end(self, failure: str, lifetime_ms: int = 0) -> None:
         on_end: Any = self._on_end
         self._on_end = self._next = None
         if on_end is not None:

@@ -32,47 +32,37 @@ _IDS_AT_ONCE = 64
 
 
 class GroupCoordinator:
-    """The groups of one node, by id in `groups`."""
+    """The groups of one node, by id in `groups`. table: these groups, and what they hold in memory."""
 
     def __init__(
         self, settings: GroupSettings, store: GroupStore, *, new_id: Callable[[], str] | None = None
     ) -> None:
         """Begin without groups. new_id: makes the part of member ids that cannot be guessed."""
-        self._table = table = GroupTable(settings)
+        self.table = table = GroupTable(settings)
         self._rebalances = Rebalances(settings, store, table)
         self._joining = Joining(settings, store, table, self._rebalances, new_id or _RandomIds())
         self._assigning = Assigning(store, table, self._rebalances)
         self.groups: Mapping[str, Group] = table.groups
 
-    @property
-    def member_count(self) -> int:
-        """Return the number of members of all groups, including ids that were assigned but have not joined."""
-        return self._table.member_count
-
-    @property
-    def metadata_bytes(self) -> int:
-        """About how many bytes all groups take in memory."""
-        return self._table.metadata_bytes
-
     def restore(self, stored: StoredGroup, now_ms: int) -> None:
         """Add a stored group and start the sessions of its members."""
         group = Group.of(stored)
-        self._table.add_group(group)
+        self.table.add_group(group)
         for member in group.members.values():
-            self._table.begin_session(member, member.session_timeout_ms, now_ms)
-        if len(group.members) > self._table.max_size:
+            self.table.begin_session(member, member.session_timeout_ms, now_ms)
+        if len(group.members) > self.table.max_size:
             self._rebalances.start_rebalance(group, "more members than group.max.size", now_ms)
 
     # --- time
 
     def next_ms(self) -> int | None:
         """Return when `run` may have something to do, None: never."""
-        return self._table.deadlines.next_ms()
+        return self.table.deadlines.next_ms()
 
     def run(self, now_ms: int, limit: int = 1 << 30) -> bool:
         """Process sessions and rebalances that are due, at most `limit`. Return whether more may be due."""
         for _ in range(limit):
-            deadline = self._table.deadlines.pop_expired(now_ms)
+            deadline = self.table.deadlines.pop_expired(now_ms)
             if deadline is None:
                 return False
             self._rebalances.on_over(deadline, now_ms)
@@ -112,7 +102,7 @@ class GroupCoordinator:
             return error_codes.ILLEGAL_GENERATION
         if group.state is GroupState.EMPTY:
             return error_codes.UNKNOWN_MEMBER_ID
-        self._table.hear_session(group.members[member_id], source, now_ms)
+        self.table.hear_session(group.members[member_id], source, now_ms)
         return (
             error_codes.REBALANCE_IN_PROGRESS
             if group.state is GroupState.PREPARING_REBALANCE
@@ -133,13 +123,13 @@ class GroupCoordinator:
                 return error_codes.UNKNOWN_MEMBER_ID
             member_id = found
         elif member_id in group.pending:
-            self._table.forget_pending(group, member_id)
+            self.table.forget_pending(group, member_id)
             return error_codes.NONE
         else:
             problem = group.problem(member_id, instance_id)
             if problem:
                 return problem
-        self._table.remove(group, group.members[member_id])
+        self.table.remove(group, group.members[member_id])
         return error_codes.NONE
 
     def rebalance_without(self, group_id: str, reason: str | None, now_ms: int) -> None:
@@ -178,7 +168,7 @@ class GroupCoordinator:
         if group.state is GroupState.COMPLETING_REBALANCE:
             return error_codes.REBALANCE_IN_PROGRESS
         if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            self._table.hear_session(group.members[member_id], source, now_ms)
+            self.table.hear_session(group.members[member_id], source, now_ms)
         return error_codes.NONE
 
     # --- administration
@@ -192,7 +182,7 @@ class GroupCoordinator:
 
     def delete(self, group_id: str) -> None:
         """Forget a group without members. That it was kept is for the caller to forget."""
-        self._table.forget(self.groups[group_id])
+        self.table.forget(self.groups[group_id])
 
     def members(self, group_id: str) -> Iterator[Message]:
         """Yield the members of a group as DescribeGroups answers them; metadata of a stable group alone."""

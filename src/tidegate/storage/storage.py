@@ -226,8 +226,7 @@ class Storage:
     def follow_in_slices(self, config: StorageConfig) -> Generator[None, None, None]:
         """Follow other settings of the node: in force for each log when it is over, and for new ones at once."""
         self.config = config
-        for _ in self.topics.follow_in_slices(config):
-            yield
+        yield from self.topics.follow_in_slices(config)
         for log in self._all_logs():
             log.producers.expiration_ms = config.producer_id_expiration_ms
             yield

@@ -10,7 +10,6 @@ Segments are handed over in order, and none is begun before the last one is: the
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.clock import Clock
@@ -28,7 +27,7 @@ from tidegate.usage.segment import (
     row_packer,
 )
 
-__all__ = ["RETRY_MS", "Appender", "RecorderStatistics"]
+__all__ = ["RETRY_MS", "Appender"]
 
 RETRY_MS = 250
 """Interval of checks for room when the spool is full."""
@@ -41,23 +40,10 @@ _packers = {kind: row_packer(kind) for kind in KINDS}
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderStatistics:
-    """Counts of a recorder since it was made, and whether it can write now."""
-
-    rows: int
-    lost_events: int
-    gaps: int
-    segments: int
-    recovered_segments: int
-    spool_bytes: int
-    dropping: bool
-    last_error: str | None
-
-
 class Appender:
     """Make room for rows in the segments of a spool directory.
 
+    lost_events: how many events found no room so far.
     segment_bytes: size of a segment's rows; max_spool_bytes: most that all segments together take on disk;
     segment_age_ms: `maybe_roll` hands a segment with rows over after this long.
     Raises `ConfigError` for settings that do not fit and a directory that is not this node's alone.
@@ -93,14 +79,8 @@ class Appender:
         self._offset = HEADER_BYTES  # of `_rows` in the segment's file
         self._at = self._end = 0
         self._written = 0  # where the rows end that are in the segment
-        self._lost = self._lost_total = self._gaps = self._segments = 0
+        self._lost = self.lost_events = self._gaps = 0
         self._retry_ns = 0
-        self._last_error: str | None = None
-
-    @property
-    def lost_events(self) -> int:
-        """Return how many events found no room so far. Cheap, for a timer."""
-        return self._lost_total
 
     def maybe_roll(self, now_ms: int) -> None:
         """Hand an old or damaged segment to the writer; end a gap if there is room."""
@@ -109,19 +89,6 @@ class Appender:
             self._close_segment()
         if self._lost:
             self._find_room(now_ms)
-
-    def statistics(self) -> RecorderStatistics:
-        """Return what was done so far."""
-        return RecorderStatistics(
-            rows=self._next_seq() - self._directory.next_number,
-            lost_events=self._lost_total,
-            gaps=self._gaps,
-            segments=self._segments,
-            recovered_segments=self._directory.recovered_segments,
-            spool_bytes=self._directory.size_bytes(),
-            dropping=self._lost > 0,
-            last_error=self._last_error,
-        )
 
     def close(self) -> None:
         """Hand the last segment to the writer and let go of the directory. No calls may follow."""
@@ -180,7 +147,6 @@ class Appender:
         damage = segment.damage()
         if damage is not None:
             _log.error("usage record: %s; its rows are lost", damage)
-            self._last_error = damage
         return damage is not None
 
     def _is_due(self, now_ms: int) -> bool:
@@ -268,7 +234,6 @@ class Appender:
         self._offset = HEADER_BYTES
         self._at = self._written = 0
         self._end = min(len(self._rows), self._segment_bytes - HEADER_BYTES)
-        self._segments += 1
 
     def _end_gap(self, now_ms: int) -> None:
         _log.warning("usage record resumed after %d lost events", self._lost)
@@ -303,12 +268,11 @@ class Appender:
 
     def _lose(self, events: int) -> None:
         self._lost += events
-        self._lost_total += events
+        self.lost_events += events
 
     def _fail(self, error: OSError) -> None:
         if not self._lost:
             _log.warning("cannot write the usage record, dropping and counting events: %s", error)
-        self._last_error = str(error)
 
 
 def _check(name: str, value: int, *, least: int, most: int = 2**63 - 1) -> None:

@@ -190,7 +190,6 @@ class SpoolDirectory:
     """Own a node's spool directory. Raises `ConfigError` when it is another node's or in use, else `OSError`.
 
     `next_number`: the first sequence number and connection id that this process may give away.
-    `recovered_segments`: how many segments a dead process had left open.
     """
 
     def __init__(self, path: Path, *, node_id: int, now_ms: int) -> None:
@@ -211,7 +210,7 @@ class SpoolDirectory:
                 f"usage spool {str(self.path)!r} belongs to node {state[0]}, expected node {self._node_id}",
                 hint="each node needs a spool directory of its own",
             )
-        self.recovered_segments = self._recover()
+        self._recover()
         first = now_ms * 1000 if state is None else state[1]
         self.next_number = max(first, self._past_segments())
         self.reserved = 0
@@ -262,16 +261,15 @@ class SpoolDirectory:
             )
         return lock
 
-    def _recover(self) -> int:
-        recovered = 0
+    def _recover(self) -> None:
+        """Close what a dead process has left open, and remove what it has left over."""
         for path in segment_paths(self.path, OPEN_SUFFIX):
-            recovered += close_segment(path)
+            close_segment(path)
         kept = {path.stem for path in segment_paths(self.path, CLOSED_SUFFIX)}
         kept |= {path.stem for path in segment_paths(self.path, BAD_SUFFIX)}
         for path in segment_paths(self.path, NAMES_SUFFIX):
             if path.stem not in kept:  # the writer was killed between the two files of a segment
                 path.unlink(missing_ok=True)
-        return recovered
 
     def _past_segments(self) -> int:
         ends = [0]
@@ -282,13 +280,12 @@ class SpoolDirectory:
         return max(ends)
 
 
-def close_segment(path: Path) -> bool:
-    """Cut an open segment after its last row and hand it to the writer; drop it (False) if it has none."""
+def close_segment(path: Path) -> None:
+    """Cut an open segment after its last row and hand it to the writer; drop it if it has none."""
     used = used_bytes(path.read_bytes())
     if used <= HEADER_BYTES:
         path.unlink()
         path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
-        return False
+        return
     os.truncate(path, used)
     path.rename(path.with_suffix(CLOSED_SUFFIX))
-    return True

@@ -84,8 +84,10 @@ class Auditor:
     def look(self, coordinator: GroupCoordinator, now_ms: int) -> None:
         """Look at what nobody is told: the counts agree, and nothing is overdue."""
         members = sum(len(group.members) + len(group.pending) for group in coordinator.groups.values())
-        assert coordinator.member_count == members
-        assert coordinator.metadata_bytes == sum(group.held_bytes for group in coordinator.groups.values())
+        assert coordinator.table.member_count == members
+        assert coordinator.table.metadata_bytes == sum(
+            group.held_bytes for group in coordinator.groups.values()
+        )
         self._look_at_owners(coordinator)
         next_ms = coordinator.next_ms()
         assert next_ms is None or next_ms > now_ms - 400
@@ -117,7 +119,7 @@ class Auditor:
                 held[member.owner] += member.size
             if group.members:
                 held[group.payer] += group.size
-        table = coordinator._table
+        table = coordinator.table
         assert {owner: table.members.used_by(owner) for owner in members} == members
         assert table.members.used == members.total()
         assert all(table.metadata.used_by(owner) >= size for owner, size in held.items())

@@ -75,7 +75,7 @@ def test_old_clients_join_at_once(world: World) -> None:
 def test_joins_that_are_refused(world: World, fields: dict, code: int) -> None:
     """Refused joins are answered at once and leave no member."""
     assert world.join(**fields).code == code
-    assert world.coordinator.member_count == 0
+    assert world.coordinator.table.member_count == 0
 
 
 def test_protocols_that_are_named_twice(world: World) -> None:
@@ -223,7 +223,7 @@ def test_id_that_nobody_comes_with_is_forgotten(world: World) -> None:
     assert not asked
     world.advance(10_000)
     assert asked.answer["generation_id"] == 2
-    assert world.coordinator.member_count == 1
+    assert world.coordinator.table.member_count == 1
 
 
 def test_new_member_waits_for_five_minutes_at_most(world: World) -> None:
@@ -350,10 +350,10 @@ def test_static_member_that_comes_back_too_large_is_what_it_was() -> None:
     ids = list(world.members)
     for member_id, name in zip(ids, "ij", strict=True):
         world.sync(member_id, 1, instance_id=name)
-    before = world.coordinator.metadata_bytes
+    before = world.coordinator.table.metadata_bytes
     assert world.join(instance_id="i", protocols=[("range", b"m" * 100)]).code == UNKNOWN_SERVER_ERROR
     assert world.beat(ids[0], 1, "i") == NONE
-    assert (sorted(world.members), world.coordinator.metadata_bytes) == (ids, before)
+    assert (sorted(world.members), world.coordinator.table.metadata_bytes) == (ids, before)
     assert world.join(instance_id="j").answer["member_id"] == "j-0004"
     assert world.join(instance_id="i").answer["member_id"] == "i-0005"
 
@@ -397,7 +397,7 @@ def test_leaving(world: World) -> None:
     assert world.beat(ids[0], generation) == REBALANCE_IN_PROGRESS
     assert world.leave((ids[0], None)) == [NONE]
     assert (world.state, world.coordinator.groups["g"].generation) == ("Empty", generation + 1)
-    assert world.coordinator.member_count == 0
+    assert world.coordinator.table.member_count == 0
     world.join(instance_id="i")
     world.advance(3_000)
     assert world.leave(("wrong", "i"), ("", "i")) == [FENCED_INSTANCE_ID, NONE]
@@ -533,7 +533,7 @@ def test_deletion(world: World) -> None:
     world.join()
     assert world.coordinator.delete_problem("g") == NONE
     world.coordinator.delete("g")
-    assert (world.coordinator.member_count, world.coordinator.metadata_bytes) == (0, 0)
+    assert (world.coordinator.table.member_count, world.coordinator.table.metadata_bytes) == (0, 0)
     world.advance(100_000)
     assert not world.coordinator.groups
 
@@ -542,7 +542,7 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups, members and their metadata are bounded; a client beyond is told that the group is full."""
     module = "tidegate.groups.table."
     monkeypatch.setattr(module + "MAX_GROUP_MEMBERS", 2)
-    table = world.coordinator._table
+    table = world.coordinator.table
     table.members.capacity = 6
     full = GROUP_MAX_SIZE_REACHED
     joined = [world.join(needs_known_id=False) for _ in range(3)]
@@ -551,7 +551,7 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.join(group_id="h", needs_known_id=False).code == full, "half of all is one principal's"
     assert world.join(group_id="h", needs_known_id=False, owner="User:b") == []
     world.advance(100_000)
-    assert world.coordinator.member_count == 0
+    assert world.coordinator.table.member_count == 0
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 5_000)
     assert world.join(protocols=[("range", b"m" * 5_000)]).code == full
     too_long = {"protocols": [("range", b"m" * 5_001)], "needs_known_id": False}
@@ -565,7 +565,7 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_members_and_their_bytes_are_divided(world: World) -> None:
     """A principal alone gets half, the next half of the rest; a member counts for the principal that speaks for it."""
-    table = world.coordinator._table
+    table = world.coordinator.table
     table.members.capacity = 8
     for owner, many in (("User:a", 4), ("User:b", 2), ("User:c", 1)):
         joined = [
@@ -575,7 +575,7 @@ def test_members_and_their_bytes_are_divided(world: World) -> None:
         assert joined == [[]] * many
     world.advance(9_000)
     world.start()
-    table = world.coordinator._table
+    table = world.coordinator.table
     assert table.members.used == 0, "none had its assignment"
     table.metadata.capacity = 10_000
     large = {"protocols": [("range", bytes(2_000))], "needs_known_id": False}
@@ -602,9 +602,9 @@ def test_owners_are_kept(world: World) -> None:
     world.advance(9_000)
     member_id = leader.answer["member_id"]
     world.sync(member_id, 1, {member_id: b"x" * 100})
-    before = world.coordinator._table
+    before = world.coordinator.table
     world.start()
-    table = world.coordinator._table
+    table = world.coordinator.table
     assert world.coordinator.groups["g"].owner == "User:a"
     for owner in ("User:a", "User:b"):
         assert table.members.used_by(owner) == 1
@@ -623,7 +623,7 @@ def test_assignments_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 2_000)
     assert sync("g", 2_000).code == UNKNOWN_SERVER_ERROR
-    table = world.coordinator._table
+    table = world.coordinator.table
     table.metadata.capacity = 2 * table.metadata.used + 4_000
     world.store.holds = True
     first = sync("h", 1_500)
@@ -645,13 +645,13 @@ def test_bytes_are_given_back(world: World) -> None:
     world.join(ids[1], protocols=[("range", b"m" * 1000)])
     world.advance(100_000)
     assert world.state == GroupState.EMPTY.value
-    assert world.coordinator.metadata_bytes == world.coordinator.groups["g"].size
-    assert world.coordinator.metadata_bytes < settings.MAX_METADATA_BYTES
+    assert world.coordinator.table.metadata_bytes == world.coordinator.groups["g"].size
+    assert world.coordinator.table.metadata_bytes < settings.MAX_METADATA_BYTES
 
 
 def test_an_empty_group_makes_room_for_another(world: World) -> None:
     """Of the principal that has most groups without members the oldest goes, and is kept no more."""
-    world.coordinator._table.empty.capacity = 3_100
+    world.coordinator.table.empty.capacity = 3_100
     for group_id in "abc":
         world.join(group_id=group_id, owner="User:a")
         world.advance(10)
@@ -667,12 +667,12 @@ def test_ids_that_no_member_comes_with_make_room(world: World, monkeypatch: pyte
     """The first in its group goes, or the first of the principal that has most; a client that uses it asks again."""
     monkeypatch.setattr("tidegate.groups.table.MAX_GROUP_MEMBERS", 2)
     first, second, third = (world.join(owner="User:a").answer["member_id"] for _ in range(3))
-    assert world.coordinator.member_count == 2
+    assert world.coordinator.table.member_count == 2
     assert world.join(first).code == UNKNOWN_MEMBER_ID
-    world.coordinator._table.pending.capacity = world.coordinator._table.pending.used + 600
+    world.coordinator.table.pending.capacity = world.coordinator.table.pending.used + 600
     other = world.join(group_id="h", owner="User:b").answer["member_id"]
     assert world.join(group_id="i", owner="User:c").code == MEMBER_ID_REQUIRED, "in the place of the second"
     assert world.join(second).code == UNKNOWN_MEMBER_ID
     assert world.join(third) == []
     assert world.join(other, group_id="h") == []
-    assert world.coordinator.member_count == 3
+    assert world.coordinator.table.member_count == 3

@@ -10,7 +10,7 @@ import lz4.frame
 from tests.batches import _sized, _zigzag, build_batch, renew_crc
 from tests.unit.in_slices import whole
 
-from tidegate.storage.log import retention
+from tidegate.storage.log import all_logs
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topics.topic_settings import TopicSettings
@@ -79,7 +79,7 @@ def append(log: PartitionLog, data: bytes, now_ms: int = NOW_MS) -> int:
 
 def expire(log: PartitionLog, now_ms: int) -> int:
     """Delete what is past its retention, without a pause; return how many segments."""
-    return whole(retention.expire(log, now_ms))
+    return whole(all_logs.expire(log, now_ms))
 
 
 def contents(log: PartitionLog) -> bytes:

@@ -12,8 +12,9 @@ from tidegate.storage.groups.committed_offsets import (
     times,
 )
 from tidegate.storage.groups.group_rows import GroupChange
+from tidegate.storage.metadata.store import MetadataStore
 
-__all__ = ["OFFSET", "commit", "packed", "put"]
+__all__ = ["OFFSET", "commit", "packed", "put", "stored_offsets"]
 
 OFFSET = CommittedOffset(
     group_id="g", topic="t", partition=1, offset=5, leader_epoch=0, metadata="m", commit_ms=7
@@ -37,3 +38,9 @@ def put(table: OffsetTable, offsets: Iterable[CommittedOffset], owner: str = UNK
     """Set positions one by one."""
     for at in offsets:
         table.set_positions(at.group_id, at.topic, {at.partition: packed(at)}, owner)
+
+
+def stored_offsets(store: MetadataStore, group_id: str) -> list[CommittedOffset]:
+    """Return the positions of a group that the database has, by topic and partition."""
+    rows = store._run("SELECT * FROM offsets WHERE group_id=? ORDER BY topic, partition", (group_id,))
+    return [CommittedOffset(*row) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.positions import OFFSET, commit, packed
+from tests.unit.storage.positions import OFFSET, commit, packed, stored_offsets
 
 from tidegate.groups import StoredGroup, StoredMember
 from tidegate.storage import StorageError
@@ -69,7 +69,7 @@ def test_offsets_that_were_committed_again_are_not_forgotten(store: MetadataStor
     store.groups.apply([commit(OFFSET, other)])
     later = OFFSET._replace(commit_ms=8)
     store.groups.apply([commit(later), GroupChange(forgotten=[OFFSET, other])])
-    assert store.groups.offsets_of("g") == [later]
+    assert stored_offsets(store, "g") == [later]
 
 
 def test_offsets_of_an_earlier_version(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_offsets_of_an_earlier_version(tmp_path: Path) -> None:
         db.execute("INSERT INTO offsets VALUES ('g', 't', 1, 5, 0, 'm')")
     db.close()
     store = MetadataStore(tmp_path / "db")
-    (found,) = store.groups.offsets_of("g")
+    (found,) = stored_offsets(store, "g")
     assert found._replace(commit_ms=7) == OFFSET
     assert found.commit_ms > 1_700_000_000_000
     store.close()
@@ -105,4 +105,4 @@ def test_long_metadata_are_written_a_few_at_a_time(store: MetadataStore) -> None
     ]
     for some in parts:
         store.groups.apply([commit(*some)])
-    assert store.groups.offsets_of("g") == long
+    assert stored_offsets(store, "g") == long

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.open_stores import closed_after_test
 from tests.unit.storage.node import ManualScheduler
-from tests.unit.storage.positions import OFFSET, commit
+from tests.unit.storage.positions import OFFSET, commit, stored_offsets
 from tests.unit.storage.test_group_rows import GROUP, MEMBER
 
 from tidegate.storage.groups import group_journal, group_writes
@@ -80,7 +80,7 @@ class Disk:
 
     def kept(self) -> list[int]:
         """Return the partitions with an offset of group g."""
-        return [at.partition for at in self.store.groups.offsets_of("g")]
+        return [at.partition for at in stored_offsets(self.store, "g")]
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_offsets_of_a_topic_that_is_deleted_meanwhile(disk: Disk) -> None:
     assert disk.over == [True] * 3
     found = [(at.topic, at.partition) for page in disk.offsets.pages("g") for at in page]
     assert found == [("t", 3), ("u", 1)]
-    assert [(at.topic, at.partition) for at in disk.store.groups.offsets_of("g")] == found
+    assert [(at.topic, at.partition) for at in stored_offsets(disk.store, "g")] == found
 
 
 def groups_gathered(disk: Disk) -> list[int]:
@@ -281,7 +281,7 @@ def test_the_newest_is_written(journaled: Journaled) -> None:
         journaled.commit(OFFSET._replace(offset=offset))
         save_small(journaled, offset)
     journaled.in_database()
-    assert [at.offset for at in journaled.store.groups.offsets_of("g")] == [99]
+    assert [at.offset for at in stored_offsets(journaled.store, "g")] == [99]
     assert [kept.generation for kept in journaled.store.groups.load()] == [99]
     assert sum("INSERT INTO offsets" in text for text in statements) == 1
     assert statements.count("COMMIT") == 1
@@ -341,12 +341,12 @@ def test_a_topic_that_is_created_anew_between_two_transactions(tmp_path: Path) -
     (batch,) = disk.writes._gathered
     parts = batch.parts()
     disk.store.written_groups.apply(next(parts))
-    assert disk.store.groups.offsets_of("g0")
+    assert stored_offsets(disk.store, "g0")
     disk.delete("t")
     disk.create("t")
     for part in parts:
         disk.store.written_groups.apply(part)
-    assert [disk.store.groups.offsets_of(f"g{number}") for number in range(10)] == [[]] * 10
+    assert [stored_offsets(disk.store, f"g{number}") for number in range(10)] == [[]] * 10
     disk.end()
     assert [path.stat().st_size > 0 for path in sorted(tmp_path.glob("*.journal"))] == [True, False]
 

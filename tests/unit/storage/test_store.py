@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.positions import commit
+from tests.unit.storage.positions import commit, stored_offsets
 
 from tidegate.acl import Acl
 from tidegate.in_slices import run_at_once
@@ -123,7 +123,7 @@ def test_loop_and_writer_change_it_at_once(opened: Opened, path: Path) -> None:
         store.set_meta("n", str(number))
     thread.join()
     again = opened(killed(path))
-    assert (again.meta("n"), again.groups.offsets_of("g")) == ("299", positions)
+    assert (again.meta("n"), stored_offsets(again, "g")) == ("299", positions)
 
 
 def test_removal_removes(opened: Opened, path: Path) -> None:
@@ -190,7 +190,7 @@ def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, pa
     assert [store.groups.forget_topic("orders") for _ in range(2)] == [True, False]
     assert list(store.topics()) == []
     assert list(store.deleted_topics()) == [topic]
-    assert store.groups.offsets_of("g") == [offset("other")]
+    assert stored_offsets(store, "g") == [offset("other")]
     store.forget_deleted_topic("id-1")
     assert list(store.deleted_topics()) == []
 

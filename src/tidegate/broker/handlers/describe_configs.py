@@ -17,7 +17,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
+from tidegate.broker.configs.descriptions import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.broker.resource_rights import (
     CLIENT_METRICS,
     KINDS,

@@ -5,7 +5,8 @@ changes many ACLs delays no other. Each ACL has its own result, as in Kafka; bet
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Protocol
 
 from tidegate import error_codes
 from tidegate.acl import Acl, Authorizer, acl_problem, parse_super_users
@@ -13,12 +14,11 @@ from tidegate.acl.authorizer import MAX_ACL_BYTES, MAX_TEXT
 from tidegate.error_codes import Problem
 from tidegate.errors import TidegateError
 from tidegate.in_slices import batched
-from tidegate.server.administration.stores import AclStore
 from tidegate.server.audit import Audit
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.kafka_settings import ALLOW_IF_NO_ACL, AUTHORIZER_CLASS, SUPER_USERS
 
-__all__ = ["AclAdministration"]
+__all__ = ["AclAdministration", "AclStore"]
 
 _log = logging.getLogger("tidegate.acl")
 
@@ -30,6 +30,19 @@ _TOO_LONG: Problem = (
     error_codes.POLICY_VIOLATION,
     f"Names in an ACL may have at most {MAX_TEXT} characters.",
 )
+
+
+class AclStore(Protocol):
+    """A store of ACLs. Raises `TidegateError` or `OSError`; nothing has changed then."""
+
+    def load_acls(self) -> Iterable[Acl]:
+        """Return every ACL."""
+
+    def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Keep all of `acls`, or none: they survive `kill -9` when this returns."""
+
+    def delete_acls(self, acls: Sequence[Acl]) -> None:
+        """Forget all of `acls`, or none."""
 
 
 class AclAdministration:

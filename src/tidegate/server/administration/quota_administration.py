@@ -9,7 +9,7 @@ Names of hosts are looked up before, so that no other client waits for a name se
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.errors import TidegateError
@@ -22,12 +22,11 @@ from tidegate.server.administration.host_names import (
     addresses_of_literal,
     warn_of_unknown,
 )
-from tidegate.server.administration.stores import QuotaStore
 from tidegate.server.audit import MAX_LINES
 from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.slices import OneAtATime
 
-__all__ = ["QuotaAdministration", "QuotaSubscriber"]
+__all__ = ["QuotaAdministration", "QuotaStore", "QuotaSubscriber"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -36,6 +35,21 @@ _PREPARED_AT_A_TIME = 100
 
 
 OnChange = Callable[[QuotaRecord, float | None], None]
+
+
+class QuotaStore(Protocol):
+    """A store of quota definitions; `tidegate.storage` has the store on disk."""
+
+    def load_quotas(self) -> Iterable[QuotaRecord]:
+        """Return a record per stored definition."""
+
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Any, None, None]:
+        """Store all of `records`, or none, yielding in between: they survive `kill -9` when this returns.
+
+        Yields None, or a `Wait`.
+
+        Raises `TidegateError` or `OSError` where they cannot be stored; nothing has changed then. One at a time.
+        """
 
 
 class QuotaSubscriber(Protocol):

@@ -74,16 +74,6 @@ class Logins:
         channel.connection.set_user(user)
         self._on_user(channel)
 
-    @property
-    def under_way(self) -> int:
-        """Return the number of logins that have begun and not ended."""
-        return len(self._begun)
-
-    @property
-    def delayed(self) -> int:
-        """Return the number of failed logins that wait for the delay to end."""
-        return len(self._delayed)
-
     def counts(self, channel: Channel) -> ListenerCounts:
         """Return what is counted of a channel's listener."""
         return self.front.requests.listeners[channel.connection.listener]

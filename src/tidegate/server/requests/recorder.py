@@ -434,13 +434,13 @@ class Recorder(Appender):
         self._record_requests()
         super().maybe_roll(now_ms)
         self._keep_writer_running()
-        if self._lost_total > self._reported_losses:
+        if self.lost_events > self._reported_losses:
             _log.error(
                 "lost %d events of the usage record so far",
-                self._lost_total,
+                self.lost_events,
                 extra={"repeats": f"lost events of node {self._node_id}"},  # twice a second on a full disk
             )
-            self._reported_losses = self._lost_total
+            self._reported_losses = self.lost_events
 
     def close(self) -> None:
         """Hand the last segment over; the writer converts it and ends by itself. No other calls may follow."""

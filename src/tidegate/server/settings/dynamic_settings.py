@@ -5,7 +5,7 @@ the other; each is decided, prepared by the nodes that it concerns, stored, put 
 """
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidegate import error_codes
@@ -13,7 +13,6 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import PER_IP_OVERRIDES
 from tidegate.quota.managers.extensions import CLUSTER_WIDE
-from tidegate.server.administration.stores import SettingStore
 from tidegate.server.audit import HIDDEN, Audit
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
@@ -37,7 +36,7 @@ from tidegate.server.settings.setting_texts import (
 from tidegate.server.settings.table import CALLBACK_SETTINGS, CONNECTION_SETTINGS
 from tidegate.tls.settings import STORE_SETTINGS
 
-__all__ = ["ALL_NODES", "DynamicSettings", "NodeDefaults", "SettingSubscriber"]
+__all__ = ["ALL_NODES", "DynamicSettings", "NodeDefaults", "SettingStore", "SettingSubscriber"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -51,6 +50,16 @@ _STORE_TEXT = (
 
 
 _EXTENSIONS = EXTENSION_SETTINGS - {CLUSTER_WIDE}
+
+
+class SettingStore(Protocol):
+    """A store of settings changed on the running broker. Raises `TidegateError` or `OSError`."""
+
+    def load_settings(self) -> Iterable[tuple[str, str, str]]:
+        """Return node (empty: all nodes), name and text of each."""
+
+    def change_settings(self, node: str, changes: Mapping[str, str | None]) -> None:
+        """Keep settings of a node, all of `changes` or none; None forgets one."""
 
 
 class NodeDefaults(Protocol):

@@ -280,13 +280,6 @@ class GroupRows:
             if group_id not in table:
                 self._run(_FORGET_OWNER, (group_id,))
 
-    def offsets_of(self, group_id: str) -> list[CommittedOffset]:
-        """Return a group's positions, by topic and partition."""
-        rows = self._run(
-            f"SELECT {_OFFSET_COLUMNS} FROM offsets WHERE group_id=? ORDER BY topic, partition", (group_id,)
-        )
-        return [CommittedOffset(*row) for row in rows]
-
     def forget_topic(self, topic: str) -> bool:
         """Forget some of the positions in a topic that is there no more; return whether there may be more."""
         with self._transaction():

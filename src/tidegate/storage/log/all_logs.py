@@ -1,14 +1,18 @@
-"""Work over all logs of a node: deletion of expired segments, removed files, and the end."""
+"""Work over all logs of a node: deletion of expired segments, removed files, and the end.
+
+A segment is as old as its newest record, or as its file where no record has a time; the newest segment goes too, after
+a new one has been begun. Follows: Kafka `UnifiedLog.deleteOldSegments`, `LogSegment.largestTimestamp`.
+"""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.storage.log.retention import expire
+from tidegate.storage.log.segment import Segment
 
-__all__ = ["close_logs", "delete_expired", "mark_removed"]
+__all__ = ["close_logs", "delete_expired", "expire", "mark_removed"]
 
 _CLOSED_AT_ONCE = 8  # logs
 _NAMED = 5  # partitions in one line of the log
@@ -39,6 +43,41 @@ def delete_expired(logs: Iterable[PartitionLog], now_ms: int) -> Iterator[None]:
     if deleted:
         more = f" and {len(deleted) - _NAMED} more partitions" if len(deleted) > _NAMED else ""
         _logger.info("deleted expired segments: %s%s", ", ".join(deleted[:_NAMED]), more)
+
+
+def expire(log: PartitionLog, now_ms: int) -> Generator[None, None, int]:
+    """Delete segments of one log that are too old, beyond the size kept, or before its start; return how many.
+
+    Raises `OSError`. Each yield is a pause after at most about a millisecond.
+    """
+    deleted = 0
+    while not log.deleted and not log.failed:
+        oldest = log.segments[0]
+        if not oldest.size and len(log.segments) == 1:
+            break
+        if not (_before_start(log) or _too_large(log, oldest)):
+            if not _too_old(log, oldest, now_ms):
+                break
+            if not oldest.time_is_sure:
+                yield from oldest.check_time()
+                continue
+        log.drop_oldest()
+        deleted += 1
+        yield
+    return deleted
+
+
+def _before_start(log: PartitionLog) -> bool:
+    """Return whether the records of the oldest segment have all been deleted (`PartitionLog.raise_start`)."""
+    return len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
+
+
+def _too_old(log: PartitionLog, oldest: Segment, now_ms: int) -> bool:
+    return 0 <= log.settings.retention_ms < now_ms - oldest.newest_time_ms()
+
+
+def _too_large(log: PartitionLog, oldest: Segment) -> bool:
+    return 0 <= log.settings.retention_bytes <= log.size_bytes - oldest.size
 
 
 def mark_removed(logs: Iterable[PartitionLog]) -> Iterator[None]:

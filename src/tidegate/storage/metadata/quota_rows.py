@@ -10,6 +10,7 @@ dropped.
 import json
 import struct
 from collections.abc import Generator, Iterable, Sequence
+from itertools import chain
 
 from tidegate.in_slices import lots
 from tidegate.quota.admin.alterations import QuotaRecord
@@ -69,10 +70,7 @@ class QuotaRows:
                 self._put(first)
             return
         self._left_over = True
-        for piece in (first, second):
-            self._write_beside(piece)
-            yield
-        for piece in pieces:
+        for piece in chain((first, second), pieces):
             self._write_beside(piece)
             yield
         with self._transaction():

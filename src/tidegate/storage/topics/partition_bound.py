@@ -5,7 +5,7 @@ that a client with rights to the whole cluster creates belong to `UNKNOWN_OWNER`
 owners were: they count, and their creators are not limited by them.
 
 >>> bound = PartitionBound(100)
->>> bound.count_partitions("User:mallory", 50)
+>>> bound.count_use("User:mallory", 50)
 >>> print(bound.problem("User:mallory", 1))
 User:mallory has 50 partitions and requests 1 more; 50 of this node's 100 (tidegate.max.partitions) are free. A \
 principal may add partitions while it has no more than are free.
@@ -13,48 +13,33 @@ principal may add partitions while it has no more than are free.
 (None, None)
 """
 
-from collections.abc import Mapping
-
 from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
 
 __all__ = ["PartitionBound"]
 
 
-class PartitionBound:
-    """Existing and pending partitions, counted by owner. most: `tidegate.max.partitions`."""
+class PartitionBound(ThresholdBound):
+    """Existing and pending partitions, counted by owner. capacity: `tidegate.max.partitions`."""
 
-    __slots__ = ("_bound",)
-
-    def __init__(self, most: int) -> None:
-        self._bound = ThresholdBound(most)
+    __slots__ = ()
 
     @property
     def free(self) -> int:
         """Return how many more partitions the node can hold; below 0 if the setting was lowered."""
-        return self._bound.capacity - self._bound.used
+        return self.capacity - self.used
 
     def problem(self, owner: str, partitions: int) -> str | None:
         """Return why a principal may not add so many partitions, as a text for the client; None where it may.
 
         owner: `UNKNOWN_OWNER` where the client's use is not divided.
         """
-        bound = self._bound
-        if not bound.fits(partitions):
-            most = f"at most {bound.capacity} partitions (tidegate.max.partitions)"
-            return f"This node may have {most} and has {bound.used}."
-        if owner == UNKNOWN_OWNER or bound.may_add(owner, partitions):
+        if not self.fits(partitions):
+            most = f"at most {self.capacity} partitions (tidegate.max.partitions)"
+            return f"This node may have {most} and has {self.used}."
+        if owner == UNKNOWN_OWNER or self.may_add(owner, partitions):
             return None
         return (
-            f"{owner} has {bound.used_by(owner)} partitions and requests {partitions} more; {self.free} of this node's"
-            f" {bound.capacity} (tidegate.max.partitions) are free. A principal may add partitions while it"
+            f"{owner} has {self.used_by(owner)} partitions and requests {partitions} more; {self.free} of this node's"
+            f" {self.capacity} (tidegate.max.partitions) are free. A principal may add partitions while it"
             " has no more than are free."
         )
-
-    def count_partitions(self, owner: str, partitions: int) -> None:
-        """Count partitions that an owner adds; the caller has asked `problem`."""
-        self._bound.count_use(owner, partitions)
-
-    def give_back(self, owners: Mapping[str, int]) -> None:
-        """Count partitions that are gone no longer. owners: how many of each owner's."""
-        for owner, partitions in owners.items():
-            self._bound.remove(owner, partitions)

@@ -88,7 +88,7 @@ class Topics:
                 directory = own_directory(self._data_dir, stored, partition)
                 topic.logs.append(open_log(stored, partition, directory, topic.settings))
             for owner, partitions in stored.partitions_by_owner().items():
-                self.bound.count_partitions(owner, partitions)
+                self.bound.count_use(owner, partitions)
             self._add(topic)
         for topic_id in growing:
             self._store.forget_growing_topic(topic_id)
@@ -242,7 +242,8 @@ class Topics:
         self._by_plain_name[plain_name].remove(topic.name)
         if not self._by_plain_name[plain_name]:
             del self._by_plain_name[plain_name]
-        self.bound.give_back(stored.partitions_by_owner())
+        for owner, partitions in stored.partitions_by_owner().items():
+            self.bound.remove(owner, partitions)
         self._changed()
         for log in topic.logs:
             log.deleted = True
@@ -264,11 +265,11 @@ class Topics:
     @contextmanager
     def _taken(self, owner: str, partitions: int) -> Iterator[None]:
         """Count partitions that are created inside; not those of a creation that fails."""
-        self.bound.count_partitions(owner, partitions)
+        self.bound.count_use(owner, partitions)
         try:
             yield
         except BaseException:
-            self.bound.give_back({owner: partitions})
+            self.bound.remove(owner, partitions)
             raise
 
     def _add(self, topic: Topic) -> None:

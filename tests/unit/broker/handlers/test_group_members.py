@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.handlers.test_groups import commit, fetch
 from tests.unit.broker.node import CONNECTION, Node
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
+from tests.unit.storage.positions import stored_offsets
 
 from tidegate.api_keys import (
     CONSUMER_GROUP_HEARTBEAT,
@@ -199,7 +200,7 @@ def test_acknowledged_commits_survive_a_kill(tmp_path: Path) -> None:
     member_id, generation = enter(node)
     for index, offset in ((0, 7), (1, 8), (0, 9)):
         assert commit(node, 9, offset, index=index, generation=generation, member_id=member_id) == 0
-    assert node.storage.store.groups.offsets_of("g") == []
+    assert stored_offsets(node.storage.store, "g") == []
     for number in ("1", "2"):
         node = killed(node, tmp_path / number)
         assert fetch(node, 8, None) == {0: 9, 1: 8}

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.broker.node import Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 from tests.unit.storage.logs import append, batch
-from tests.unit.storage.positions import commit, put
+from tests.unit.storage.positions import commit, put, stored_offsets
 
 from tidegate.server.requests.handler import Answer
 from tidegate.storage.groups.committed_offsets import CommittedOffset
@@ -215,8 +215,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_slices(node: Node) -> None:
         put(node.storage.offsets, positions)
     _, longest_ms = longest_step_ms(lambda: work(node, DELETE_TOPICS, 6, deletion("orders")), times=1)
     assert longest_ms < 20.0  # once only, so that the bar is what nothing may exceed
-    assert [at.topic for at in node.storage.store.groups.offsets_of("g0")] == ["others"]
-    assert not node.storage.store.groups.offsets_of("g19999")
+    assert [at.topic for at in stored_offsets(node.storage.store, "g0")] == ["others"]
+    assert not stored_offsets(node.storage.store, "g19999")
     assert [at.topic for page in node.storage.offsets.pages("g0") for at in page] == ["others"]
     assert "g19999" not in node.storage.offsets
 

@@ -14,8 +14,8 @@ from tests.unit.storage.logs import NOW_MS, append, batch, batch_of, new_log, pa
 from tidegate.error_codes import INVALID_RECORD, UNKNOWN_SERVER_ERROR
 from tidegate.storage.errors import UnreadableBatchError
 from tidegate.storage.log import time_lookup
+from tidegate.storage.log.all_logs import expire
 from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.storage.log.retention import expire
 from tidegate.storage.log.time_lookup import PIECE_BYTES, TimeAndOffset
 from tidegate.storage.log.unpacking import MAX_UNPACKED_BYTES, Unpacker
 from tidegate.wire.batch import HEADER_BYTES
