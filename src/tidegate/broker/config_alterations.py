@@ -86,7 +86,7 @@ class Alter(Protocol):
         """Change its settings, all that are named or none."""
 
 
-def answer_each(request: Request, alter: Alter) -> Work:
+def answer_each(alter: Alter, request: Request) -> Work:
     """Answer a request with the outcome of `alter` for each resource; one that is named twice is refused."""
     with Audit(request.connection) as audit:
         body = yield from request.body_in_slices()

@@ -12,7 +12,7 @@ from tidegate.wire import Message, RequestHeader, encode_request_in_slices, read
 from tidegate.wire.encoded import LENGTH_BYTES
 from tidegate.wire.header import decode_response_header
 
-__all__ = ["UpstreamLostError", "ask_broker", "forward_message"]
+__all__ = ["UpstreamLostError", "ask_broker"]
 
 
 class UpstreamLostError(Exception):
@@ -52,8 +52,3 @@ def ask_broker(
         raise UpstreamLostError
     _, at = decode_response_header(found[0], api_key, api_version)
     return (yield from read_response_in_slices(api_key, api_version, found[0], at))
-
-
-def forward_message(request: Request, message: Message) -> Generator[Wait | None, None, Message]:
-    """Send `message` in the place of the body of `request`, and return the decoded response."""
-    return (yield from ask_broker(request, request.header.api_key, request.header.api_version, message))

@@ -72,7 +72,7 @@ _PARQUET = "tidegate.usage.parquet.enable"
 
 
 class NodeRelay:
-    """The connections of one node's clients to its broker. A `Relay` of the node."""
+    """The connections of one node's clients to its broker. A `Relay` of the node. gauges: metrics of the process."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NodeRelay:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._broker = broker
-        self._gauges = gauges
+        self.gauges = gauges
         self._security = security
         self._poller = network.poller
         self._clock, self._loop = clock, loop
@@ -108,10 +108,6 @@ class NodeRelay:
         upstream: Upstream = channel.connection.upstream
         upstream.close()
         return upstream.unserved()
-
-    def gauges(self) -> Iterable[tuple[str, float, str]]:
-        """Return the metrics of the process."""
-        return self._gauges()
 
 
 class Gateway:

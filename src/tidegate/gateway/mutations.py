@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import METADATA
-from tidegate.gateway.asking import UpstreamLostError, ask_broker, forward_message
+from tidegate.gateway.asking import UpstreamLostError, ask_broker
 from tidegate.in_slices import counts_in_slices
 from tidegate.server.requests.handler import Answer, Charge, Message, Request, Wait, Work
 from tidegate.wire import ZERO_ID
@@ -151,7 +151,7 @@ def _answer(
     message: Message = {"throttle_time_ms": 0, results_key: []}
     if body[wanted_key] or not refused:
         try:
-            message = yield from forward_message(request, body)
+            message = yield from ask_broker(request, *request.header.api, body)
         except UpstreamLostError:
             return Answer(None, Charge.MUTATION, close=True)
     if refused:

@@ -114,11 +114,9 @@ def handle_with_addresses(rewriter: Rewriter, request: Request) -> Forwarded:
             f"got {header.api_version}"
         )
     listener = request.connection.listener
-    return upstream_of(request).forward(request, partial(_with_addresses, rewriter, listener))
-
-
-def _with_addresses(rewriter: Rewriter, listener: str, header: RequestHeader, response: Response) -> Answer:
-    return rewriter.answer(header, response, listener)
+    return upstream_of(request).forward(
+        request, lambda header, response: rewriter.answer(header, response, listener)
+    )
 
 
 # --- Produce ----------------------------------------------------------------------------------------------------------

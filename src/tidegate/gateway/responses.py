@@ -45,7 +45,6 @@ MAX_KEPT_BYTES = 64 * 1024
 MAX_READ_BYTES = 16 * 1024
 """Longest response that is decoded for nothing but its topics: some ms of work."""
 _PREFIX_BYTES = 8  # length, correlation id
-_IN_BODY = object()
 _FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER.to_bytes(2, "big") + b"\xff" * 8
 """The error code and the base offset of a partition with another leader: only for these there are addresses."""

@@ -360,7 +360,7 @@ class Upstream:
             reason,
             extra={"repeats": f"upstream {about} {kind_of(reason)}"},
         )
-        if not self._close_with_answer():
+        if not self.close():
             self.channel.close()
 
     # --- responses --------------------------------------------------------------------------------------------------
@@ -421,12 +421,11 @@ class Upstream:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the connection: the client's has closed. Its request is charged: leaving evades no quota."""
-        self._close_with_answer()
+    def close(self) -> bool:
+        """Close the connection, and answer the request in flight by none; return whether there was one.
 
-    def _close_with_answer(self) -> bool:
-        """Close the connection, and answer the request in flight by none; return whether there was one."""
+        It is charged even if its client has left: leaving evades no quota.
+        """
         deferred, header = self._deferred, self._header
         self._close_connection()
         if deferred is None or header is None:

@@ -77,7 +77,14 @@ class Storage:
         self.cluster_id = store.kept_meta("cluster_id", new_cluster_id)
         self.closed = False
         self._removal = FileRemoval(lambda: sync_path(store.recent_path))
-        self.topics = Topics(directory, store, config, remove=self._removal.remove_directory)
+        self.topics = Topics(
+            directory,
+            store,
+            config,
+            open_log=self._open_log,
+            forget_offsets=self._forget_offsets,
+            remove=self._removal.remove_directory,
+        )
         self._lock_fd = lock_fd
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
         self.turn = TurnWrites()
@@ -176,8 +183,6 @@ class Storage:
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
         self._replay_journal()
         self.store.groups.load_offsets(self.offsets)
-        self.topics.forget_offsets = self._forget_offsets
-        self.topics.open_log = self._open_log
         self.topics.watch_log = self.commits.watch
         self.topics.before_create = self._forget_positions
         self._topics_synced = self.topics.version

@@ -39,7 +39,8 @@ from tidegate.api_keys import (
     SYNC_GROUP,
 )
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.handlers.alter_configs import handle_alter_configs, handle_incremental_alter_configs
+from tidegate.broker.config_alterations import answer_each
+from tidegate.broker.handlers.alter_configs import change_configs, replace_configs
 from tidegate.broker.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
 from tidegate.broker.handlers.create_partitions import handle_create_partitions
 from tidegate.broker.handlers.create_topics import handle_create_topics
@@ -118,9 +119,9 @@ def handler_table(
         INIT_PRODUCER_ID: partial(handle_init_producer_id, storage),
         DESCRIBE_CONFIGS: describe_configs_handler(storage, cluster, settings),
         DELETE_GROUPS: partial(handle_delete_groups, groups),
-        INCREMENTAL_ALTER_CONFIGS: partial(handle_incremental_alter_configs, storage, cluster, settings),
+        INCREMENTAL_ALTER_CONFIGS: partial(answer_each, partial(change_configs, storage, cluster, settings)),
         OFFSET_FOR_LEADER_EPOCH: partial(handle_offset_for_leader_epoch, storage, cluster),
-        ALTER_CONFIGS: partial(handle_alter_configs, storage, cluster, settings),
+        ALTER_CONFIGS: partial(answer_each, partial(replace_configs, storage, cluster, settings)),
         DESCRIBE_LOG_DIRS: partial(handle_describe_log_dirs, storage, cluster),
         ELECT_LEADERS: partial(handle_elect_leaders, storage),
         ALTER_PARTITION_REASSIGNMENTS: partial(handle_alter_partition_reassignments, storage, cluster),

@@ -22,13 +22,11 @@ and the answer.
 """
 
 from collections.abc import Generator, Mapping
-from functools import partial
 
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.config_alterations import (
     alter_topic_in_slices,
-    answer_each,
     changed_configs,
     changes_in_slices,
     node_of,
@@ -37,27 +35,20 @@ from tidegate.broker.config_alterations import (
 from tidegate.broker.resource_rights import CLIENT_METRICS, GROUP, LOGGERS, NODE, TOPIC
 from tidegate.in_slices import release
 from tidegate.server.audit import Audit
-from tidegate.server.requests.handler import Message, Request, Wait, Work
+from tidegate.server.requests.handler import Message, Request, Wait
 from tidegate.server.settings.dynamic_settings import ALL_NODES, DynamicSettings
 from tidegate.server.settings.setting_changes import DELETE, OPERATIONS, SET, RefusedError, SettingChange
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics.config_synonyms import MIN_INSYNC_REPLICAS
 
-__all__ = ["handle_alter_configs", "handle_incremental_alter_configs"]
+__all__ = ["change_configs", "replace_configs"]
 
 _REPLACED = (TOPIC, NODE, CLIENT_METRICS, GROUP)
 _REPLICAS_TEXT = f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled."
 _BY_CONTROLLER = frozenset((TOPIC, LOGGERS, CLIENT_METRICS, GROUP))
 
 
-def handle_alter_configs(
-    storage: Storage, cluster: ClusterView, settings: DynamicSettings, request: Request
-) -> Work:
-    """Replace settings."""
-    return answer_each(request, partial(_replace, storage, cluster, settings))
-
-
-def _replace(
+def replace_configs(
     storage: Storage,
     cluster: ClusterView,
     settings: DynamicSettings,
@@ -67,6 +58,7 @@ def _replace(
     *,
     validate_only: bool,
 ) -> Generator[Wait | None, None, None]:
+    """Replace the settings of one resource: an `Alter` of AlterConfigs."""
     kind, name = resource["resource_type"], resource["resource_name"]
     if kind not in _REPLACED:  # before it is asked whether the client may
         raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
@@ -89,14 +81,7 @@ def _replace(
     yield from release(changes)
 
 
-def handle_incremental_alter_configs(
-    storage: Storage, cluster: ClusterView, settings: DynamicSettings, request: Request
-) -> Work:
-    """Change settings."""
-    return answer_each(request, partial(_change, storage, cluster, settings))
-
-
-def _change(
+def change_configs(
     storage: Storage,
     cluster: ClusterView,
     settings: DynamicSettings,
@@ -106,6 +91,7 @@ def _change(
     *,
     validate_only: bool,
 ) -> Generator[Wait | None, None, None]:
+    """Change settings of one resource: an `Alter` of IncrementalAlterConfigs."""
     kind, name = resource["resource_type"], resource["resource_name"]
     if kind != NODE and kind not in _BY_CONTROLLER:  # before it is asked whether the client may
         raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")

@@ -94,10 +94,6 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
     return handle
 
 
-def _always() -> bool:
-    return True
-
-
 class _Positions:
     """The positions that one request is answered."""
 
@@ -180,7 +176,7 @@ class _Positions:
         found: Partitions,
         error_code: int = error_codes.NONE,
         *,
-        may_have_metadata: Callable[[], bool] = _always,
+        may_have_metadata: Callable[[], bool] = lambda: True,
     ) -> Generator[None, None, bool]:
         """Encode partitions of one topic; return whether the answer has room for them.
 
@@ -204,11 +200,6 @@ class _Positions:
             chunks += self._layout.encode(some, values, error_code, has_metadata=metadata_bytes > 0)
             yield
         return True
-
-
-@cache
-def _layout(version: int) -> "_Layout":
-    return _Layout(version)
 
 
 @lru_cache(maxsize=32)
@@ -251,3 +242,6 @@ class _Layout:
         else:
             length, end = uvarint(size + 1), struct.pack(">hx", error_code)
         return b"".join((self._head.pack(index, packed), length, metadata, end))
+
+
+_layout = cache(_Layout)

@@ -115,7 +115,9 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
         try:
             wanted = yield from _by_partition(topic_data, version)
         except CorruptRecordsError as error:
-            return (yield from _fail_all(request, body, error.error_code, _text_for_client(error)))
+            # Kafka has no text for what it did not foresee.
+            text = None if error.error_code == error_codes.UNKNOWN_SERVER_ERROR else str(error)
+            return (yield from _fail_all(request, body, error.error_code, text))
         except _TransactionalError:
             code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return (yield from _fail_all(request, body, code))
@@ -273,11 +275,6 @@ def _remember(
         return
     if not log.settings.flushes and acks in ACKS:
         known.store_value(request, _Target(version, acks, {_field(version): name}, index, log, topic.name))
-
-
-def _text_for_client(error: CorruptRecordsError) -> str | None:
-    """Return the text for the client: Kafka has none for what it did not foresee."""
-    return None if error.error_code == error_codes.UNKNOWN_SERVER_ERROR else str(error)
 
 
 def _by_partition(topic_data: list[Message], version: int) -> Generator[None, None, _ByPartition]:

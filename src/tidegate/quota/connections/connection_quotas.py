@@ -147,7 +147,7 @@ class ConnectionQuotas:
         self._ip_limits: dict[str, int] = {}
         self._default_ip_limit = UNLIMITED_CONNECTIONS
         self._counts: dict[str, int] = {}
-        self._total = 0
+        self.total = 0
         self.update_limits(limits)
 
     # What is configured
@@ -209,7 +209,7 @@ class ConnectionQuotas:
     def slot_available(self, listener_name: str) -> bool:
         """Return whether listener and broker have room for one more; a protected listener only asks itself."""
         listener = self._listeners[listener_name]
-        has_room = self.is_protected(listener_name) or self._total < self._limits.max_connections
+        has_room = self.is_protected(listener_name) or self.total < self._limits.max_connections
         return has_room and listener.connections < listener.max_connections
 
     def is_protected(self, listener_name: str) -> bool:
@@ -228,7 +228,7 @@ class ConnectionQuotas:
 
     def max_connections_exceeded(self, listener_name: str) -> bool:
         """Return whether the broker has too many: close the connection of this listener idle for longest."""
-        return self._total > self._limits.max_connections and not self.is_protected(listener_name)
+        return self.total > self._limits.max_connections and not self.is_protected(listener_name)
 
     def admit(self, listener_name: str, address: str, *, now_ms: int) -> Admission:
         """Count a connection, or say why not. Call it right after `slot_available` said yes."""
@@ -243,7 +243,7 @@ class ConnectionQuotas:
             )
         maximum = self._most_of(ip)
         self._counts[ip] = count = self._counts.get(ip, 0) + 1
-        self._total += 1
+        self.total += 1
         self._listeners[listener_name].connections += 1
         if self._others is not None:
             self._others.set_own(ip, count)
@@ -267,7 +267,7 @@ class ConnectionQuotas:
             self._counts[ip] = count - 1
         if self._others is not None:
             self._others.set_own(ip, count - 1)
-        self._total -= 1
+        self.total -= 1
         listener = self._listeners.get(listener_name)
         if listener is not None:
             listener.connections = max(listener.connections - 1, 0)
@@ -285,11 +285,6 @@ class ConnectionQuotas:
             yield
 
     # What can be seen
-
-    @property
-    def total(self) -> int:
-        """Return how many connections are counted."""
-        return self._total
 
     def count(self, address: str) -> int:
         """Return how many connections of one address are counted."""

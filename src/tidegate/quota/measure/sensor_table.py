@@ -74,7 +74,7 @@ class SensorTable(Generic[S]):
         self._is_protected = is_protected
         self._is_reclaimable = is_reclaimable
         self._shares: ReclaimableBound[str] = ReclaimableBound(max_bytes)  # of quota sensors, by name
-        self._bytes = 0
+        self.held_bytes = 0
         self._sweep_ms: int | None = None
 
     def __len__(self) -> int:
@@ -90,11 +90,6 @@ class SensorTable(Generic[S]):
     def names(self) -> list[str]:
         """Return the names of the quota sensors that there are now."""
         return list(self._sensors)
-
-    @property
-    def held_bytes(self) -> int:
-        """Return the memory of all sensors in bytes, as it is counted here."""
-        return self._bytes
 
     def get(self, name: str) -> S | None:
         """Return the quota sensor called `name`."""
@@ -127,23 +122,23 @@ class SensorTable(Generic[S]):
         # With the throttle sensor, which is made next (B§3.5).
         more_bytes = sensor_bytes(sensor, self._window) + THROTTLE_BYTES + text_bytes(sensor.name)
         self._make_room("", now_ms, more_bytes)
-        if self._bytes + more_bytes > self._max_bytes:
+        if self.held_bytes + more_bytes > self._max_bytes:
             self._reclaim(owner, now_ms, more_bytes)
-        return self._bytes + more_bytes <= self._max_bytes
+        return self.held_bytes + more_bytes <= self._max_bytes
 
     def add_sensor(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
         """Add a quota sensor of an owner, room or not; return whether others had to go for it."""
         self._sensors[sensor.name] = sensor
         self._left_over.pop(sensor.name, None)
         size = sensor_bytes(sensor, self._window)
-        self._bytes += size
+        self.held_bytes += size
         self._shares.add_entry(sensor.name, owner, size)
         return self._make_room(sensor.name, now_ms)
 
     def add_throttle(self, name: str, throttle: ThrottleSensor, now_ms: int) -> bool:
         """Add the throttle sensor of the quota sensor called `name`; return whether others had to go for it."""
         self._throttles[name] = throttle
-        self._bytes += THROTTLE_BYTES + text_bytes(name)
+        self.held_bytes += THROTTLE_BYTES + text_bytes(name)
         return self._make_room(name, now_ms)
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
@@ -181,13 +176,13 @@ class SensorTable(Generic[S]):
 
     def _make_room(self, spared: str, now_ms: int, more_bytes: int = 0) -> bool:
         # Of these no decision is made: they only have a metric, so that they go first.
-        while self._bytes + more_bytes > self._max_bytes and self._left_over:
+        while self.held_bytes + more_bytes > self._max_bytes and self._left_over:
             self._remove_throttle(next(iter(self._left_over)))
-        if self._bytes + more_bytes <= self._max_bytes:
+        if self.held_bytes + more_bytes <= self._max_bytes:
             return False
         enough = self._max_bytes - self._max_bytes // DROPPED_SHARE - more_bytes
         before = self.dropped
-        while self._bytes > enough and len(self._sensors) > 1 and self._drop_one(spared, now_ms):
+        while self.held_bytes > enough and len(self._sensors) > 1 and self._drop_one(spared, now_ms):
             pass
         return self.dropped > before
 
@@ -213,7 +208,7 @@ class SensorTable(Generic[S]):
         shares = self._shares
         enough = self._max_bytes - self._max_bytes // DROPPED_SHARE - more_bytes
         looked_at = 0
-        while self._bytes > enough and looked_at < LOOKED_AT_PER_DROP:
+        while self.held_bytes > enough and looked_at < LOOKED_AT_PER_DROP:
             name = shares.victim(owner, more_bytes)
             if name is None or shares.used_by(shares.owner(name)) <= shares.used_by(owner) + more_bytes:
                 return
@@ -236,10 +231,10 @@ class SensorTable(Generic[S]):
 
     def remove(self, name: str) -> None:
         """Remove the quota sensor called `name`."""
-        self._bytes -= sensor_bytes(self._sensors.pop(name), self._window)
+        self.held_bytes -= sensor_bytes(self._sensors.pop(name), self._window)
         self._shares.remove(name)
 
     def _remove_throttle(self, name: str) -> None:
         del self._throttles[name]
         self._left_over.pop(name, None)
-        self._bytes -= THROTTLE_BYTES + text_bytes(name)
+        self.held_bytes -= THROTTLE_BYTES + text_bytes(name)

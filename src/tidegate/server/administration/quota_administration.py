@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.errors import TidegateError
+from tidegate.in_slices import run_at_once
 from tidegate.quota import Alteration, AlterOutcome, AlterResult, QuotaDefinitions, QuotaRecord
 from tidegate.quota.admin.alterations import distinct_in_slices, is_change, is_writable
 from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
@@ -236,8 +237,7 @@ class QuotaAdministration:
     def _remove_unwritable(self, records: Sequence[QuotaRecord]) -> None:
         _log.error("deleting %d stored quotas: their entity names are too long for a response", len(records))
         removals = [QuotaRecord(entity=record.entity, key=record.key, value=None) for record in records]
-        for _ in self._store.apply_quota_records_in_slices(removals):
-            pass
+        run_at_once(self._store.apply_quota_records_in_slices(removals))
 
 
 def _host(record: QuotaRecord) -> str | None:

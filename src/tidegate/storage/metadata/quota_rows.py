@@ -12,7 +12,7 @@ import struct
 from collections.abc import Generator, Iterable, Sequence
 from itertools import chain
 
-from tidegate.in_slices import lots
+from tidegate.in_slices import lots, run_at_once
 from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
 from tidegate.storage.metadata.store_connection import StoreConnection
@@ -44,8 +44,7 @@ class QuotaRows:
 
     def load(self) -> list[QuotaRecord]:
         """Return a record per stored definition."""
-        for _ in self._complete():
-            pass
+        run_at_once(self._complete())
         rows = self._run("SELECT entity, name, value FROM quotas ORDER BY entity, name").fetchall()
         return [
             QuotaRecord(

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.in_slices import run_at_once
-from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
+from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.storage.log.recovery import open_log
 from tidegate.storage.metadata.store import MetadataStore, StoredTopic
 from tidegate.storage.topics.compaction_notice import CompactionNotice
 from tidegate.storage.topics.partition_bound import PartitionBound
@@ -45,16 +44,25 @@ class Topics:
     """
 
     def __init__(
-        self, data_dir: Path, store: MetadataStore, config: StorageConfig, *, remove: Callable[[Path], None]
+        self,
+        data_dir: Path,
+        store: MetadataStore,
+        config: StorageConfig,
+        *,
+        open_log: LogOpener,
+        forget_offsets: Callable[[str], Iterator[None]],
+        remove: Callable[[Path], None],
     ) -> None:
-        """Make an empty view. `remove` deletes a directory that is no longer needed, in its own time."""
+        """Make an empty view.
+
+        open_log: opens the log of a new partition. forget_offsets: forgets the offsets committed in a deleted topic.
+        remove: deletes a directory that is no longer needed, in its own time.
+        """
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[str, Topic] = {}
         self.version = 0
         self.on_change: Callable[[], None] = _nothing
         self.before_create: Callable[[str], None] = _nothing
-        self.forget_offsets: Callable[[str], Iterator[None]] = self._forget_rows
-        self.open_log: LogOpener = _open_new_log
         self.watch_log: Callable[[PartitionLog], object] = _nothing
         self._by_plain_name: dict[str, list[str]] = {}
         self._changing: set[str] = set()
@@ -62,6 +70,7 @@ class Topics:
         self._data_dir = data_dir
         self._store = store
         self._config = config
+        self._open_log, self._forget_offsets = open_log, forget_offsets
         self._remove = remove
         self._compaction = CompactionNotice()
 
@@ -292,17 +301,13 @@ class Topics:
                 yield
                 directory = own_directory(self._data_dir, stored, partition)
                 yield
-                logs.append(self.open_log(directory, topic.settings, stored))
+                logs.append(self._open_log(directory, topic.settings, stored))
             yield
         except OSError as error:
             raise StorageError(
                 f"cannot create partition {numbers[len(logs)]} of topic {topic.name!r}: {error}"
             ) from error
         return logs
-
-    def _forget_rows(self, name: str) -> Iterator[None]:
-        while self._store.groups.forget_topic(name):
-            yield
 
     def _delete_files(self, stored: StoredTopic) -> Generator[None, None, None]:
         """Forget a deleted topic's offsets, move its directories out of the way, and let them be removed.
@@ -311,8 +316,7 @@ class Topics:
         """
         moved = []
         try:
-            for _ in self.forget_offsets(stored.name):
-                yield
+            yield from self._forget_offsets(stored.name)
             for partition in range(stored.partitions):
                 directory = partition_directory(self._data_dir, stored.name, partition)
                 if owner_of(directory) == stored.topic_id:
@@ -337,13 +341,3 @@ def _with_more(owners: Mapping[str, int], owner: str, partitions: int) -> Mappin
 
 def _nothing(*_: object) -> None:
     """Ignore the arguments."""
-
-
-def _open_new_log(directory: Path, settings: TopicSettings, stored: StoredTopic) -> PartitionLog:
-    return open_log(
-        directory,
-        settings,
-        producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
-        producer_owner=stored.principal,
-        trust_writes=True,
-    )
