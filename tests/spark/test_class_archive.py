@@ -7,8 +7,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tidegate.pipeline.spark.class_archive import KEPT, ClassArchive
-from tidegate.pipeline.spark.java import require_java
+from tidegate.pipeline.spark.java import KEPT, ClassArchive, require_java
 
 _SETTING = "spark.driver.extraJavaOptions"
 _FROM_ARCHIVE = "shared objects file (top)"

@@ -14,7 +14,7 @@ from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
-from tidegate.pipeline.results.written import as_written, written_schema
+from tidegate.pipeline.results.writing import as_written, written_schema
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.admin.definitions import QuotaRecord
 

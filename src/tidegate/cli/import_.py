@@ -112,7 +112,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Import, and say what came of it."""
-    from tidegate.cli.progress import progress_shown
+    from tidegate.cli.job_options import progress_shown
     from tidegate.pipeline import import_request_log
     from tidegate.pipeline.report.console import results_console
 
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(summary: Any, out: Path) -> list[str]:
     """Return what came of it, a line each."""
-    from tidegate.kafka_log.no_requests import names_text
+    from tidegate.kafka_log.log_files import names_text
     from tidegate.pipeline.report.text import things_text
 
     lines = [_imported(summary)]

@@ -14,6 +14,7 @@ from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tidegate.pipeline.progress import OnProgress, Progress
     from tidegate.pipeline.read.ingest import UsageFiles
     from tidegate.pipeline.record import Record
     from tidegate.pipeline.replay.plan import Plan
@@ -32,6 +33,7 @@ __all__ = [
     "opened_for_tables",
     "path_type",
     "plans_option",
+    "progress_shown",
     "rows_of",
     "running_record",
     "shown",
@@ -188,7 +190,6 @@ def running_record(
     plans: the plans to replay. replays_all: `Jobs.replay` replays all plans at once.
     Raises `TidegateError`.
     """
-    from tidegate.cli.progress import progress_shown
     from tidegate.pipeline.jobs.on_spark import surveys_in_the_making
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.record import Record
@@ -306,3 +307,30 @@ def duration_type(text: str) -> int:
             f"expected a number with a unit s, m, h or d, such as 90s, 15m, 6h or 2d, got {text!r}"
         )
     return int(match[1]) * _UNIT_MS[match[2]]
+
+
+@contextmanager
+def progress_shown(*, in_bytes: bool = False) -> "Iterator[OnProgress]":
+    """Yield the function that shows the progress of a job. in_bytes: what is counted are bytes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    from tidegate.pipeline.progress import silent
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield silent
+        return
+    counted = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), counted, TimeRemainingColumn())
+    with Bars(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def show(progress: "Progress") -> None:
+            what, done, total = progress
+            bars.update(task, description=what, completed=done, total=total)
+            if done == 0:  # the first of its kind is seen before it is over
+                bars.refresh()
+
+        yield show

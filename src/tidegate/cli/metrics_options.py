@@ -9,7 +9,7 @@ from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.pipeline.prometheus.latest import Uses
-    from tidegate.pipeline.prometheus.source import MetricsSource
+    from tidegate.pipeline.prometheus.server import MetricsSource
 
 __all__ = [
     "add_prometheus_options",
@@ -89,7 +89,7 @@ def latest_from(args: argparse.Namespace) -> "Uses":
 
 def source_of(args: argparse.Namespace) -> "MetricsSource":
     """Return the source of metrics that the options name."""
-    from tidegate.pipeline.prometheus.source import MetricsSource
+    from tidegate.pipeline.prometheus.server import MetricsSource
 
     options = {name: getattr(args, name) for name in _ONLY_PROMETHEUS}
     return MetricsSource(sources=args.prometheus, is_command=True, **options)

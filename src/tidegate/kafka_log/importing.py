@@ -32,10 +32,16 @@ from tidegate.kafka_log.exchanges import (
     move_to_handler_start,
 )
 from tidegate.kafka_log.line import has_fractions
-from tidegate.kafka_log.log_files import BLOCK_BYTES, LogFile, LogFileError, Source, find_logs
+from tidegate.kafka_log.log_files import (
+    BLOCK_BYTES,
+    LogFile,
+    LogFileError,
+    Source,
+    find_logs,
+    no_requests_error,
+)
 from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
-from tidegate.kafka_log.no_requests import no_requests_error
 from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
 from tidegate.kafka_log.time_range import TimeRange, time_text
 from tidegate.kafka_log.workers import worker_processes

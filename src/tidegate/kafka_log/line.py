@@ -4,18 +4,38 @@
 
 Only the time before the first brace and the object up to the last one are looked at, so the pattern of the rest does
 not matter. The time is the broker's local time, unless the zone stands right behind it (`Z`, `+02:00`).
+
+Older brokers write other names of fields than Kafka 4.3 (`with_current_names`), compared over all messages of 2.8.2,
+3.3.2, 3.6.2, 3.9.1, 4.0.0 and 4.3.1 (`scripts/KafkaSchemas.java` prints them). Fields of fixed size are left out where
+the importer does not read them.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any
 
 import msgspec
 
+from tidegate.api_keys import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_LOG_DIRS,
+    ELECT_LEADERS,
+    FETCH,
+    LIST_CONFIG_RESOURCES,
+)
 from tidegate.errors import TidegateError
 from tidegate.usage.segment import NAME_BYTES_MAX
+from tidegate.wire.definitions import Direction
 
-__all__ = ["LineError", "LineReader", "LoggedRequest", "OtherFormatError", "has_fractions"]
+__all__ = [
+    "LineError",
+    "LineReader",
+    "LoggedRequest",
+    "OtherFormatError",
+    "has_fractions",
+    "with_current_names",
+]
 
 _TIME = re.compile(
     rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d):(\d\d)(?:[,.](\d{1,9}))?"
@@ -40,6 +60,31 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _ThrottleMs = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=1e10)]  # a third of a year
 _Name = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]  # as long as a length in the protocol can say
+_OLDER: Mapping[tuple[int, Direction], Mapping[str, str]] = {
+    # up to 2.8
+    (FETCH, "response"): {
+        "responses.partitionResponses": "partitions",
+        "responses.partitionResponses.partition": "partitionIndex",
+        "responses.partitionResponses.recordSetSizeInBytes": "recordsSizeInBytes",
+    },
+    (DESCRIBE_LOG_DIRS, "request"): {"topics.partitionIndex": "partitions"},
+    (ELECT_LEADERS, "request"): {"topicPartitions.partitionId": "partitions"},
+    # up to 3.4 (KIP-890 added version 4)
+    (ADD_PARTITIONS_TO_TXN, "request"): {
+        "transactionalId": "v3AndBelowTransactionalId",
+        "topics": "v3AndBelowTopics",
+    },
+    (ADD_PARTITIONS_TO_TXN, "response"): {
+        "results": "resultsByTopicV3AndBelow",
+        "results.results": "resultsByPartition",
+    },
+    # up to 4.0 (KIP-1142)
+    (LIST_CONFIG_RESOURCES, "response"): {
+        "clientMetricsResources": "configResources",
+        "clientMetricsResources.name": "resourceName",
+    },
+}
+"""Path of a field, in older names, to its name in Kafka 4.3."""
 
 
 class LineError(TidegateError):
@@ -167,3 +212,23 @@ def has_fractions(line: bytes) -> bool:
 def _reason(error: msgspec.ValidationError) -> str:
     """Return which field is wrong. msgspec quotes types and paths, and of values none."""
     return str(error).replace("`", "'")
+
+
+def with_current_names(api_key: int, direction: Direction, message: Any) -> Any:
+    """Return a message of the log with the names of Kafka 4.3; the same object where its API has no older ones.
+
+    >>> with_current_names(43, "request", {"topicPartitions": [{"topic": "t", "partitionId": [0]}]})
+    {'topicPartitions': [{'topic': 't', 'partitions': [0]}]}
+    """
+    older = _OLDER.get((api_key, direction))
+    return message if older is None else _renamed(message, older, "")
+
+
+def _renamed(value: Any, older: Mapping[str, str], path: str) -> Any:
+    if isinstance(value, list):
+        return [_renamed(each, older, path) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        older.get(path + name, name): _renamed(each, older, f"{path}{name}.") for name, each in value.items()
+    }

@@ -35,8 +35,7 @@ from tidegate.api_keys import (
     PRODUCE,
 )
 from tidegate.error_codes import UNSUPPORTED_VERSION
-from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest, OtherFormatError
-from tidegate.kafka_log.older_names import with_current_names
+from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest, OtherFormatError, with_current_names
 from tidegate.kafka_log.sizes import request_size, response_size
 from tidegate.topic_sizes import TopicSizes
 from tidegate.usage.arrow import numbers_array, texts_array

@@ -34,7 +34,7 @@ from tidegate.pipeline.replay.limits import Tolerance
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import check_output
 from tidegate.pipeline.results.table_rows import TableRows
-from tidegate.pipeline.results.written import as_written
+from tidegate.pipeline.results.writing import as_written
 from tidegate.pipeline.rollup.sums import plain
 from tidegate.pipeline.schemas import (
     BACKLOGS,

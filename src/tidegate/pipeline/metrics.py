@@ -19,7 +19,7 @@ from tidegate.pipeline.prometheus.proposal import (
     metrics_notes,
     recommend_from_metrics,
 )
-from tidegate.pipeline.prometheus.source import MetricsSource, range_s
+from tidegate.pipeline.prometheus.server import MetricsSource, range_s
 from tidegate.pipeline.proposals.notes import text_of
 from tidegate.pipeline.proposals.recommend import Wanted
 from tidegate.pipeline.replay.levels import check_level

@@ -17,7 +17,7 @@ from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.usage_report import TopicCounts
-from tidegate.pipeline.results.written import written_schema
+from tidegate.pipeline.results.writing import written_schema
 from tidegate.pipeline.schemas import (
     BACKLOGS,
     DECISIONS,

@@ -18,7 +18,7 @@ from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms
 from tidegate.pipeline.plan_arguments import Quotas, plans_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.results.written import as_written
+from tidegate.pipeline.results.writing import as_written
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY, WATCHED_USAGE
 from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.warm_up import kernel_at_hand

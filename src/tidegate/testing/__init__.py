@@ -10,7 +10,7 @@ plugin `tidegate.testing.pytest_plugin`.
 """
 
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.errors import BrokerError
+from tidegate.testing.process import BrokerError
 from tidegate.testing.running_broker import Broker, broker
 from tidegate.testing.served import ServedRequest
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidegate.testing.errors import BrokerError
+from tidegate.testing.process import BrokerError
 
 if TYPE_CHECKING:
     from tidegate.client import Admin

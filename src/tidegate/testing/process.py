@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.child_python import module_command
-from tidegate.testing.errors import BrokerError
+from tidegate.errors import TidegateError
 
-__all__ = ["BrokerProcess"]
+__all__ = ["BrokerError", "BrokerProcess"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -24,6 +24,10 @@ LOG_BYTES_MAX = 16 << 20
 
 _POLL_S = 0.002
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
+
+
+class BrokerError(TidegateError, RuntimeError):
+    """Raised when a broker of a test does not start, refuses a change, ends by itself, or does not throttle in time."""
 
 
 class BrokerProcess:

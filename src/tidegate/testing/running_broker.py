@@ -12,9 +12,8 @@ from tidegate.testing.administration import (
     describe_quotas,
     set_scram_passwords,
 )
-from tidegate.testing.errors import BrokerError
 from tidegate.testing.given_quotas import Quotas, read_quotas
-from tidegate.testing.process import BrokerProcess
+from tidegate.testing.process import BrokerError, BrokerProcess
 from tidegate.testing.served import ServedRequest, served_requests
 
 __all__ = ["Broker", "broker"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.testing.errors import BrokerError
+from tidegate.testing.process import BrokerError
 
 __all__ = ["ServedRequest", "served_requests"]
 

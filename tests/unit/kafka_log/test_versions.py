@@ -15,8 +15,8 @@ from tests.unit.kafka_log.test_replay import decided_requests
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.kafka_log.importing import ImportSummary, import_logs
+from tidegate.kafka_log.line import with_current_names
 from tidegate.kafka_log.log_files import Source
-from tidegate.kafka_log.older_names import with_current_names
 from tidegate.kafka_log.sizes import request_size
 from tidegate.usage.files import list_files
 from tidegate.wire import API_BY_KEY

@@ -46,12 +46,10 @@ class Sized(Protocol):
     @property
     def size_bytes(self) -> int:
         """Return what it takes uncompressed."""
-        ...
 
     @property
     def rows(self) -> int:
         """Return how many rows it has."""
-        ...
 
 
 Item = TypeVar("Item", bound=Sized)
@@ -107,23 +105,18 @@ class Rows(Protocol):
 
     def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "Rows":
         """Return the rows, columns of `table`, that `merge` makes of all rows with the same keys, in order of these."""
-        ...
 
     def kept(self) -> AbstractContextManager["Rows"]:
         """Return the rows, made only once in a `with` block."""
-        ...
 
     def collect(self) -> pa.Table:
         """Return all rows."""
-        ...
 
     def write(self, results: Target, name: str) -> None:
         """Write the rows as a table of the results."""
-        ...
 
     def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
         """Write the rows if there are results; return how many there are, and what each of `takes` takes of them."""
-        ...
 
 
 class PlacedRows(Replays, Protocol):
@@ -133,11 +126,9 @@ class PlacedRows(Replays, Protocol):
 
     def __enter__(self) -> Self:
         """Keep the rows."""
-        ...
 
     def __exit__(self, *error: object) -> None:
         """Release the rows."""
-        ...
 
     def replay(
         self, results: Target | None, *, with_decisions: bool
@@ -146,7 +137,6 @@ class PlacedRows(Replays, Protocol):
 
         Return rows of `REPLAY_BY_ENTITY`, and of `REPLAY_STATE` if the plans leave state.
         """
-        ...
 
 
 class BackEnd(ABC):

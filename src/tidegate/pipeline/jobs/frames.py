@@ -9,7 +9,8 @@ from tidegate.pipeline.jobs.on_spark import OnSpark, PlacedOnSpark
 from tidegate.pipeline.read.missing import Missing, NodeRows
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.results.written import frame_as_written
+from tidegate.pipeline.results.writing import frame_as_written
+from tidegate.pipeline.rollup.merging import minute_keys, put_together
 from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     SOFTWARE_KEYS,
@@ -18,7 +19,6 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.rollup.parts import usage_parts
-from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,

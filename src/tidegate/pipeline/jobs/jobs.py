@@ -47,6 +47,7 @@ from tidegate.pipeline.rollup.history import (
     step_ms,
 )
 from tidegate.pipeline.rollup.limits import limits_of_shares
+from tidegate.pipeline.rollup.merging import minute_keys, most_bytes, put_together, topic_totals
 from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     SOFTWARE_KEYS,
@@ -56,7 +57,6 @@ from tidegate.pipeline.rollup.obedience import (
 )
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.sums import give_back, plain
-from tidegate.pipeline.rollup.tables import minute_keys, most_bytes, put_together, topic_totals
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     BACKLOGS,

@@ -11,11 +11,15 @@ from tidegate.pipeline.layout import (
     BEFORE_RANGE,
     EXEMPT,
     FETCH_CHARGE,
+    LOOKS_IN_STEPS,
     MUTATION_ROW,
     OBSERVED,
+    PIPELINES,
     PRODUCE_CHARGE,
+    READS_AHEAD,
     REJECTED,
     REQUEST_ROW,
+    SENDS_ON,
     STRICT,
     Rows,
 )
@@ -29,14 +33,12 @@ from tidegate.pipeline.read.chunks import (
     read_chunk,
 )
 from tidegate.pipeline.read.columns import THROTTLES, Numbers, is_there, numbers_of, numbers_of_names
-from tidegate.pipeline.read.kinds import row_kinds
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
-from tidegate.pipeline.read.software import client_bits
 from tidegate.pipeline.read.steps import CONTROL_COLUMNS, TAGS_COLUMNS
-from tidegate.pipeline.read.survey import CLIENT_COLUMNS, clients_of, survey_chunk
+from tidegate.pipeline.read.survey import CLIENT_COLUMNS, clients_of, row_kinds, survey_chunk
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
-__all__ = ["ALL_COLUMNS", "in_order", "read_rows"]
+__all__ = ["ALL_COLUMNS", "client_bits", "in_order", "read_rows"]
 
 _SOFTWARE = "client_software"
 _NUMBER_COLUMNS = (
@@ -70,6 +72,14 @@ ALL_COLUMNS = tuple(
     )
 )
 """Columns that `survey_chunk`, `read_rows` and `read_sensors` read."""
+_LIBRDKAFKA = ("librdkafka", "confluent-kafka", "rdkafka", "rust-rdkafka", "node-rdkafka")
+_OTHERS = {
+    "apache-kafka-java": PIPELINES | READS_AHEAD,
+    "kafka-python": PIPELINES | LOOKS_IN_STEPS,
+    "kgo": PIPELINES | READS_AHEAD,
+    "franz-go": PIPELINES | READS_AHEAD,
+    "sarama": PIPELINES | READS_AHEAD,
+}
 
 
 def read_rows(
@@ -213,3 +223,16 @@ def _check(rows: Rows, chunk: OpenChunk | Arrived) -> None:
                 f"in seq {int(rows.seq[at])} of {chunk.path!r}",
                 hint=DAMAGED_HINT,
             )
+
+
+def client_bits(software: str) -> int:
+    """Return the bits of `Rows.flags` for the software that a client names in its ApiVersions request.
+
+    `PIPELINES`: its producer has several requests in flight. `SENDS_ON`: it writes into a socket that is not read, and
+    does not wait for `throttle_time_ms`. `READS_AHEAD`: its consumer fetches while the application processes the
+    previous fetch. `LOOKS_IN_STEPS`: its consumer sleeps in steps until a throttle is over. A client that names no
+    software, or software not listed here, has one request in flight, and waits.
+    """
+    if software.startswith(_LIBRDKAFKA):
+        return PIPELINES | SENDS_ON | READS_AHEAD
+    return _OTHERS.get(software, 0)

@@ -1,4 +1,4 @@
-"""Survey of a chunk: its clients, and the events other than requests."""
+"""Survey of a chunk: the kinds of its rows, its clients, and the events other than requests."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import MUTATION_ROW, NETWORK_ROW, REQUEST_ROW
 from tidegate.pipeline.read.answers import are_repeated
 from tidegate.pipeline.read.chunks import (
     Arrived,
@@ -19,35 +21,77 @@ from tidegate.pipeline.read.chunks import (
     read_chunk,
     read_tables,
 )
-from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of, used_codes
-from tidegate.pipeline.read.kinds import CONTROL, SNAPSHOT, SWEEP, TAGS, check_kinds, row_kinds
+from tidegate.pipeline.read.columns import (
+    Numbers,
+    is_there,
+    name_places,
+    numbers_of,
+    numbers_of_names,
+    used_codes,
+)
 from tidegate.pipeline.read.runs import list_runs
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.steps import (
     CONTROL_COLUMNS,
+    CONTROL_KINDS,
     NEXT_TS_MS,
     NO_EVENTS,
     TAGS_COLUMNS,
     ControlEvents,
     control_events,
 )
-from tidegate.pipeline.read.timeline import NO_SWEEPS, SWEEP_COLUMNS, Run, Sweeps
+from tidegate.pipeline.read.timeline import NO_SWEEPS, SWEEP_COLUMNS, SWEEP_KIND, Run, Sweeps
+from tidegate.usage.columns import KINDS
 
 __all__ = [
     "CLIENT_COLUMNS",
     "CLIENT_KEYS",
+    "CONTROL",
+    "SNAPSHOT",
+    "SWEEP",
+    "TAGS",
     "Survey",
+    "check_kinds",
     "clients_of",
     "control_of",
     "read_sensors",
+    "row_kinds",
     "survey_chunk",
 ]
 
+CONTROL, _PASSED_BY, TAGS, SNAPSHOT, _UNKNOWN, SWEEP = -1, -2, -3, -4, -5, -6
+_KIND_CODES = {
+    **dict.fromkeys(KINDS, _PASSED_BY),
+    "request": REQUEST_ROW,
+    "network": NETWORK_ROW,
+    "mutation": MUTATION_ROW,
+    "forwarded": REQUEST_ROW,
+    **dict.fromkeys(CONTROL_KINDS, CONTROL),
+    "tags": TAGS,
+    "snapshot": SNAPSHOT,
+    SWEEP_KIND: SWEEP,
+}
 _NAME = pa.dictionary(pa.int32(), pa.string())
 CLIENT_KEYS = pa.schema([("node_id", pa.int64()), ("user", _NAME), ("client_id", _NAME)])
 """Clients as columns: a client is a node, a user and a client id."""
 CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
 _TAGS_KEYS = ("node_id", "user", "client_id", "quota_key")
+
+
+def row_kinds(table: pa.Table) -> Numbers:
+    """Return the kind of each row as the kernel counts them, below 0 where it is none of the kernel's."""
+    return numbers_of_names(table, "kind", lambda name: _KIND_CODES.get(name, _UNKNOWN), np.int8)
+
+
+def check_kinds(table: pa.Table, path: str) -> None:
+    """Raise `UsageFilesError` where a row of `path` is of a kind that is none of the usage record."""
+    unknown = np.flatnonzero(numbers_of_names(table, "kind", lambda name: name not in _KIND_CODES, np.bool_))
+    if len(unknown):
+        kind = table["kind"][int(unknown[0])].as_py()
+        raise UsageFilesError(
+            f"unknown kind {kind!r} in {len(unknown)} rows of {path!r}",
+            hint="a later version of Tidegate or another program wrote the file",
+        )
 
 
 class Survey(NamedTuple):

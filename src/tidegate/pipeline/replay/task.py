@@ -27,12 +27,18 @@ from tidegate.pipeline.read.timeline import (
     timelines,
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of
-from tidegate.pipeline.replay.components import Shared, assign_partitions, components, tasks_of
+from tidegate.pipeline.replay.components import (
+    Shared,
+    assign_partitions,
+    components,
+    shared_connections,
+    shared_sensors,
+    tasks_of,
+)
 from tidegate.pipeline.replay.names import Clients, clients_of
 from tidegate.pipeline.replay.partition import Members, ReplayTask
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.sharing import shared_connections, shared_sensors
 from tidegate.pipeline.replay.state_rows import sensors_of, without_new
 
 __all__ = ["MAX_CLIENTS", "Layout", "lay_out", "states_left"]

@@ -40,8 +40,14 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.read.filesystems import opened_parquet
 from tidegate.pipeline.results.store import ANOTHER_HINT, RUNS, Store, store_of
-from tidegate.pipeline.results.writing import DAY_MS, TableParts, TableWriter, is_over_time, write_parts
-from tidegate.pipeline.results.written import written_schema
+from tidegate.pipeline.results.writing import (
+    DAY_MS,
+    TableParts,
+    TableWriter,
+    is_over_time,
+    write_parts,
+    written_schema,
+)
 
 __all__ = ["MARKER", "STATE_TABLE", "Results", "check_output", "opened_results", "saved_table"]
 

@@ -35,48 +35,37 @@ class Store(Protocol):
     @property
     def directory(self) -> Location:
         """Return the path or URI."""
-        ...
 
     @property
     def is_exclusive(self) -> bool:
         """Return whether no other run writes here within `held`."""
-        ...
 
     def held(self) -> AbstractContextManager[None]:
         """Make the directory, and keep other runs of this machine out of it in a `with` block."""
-        ...
 
     def names(self, below: str = "") -> set[str]:
         """Return the names of files and directories in a directory. Raises `OutputError` if it is a file."""
-        ...
 
     def files(self, below: str) -> list[str]:
         """Return the names of all files below a directory, relative to it; "" if it is itself a file or a link."""
-        ...
 
     def read(self, name: str) -> bytes | None:
         """Return what a file holds; None if it does not exist."""
-        ...
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file in one step."""
-        ...
 
     def move(self, source: str, target: str) -> None:
         """Replace the file `target` with the file `source` in one step. A move that was made may be repeated."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove what has this name, with all files below it."""
-        ...
 
     def remove_file(self, name: str) -> None:
         """Remove a file, and its directory if that is empty then; do nothing if it is a directory."""
-        ...
 
     def settle(self, below: str) -> None:
         """Wait until all files below a directory are on disk, for their owner only."""
-        ...
 
 
 def store_of(directory: Location) -> Store:

@@ -28,8 +28,7 @@ from rich.console import Console
 import tidegate
 from tidegate.child_python import SAFE_PATH_VARIABLE, environment_variable, safe_path
 from tidegate.pipeline.errors import JobError, start_error
-from tidegate.pipeline.spark.class_archive import ClassArchive
-from tidegate.pipeline.spark.java import require_java
+from tidegate.pipeline.spark.java import ClassArchive, require_java
 from tidegate.pipeline.spark.sessions import is_connect, package_archive, send_package
 
 __all__ = [

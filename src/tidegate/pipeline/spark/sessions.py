@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 import tidegate
 from tidegate.pipeline.errors import JobError, UsageFilesError
 from tidegate.pipeline.progress import OnProgress, Progress, silent
-from tidegate.pipeline.spark.progress import progress_of
 
 __all__ = [
     "Shared",
@@ -38,11 +37,15 @@ MOST_SENT_BYTES = 100 << 20
 """Largest value that goes with a function of Spark Connect, whose messages have at most 128 MiB."""
 
 _CONNECT = "pyspark.sql.connect."
+_LOOK_EVERY_SECONDS = 0.2
 _PARTITIONS = 1 << 16  # more than a cluster has cores
 _START_HINT = "create one: SparkSession.builder.getOrCreate()"
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+_Stages = dict[int, tuple[int, int]]
+"""The stages that were seen so far, each with its finished tasks and all of its tasks."""
 
 
 class Shared(Protocol[T_co]):
@@ -51,7 +54,6 @@ class Shared(Protocol[T_co]):
     @property
     def value(self) -> T_co:
         """Return the value."""
-        ...
 
 
 class _Sent(Generic[T]):
@@ -150,26 +152,54 @@ def package_archive(directory: Path) -> Path:
 @contextmanager
 def progress_in(session: Any, what: str, on_progress: OnProgress) -> Iterator[None]:
     """Report how many tasks of all stages that run inside the block are done, from a thread."""
-    if not is_connect(session):
-        with progress_of(session.sparkContext, what, on_progress):
-            yield
-        return
     if on_progress is silent:
         yield
         return
-    counted, lock = dict[int, tuple[int, int]](), threading.Lock()
+    stages: _Stages = {}
 
-    def show(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        with lock:
-            counted.update(
-                {each.stage_id: (each.num_completed_tasks, each.num_tasks) for each in stages or ()}
-            )
-            finished, total = (sum(numbers) for numbers in zip((0, 0), *counted.values(), strict=True))
+    def report() -> None:
+        finished, total = (sum(numbers) for numbers in zip((0, 0), *stages.values(), strict=True))
         on_progress(Progress(what, finished, total or None))
 
     on_progress(Progress(what, 0, None))
+    with (_sent_by_server if is_connect(session) else _looked_up)(session, stages, report):
+        yield
+
+
+@contextmanager
+def _sent_by_server(session: Any, stages: _Stages, report: Callable[[], None]) -> Iterator[None]:
+    """Store what the server of Spark Connect sends about stages in the block."""
+    lock = threading.Lock()
+
+    def show(sent: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        with lock:
+            stages.update({each.stage_id: (each.num_completed_tasks, each.num_tasks) for each in sent or ()})
+            report()
+
     session.registerProgressHandler(show)
     try:
         yield
     finally:
         session.removeProgressHandler(show)
+
+
+@contextmanager
+def _looked_up(session: Any, stages: _Stages, report: Callable[[], None]) -> Iterator[None]:
+    """Look up in a thread, by Spark's own count, how far the stages are that run in the block."""
+    tracker, is_over = session.sparkContext.statusTracker(), threading.Event()
+
+    def follow() -> None:
+        while not is_over.wait(_LOOK_EVERY_SECONDS):
+            for stage in {*tracker.getActiveStageIds(), *stages}:
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    stages[stage] = info.numCompletedTasks, info.numTasks
+            report()
+
+    watcher = threading.Thread(target=follow, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()

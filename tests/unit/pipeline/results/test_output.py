@@ -14,8 +14,7 @@ import pytest
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.results.output import MARKER, check_output, opened_results, saved_table
-from tidegate.pipeline.results.writing import DAY_MS
-from tidegate.pipeline.results.written import written_schema
+from tidegate.pipeline.results.writing import DAY_MS, written_schema
 
 NUMBER = pa.schema([("number", pa.int64())])
 DATED = pa.schema([("ts_ms", pa.int64()), ("number", pa.int64())])

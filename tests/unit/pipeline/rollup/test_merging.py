@@ -21,10 +21,10 @@ from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.missing import NodeRows, chunk_evidence, coverage_of
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.rollup import parts
+from tidegate.pipeline.rollup.merging import minute_keys, put_together
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
 from tidegate.pipeline.rollup.sums import compact, together
-from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import CLIENT as CLIENT_KEYS
 from tidegate.pipeline.schemas import USAGE_MEASURES, usage_by_minute_schema, usage_schema
 from tidegate.quota import QuotaRecord
