@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench_replay import arguments, bench_files, bench_plan
 from bench_replay_floor import Way, measure
-from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.record import jobs_here, jobs_on_spark
 from tidegate.pipeline.spark.session import RunningSpark, running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
 

@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles, open_usage
+from tidegate.pipeline.record import jobs_on_spark
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.spark.session import running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from bench_replay import arguments, bench_files, bench_plan, cpu_seconds
 from tidegate.pipeline.jobs.on_spark import OnSpark, PlacedOnSpark
-from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.packing import unpack
+from tidegate.pipeline.record import jobs_on_spark
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.spark.session import RunningSpark, running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel

@@ -13,8 +13,8 @@ import sys
 from bench_beside import compare
 from bench_replay import bench_directory, bench_files, bench_plan
 from bench_replay_floor import measure
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.record import jobs_here
 
 PLANS = [bench_plan()]
 

@@ -22,8 +22,8 @@ from tests.e2e.broker import Broker
 from tests.e2e.clients.kinds import CLIENTS, PARTITIONS, Work, begin
 from tests.e2e.plain_client import PlainClient
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 

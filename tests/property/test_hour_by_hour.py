@@ -18,8 +18,8 @@ from tidegate.cli.main import main
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.carried import carried_states
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota import QuotaRecord

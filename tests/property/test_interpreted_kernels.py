@@ -13,8 +13,8 @@ from tests.replaying.logs import START_MS, random_records, random_traffic, rando
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import warm_up
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.kernel.compiled import interpret, own_form
 from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan

@@ -9,10 +9,10 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import CLIENTS, START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.proposals.notes import recommend_notes
 from tidegate.pipeline.proposals.recommend import Wanted, forecast_levels
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import limits, task
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.replay.limits import Tolerance, levels_of

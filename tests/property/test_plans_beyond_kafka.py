@@ -16,8 +16,8 @@ from tests.replaying.node import RecordingNode
 from tests.replaying.plans import callback_of, random_groups, random_smooth
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.kernel.beyond_kafka import MOST_ATTEMPTS
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.quota import QuotaRecord

@@ -15,9 +15,9 @@ from tests.replaying.callbacks import disturbed_node
 from tests.replaying.files import write_events
 from tests.replaying.kernel import differences, replay_events
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.layout import BYTE_REASON, REQUEST_REASON
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.watch.checkpoint import dumped, loaded
 from tidegate.pipeline.watch.node import NodeWatch

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_on_spark
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.spark.session import running_spark
 

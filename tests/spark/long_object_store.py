@@ -9,8 +9,8 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 from tests.spark.object_store import object_store
 
-from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here, jobs_on_spark
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.results.output import saved_table
 from tidegate.pipeline.spark.session import running_spark

@@ -15,12 +15,12 @@ from tests.replaying.plans import random_groups, random_smooth
 from tidegate.api_keys import FETCH
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.on_spark import OnSpark
-from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.page.findings import MOST_STEPS, wanted_entities
 from tidegate.pipeline.proposals.recommend import Wanted
 from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.record import jobs_here, jobs_on_spark
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.rollup.history import definitions_over_time

@@ -16,8 +16,8 @@ from tests.spark.object_store import KEY, SECRET, ObjectStore, object_store
 from tidegate.config.locations import Location, location
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import OutputError, UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import is_imported, open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import MARKER, Results, opened_results, saved_table
 from tidegate.usage.files import HOUR_MS

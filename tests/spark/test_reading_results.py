@@ -14,8 +14,8 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here, jobs_on_spark
 from tidegate.pipeline.replay.plan import Plan
 
 _TABLES = {

@@ -11,8 +11,8 @@ from tests.replaying.logs import START_MS, random_records, random_traffic, rando
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here, jobs_on_spark
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.results.writing import as_written, written_schema
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY

@@ -191,8 +191,7 @@ def running_record(
     Raises `TidegateError`.
     """
     from tidegate.pipeline.jobs.on_spark import surveys_in_the_making
-    from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
-    from tidegate.pipeline.record import Record
+    from tidegate.pipeline.record import Record, jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
 

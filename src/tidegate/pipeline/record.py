@@ -1,4 +1,4 @@
-"""Usage records that are open for the jobs of `tidegate.pipeline`: their rows, and the place where jobs run."""
+"""Usage records that are open for jobs: their rows, and the place where the jobs run, this process or Spark."""
 
 import os
 import weakref
@@ -7,22 +7,38 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack
+
+from pyspark.sql import SparkSession
 
 from tidegate.config.locations import Location, Uri
 from tidegate.config.values import did_you_mean
 from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.arguments import Path_, Time, location_of, range_ms
-from tidegate.pipeline.errors import OutsideRangeError
+from tidegate.pipeline.errors import OutsideRangeError, spark_errors_as_ours
+from tidegate.pipeline.jobs.here import Here
 from tidegate.pipeline.jobs.jobs import Jobs
-from tidegate.pipeline.jobs.where import jobs_here, jobs_in_session
+from tidegate.pipeline.jobs.on_spark import EarlySurveys, OnSpark
 from tidegate.pipeline.progress import OnProgress, silent
 from tidegate.pipeline.read.ingest import UsageFiles, find_all_files, is_imported, newest_ms, open_usage
+from tidegate.pipeline.spark.session import RunningSpark, connect_address, is_submitted
+from tidegate.pipeline.spark.sessions import check_session, send_package
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = [
+    "LOCAL_ROWS",
+    "Opening",
+    "Paths",
+    "Record",
+    "jobs_here",
+    "jobs_in_session",
+    "jobs_on_spark",
+    "open_record",
+    "opened",
+    "where_and_why",
+]
 
-__all__ = ["Opening", "Paths", "Record", "open_record", "opened"]
+LOCAL_ROWS = 20_000_000
+"""Most rows that are read in this process: some 20 bytes of memory each."""
 
 
 class Opening(TypedDict, total=False):
@@ -35,7 +51,7 @@ class Opening(TypedDict, total=False):
     `Progress`.
     """
 
-    spark: "SparkSession | None"
+    spark: SparkSession | None
     start: Time | None
     end: Time | None
     last: timedelta | str | None
@@ -51,7 +67,7 @@ class Record:
 
     jobs: Jobs
     places: Sequence[Location]
-    session: "SparkSession | None" = None
+    session: SparkSession | None = None
 
     @property
     def rows(self) -> int:
@@ -93,8 +109,10 @@ def opened(
             raise ConfigError(
                 f"{named[0]} cannot be set for a record that is open", hint="set it in open_record"
             )
-        jobs = paths.jobs if with_before else _without_before(paths.jobs)
-        yield replace(paths, jobs=jobs)
+        files = paths.jobs.files
+        yield replace(
+            paths, jobs=replace(paths.jobs, files=files if with_before else replace(files, before=()))
+        )
         return
     with ExitStack() as stack:
         record = _opened(paths, stack, with_before=with_before, **opening)
@@ -110,10 +128,16 @@ def _opened(
     given = _checked(opening)
     places, spark = _places(paths), given.get("spark")
     if spark is not None:
-        _check_session(spark)
+        check_session(spark)
     ends = given.get("start"), given.get("end"), given.get("last")
     files = stack.enter_context(_files(places, range_ms(*ends), with_before=with_before))
-    return _record(files, places, spark, given.get("progress"))
+    progress = given.get("progress")
+    on_progress = silent if progress is None else progress
+    if not callable(on_progress):
+        raise ArgumentError(f"progress must be a function, got {progress!r}")
+    if spark is None:
+        return Record(jobs=jobs_here(files, on_progress), places=places)
+    return Record(jobs=jobs_in_session(spark, files, on_progress), places=places, session=spark)
 
 
 def _checked(opening: Opening) -> Opening:
@@ -188,22 +212,38 @@ def _together(parts: Sequence[UsageFiles]) -> UsageFiles:
     )
 
 
-def _check_session(spark: object) -> None:
-    from tidegate.pipeline.spark.sessions import check_session
-
-    check_session(spark)
-
-
-def _record(
-    files: UsageFiles, places: Sequence[Location], spark: "SparkSession | None", progress: OnProgress | None
-) -> Record:
-    on_progress = silent if progress is None else progress
-    if not callable(on_progress):
-        raise ArgumentError(f"progress must be a function, got {progress!r}")
-    if spark is None:
-        return Record(jobs=jobs_here(files, on_progress), places=places)
-    return Record(jobs=jobs_in_session(spark, files, on_progress), places=places, session=spark)
+def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
+    """Return whether a job is done in this process, and the reason in a few words."""
+    if master is not None:
+        return False, f"on Spark: --master {master}"
+    if connect_address(master) is not None:
+        return False, "on Spark Connect: SPARK_REMOTE"
+    if is_submitted():
+        return False, "on Spark: started by spark-submit"
+    if SparkSession.getActiveSession() is not None:
+        return False, "on Spark: a Spark session is already running"
+    if rows > LOCAL_ROWS:
+        return False, f"on Spark: {rows:,} rows, more than the {LOCAL_ROWS:,} that one process reads"
+    return True, f"in this process: {rows:,} rows; Spark is used for more than {LOCAL_ROWS:,}"
 
 
-def _without_before(jobs: Jobs) -> Jobs:
-    return replace(jobs, files=replace(jobs.files, before=()))
+def jobs_in_session(spark: SparkSession, files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:
+    """Return the jobs in a session of the caller, whose settings stay as they are."""
+    with spark_errors_as_ours(spark_log=None):
+        send_package(spark)
+    return jobs_on_spark(RunningSpark(session=spark, log=None), files, on_progress=on_progress)
+
+
+def jobs_here(files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:
+    """Return the jobs in this process."""
+    return Jobs(files=files, back_end=Here(on_progress))
+
+
+def jobs_on_spark(
+    spark: RunningSpark,
+    files: UsageFiles,
+    early: EarlySurveys | None = None,
+    on_progress: OnProgress = silent,
+) -> Jobs:
+    """Return the jobs on Spark. early: what was found in the files meanwhile."""
+    return Jobs(files=files, back_end=OnSpark(spark, early, on_progress))

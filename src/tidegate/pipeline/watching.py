@@ -22,21 +22,21 @@ from tidegate.pipeline.results.writing import as_written
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY, WATCHED_USAGE
 from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.warm_up import kernel_at_hand
-from tidegate.pipeline.watch.arrivals import LATENESS_S, last_from_ms
-from tidegate.pipeline.watch.checkpoint import Checkpoint
-from tidegate.pipeline.watch.here import WatchHere
-from tidegate.pipeline.watch.node import Advance
+from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, last_from_ms, newest_hour_ms
+from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
+from tidegate.pipeline.watch.node import Advance, NodeWatch, advances
 from tidegate.pipeline.watch.totals import Totals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OnUpdate", "Watched", "watch", "watch_plans", "watched_plans"]
+__all__ = ["OnUpdate", "WatchHere", "Watched", "watch", "watch_plans", "watched_plans"]
 
 _MOST_WINDOW = timedelta(hours=1)
 _DAY = timedelta(days=1)
 _NONE = timedelta(0)
 _SHORTEST = timedelta(milliseconds=1)
+_ROWS_A_STEP = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,71 @@ class Watched:
     def unmatched(self) -> list[Unmatched]:
         """Return the entries of plans that match no client so far."""
         return self.totals.unmatched(self.plans)
+
+
+class WatchHere:
+    """A watch of a record, from a time on: None is the newest hour at the first look that finds any.
+
+    The rows of its hour before `from_ms` are replayed for the state that they leave, and not counted. A watch continues
+    where `checkpoint` ends, with the `from_ms` of its first run. lateness_s: seconds for which rows wait for earlier
+    rows of their node. Raises `TidegateError`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        plans: Sequence[Plan],
+        *,
+        window_ms: int,
+        from_ms: int | None = None,
+        checkpoint: Checkpoint | None = None,
+        lateness_s: float = LATENESS_S,
+    ) -> None:
+        self._lateness_s = lateness_s
+        self._directory = directory
+        self._checkpoint = checkpoint
+        state = None if checkpoint is None else checkpoint.read(directory=directory, plans=plans)
+        if state is None:
+            totals = Totals(window_ms=window_ms)
+            state = WatchState(
+                directory=str(directory.resolve()), plans=plans, totals=totals, from_ms=from_ms
+            )
+        state.totals.window_ms = window_ms
+        self._state = state
+        self._arrivals = self._look()
+
+    @property
+    def totals(self) -> Totals:
+        """Return what was found."""
+        return self._state.totals
+
+    def step(self) -> list[Advance]:
+        """Process the rows that have arrived, up to a maximum; return the advances, an empty list if there are none."""
+        state = self._state
+        if state.from_ms is None:
+            state.from_ms = newest_hour_ms(self._directory)
+            self._arrivals = self._look()
+        late = self._arrivals.late(state.totals.missing)
+        state.totals.add_late(late)
+        ends = self._arrivals.latest(state.offsets, most_rows=_ROWS_A_STEP)
+        done: list[Advance] = []
+        for node_id, end_seq in sorted(ends.items()):
+            after_seq = state.offsets.get(node_id, -1)
+            pieces = self._arrivals.pieces(node_id, after_seq, end_seq) if end_seq > after_seq else []
+            new_node = NodeWatch(node_id=node_id, plans=state.plans, counted_from_ms=state.from_ms)
+            node = state.nodes.setdefault(node_id, new_node)
+            done += advances(node, pieces, after_seq=after_seq, end_seq=end_seq)
+        if ends != state.offsets:
+            state.offsets = ends
+            state.totals.add_advances(done)
+        elif not late:
+            return done
+        if self._checkpoint is not None:
+            self._checkpoint.write(state)
+        return done
+
+    def _look(self) -> Arrivals:
+        return Arrivals(self._directory, from_ms=self._state.from_ms, lateness_s=self._lateness_s)
 
 
 OnUpdate: TypeAlias = Callable[[Watched], object]

@@ -1,6 +1,6 @@
 """Key stores and trust stores: the broker's key with its certificates, and the certificates that it trusts.
 
-A store is read (`pem_stores`, `pkcs12_stores`), checked and only then given to an `ssl.SSLContext`, so that a mistake
+A store is read (`store_formats`), checked and only then given to an `ssl.SSLContext`, so that a mistake
 is told with the file, what was found and what was expected. No error and no `repr` shows a key or a password.
 """
 

@@ -9,9 +9,8 @@ from cryptography import x509
 
 from tidegate.errors import ConfigError
 from tidegate.tls.key_stores import KeyStore, load_key, load_trusted, read_store
-from tidegate.tls.pem_stores import pem_key_store, pem_trusted
-from tidegate.tls.pkcs12_stores import pkcs12_key_store, pkcs12_trusted
 from tidegate.tls.settings import TlsSettings
+from tidegate.tls.store_formats import pem_key_store, pem_trusted, pkcs12_key_store, pkcs12_trusted
 
 __all__ = ["load_key_store", "load_trust_store"]
 

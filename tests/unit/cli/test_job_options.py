@@ -9,7 +9,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.cli.job_options import add_job_options, location_type, opened, path_type
 from tidegate.cli.main import main
 from tidegate.errors import TidegateError
-from tidegate.pipeline.jobs.where import jobs_here
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import QuotaRecord
 

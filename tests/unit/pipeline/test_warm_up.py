@@ -12,10 +12,10 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.cli import main as cli
 from tidegate.pipeline import warm_up
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.kernel import compiled
 from tidegate.pipeline.replay.kernel.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
 from tidegate.pipeline.replay.kernel.closed_loop import run_kernel, take_in_kernel

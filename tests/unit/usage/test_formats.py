@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files, read_batches, segment_table
 from tidegate.usage.columns import ADDED_COLUMNS, COLUMNS, FORMAT_KEY, FORMAT_VERSION, empty_value

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from tidegate.cli.demo.traffic import CLIENTS, CONTROL, RATE_LIMITS, Traffic, run_traffic
 from tidegate.errors import ConfigError
-from tidegate.pipeline.jobs.where import jobs_on_spark
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_on_spark
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
 from tidegate.pipeline.report.console import print_lines, print_table, results_console
 from tidegate.pipeline.report.names import BYTE_QUOTAS

@@ -31,7 +31,7 @@ from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
-from tidegate.pipeline.report.manifest import made_of
+from tidegate.pipeline.report.documents import made_of
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.results.table_rows import TableRows

@@ -1,13 +1,23 @@
-"""Results of the jobs as JSON documents for programs, described in docs/results.md; their keys do not change."""
+"""Results of the jobs as JSON documents for programs, described in docs/results.md; their keys do not change.
 
+The sources of results are listed in their manifest (`results.output`), of bounded size for any record. It holds no
+secrets: a URI has no credentials (decision 0072). It names no client.
+"""
+
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from tidegate import __version__
 from tidegate.config.locations import Location
-from tidegate.pipeline.read.missing import Missing
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.missing import Missing, NodeChunk
+from tidegate.pipeline.replay.carried import End, plan_digest
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import (
@@ -20,14 +30,15 @@ from tidegate.pipeline.report.compared import (
 )
 from tidegate.pipeline.report.json_text import DOCUMENT_FORMAT, document_start
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
-from tidegate.pipeline.report.manifest import MOST_LISTED
 from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
+    "MOST_LISTED",
     "limits_document",
+    "made_of",
     "missing_document",
     "obedience_document",
     "replay_document",
@@ -47,6 +58,10 @@ _LIMITED = ("quota_type", "entity_user", "entity_client_id")
 _ENTITY = ("plan", *_LIMITED, "entity_tags")
 
 Row = Mapping[str, Any]
+MOST_LISTED = 1000
+"""Most files, nodes and holes that are listed; further ones are counted."""
+
+_HOUR_PARTS = 3  # of the path of a file of the record: its date, its hour, its name
 
 
 def usage_document(
@@ -236,3 +251,60 @@ def _unmatched(unmatched: Sequence[Unmatched]) -> list[dict[str, Any]]:
         }
         for entry in unmatched
     ]
+
+
+def made_of(
+    files: UsageFiles,
+    *,
+    nodes: Mapping[int, Sequence[NodeChunk | End]],
+    missing: Sequence[Missing],
+    plans: Sequence[Plan] = (),
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what the manifest says of the rows that were read and the plans that they were replayed against.
+
+    nodes: where the rows of each node begin and end. options: what else was asked for.
+    """
+    names = [_name(path, files.record) for path in files.paths]
+    return {
+        "version": __version__,
+        "options": dict(options),
+        "record": {
+            "directory": None if files.record is None else _shown(files.record),
+            "from_ms": files.from_ms,
+            "to_ms": files.to_ms,
+            "rows": files.rows,
+            "files_in_all": len(names),
+            "files_sha256": hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest(),
+            "files": names[:MOST_LISTED],
+            "nodes_in_all": len(nodes),
+            "nodes": [
+                {
+                    "node_id": node_id,
+                    "first_seq": min(part.first_seq for part in parts),
+                    "last_seq": max(part.last_seq for part in parts),
+                }
+                for node_id, parts in islice(sorted(nodes.items()), MOST_LISTED)
+            ],
+            **missing_document(missing),
+        },
+        "plans": [
+            {**fields, "digest": None if plan.is_in_force else plan_digest(plan)}
+            for plan, fields in zip(plans, _plans(plans), strict=True)
+        ],
+    }
+
+
+def _name(path: Location, record: Location | None) -> str:
+    """Return the name of a file below the record; what was copied from its spool is told by that."""
+    if record is None or path == record:
+        return _shown(path)
+    if not isinstance(path, Path) or not isinstance(record, Path):
+        return str(path).removeprefix(f"{record}/")
+    if path.is_relative_to(record):
+        return path.relative_to(record).as_posix()
+    return "/".join(("spool", *path.parts[-_HOUR_PARTS:]))
+
+
+def _shown(place: Location) -> str:
+    return str(place.absolute() if isinstance(place, Path) else place)

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.replaying.logs import START_MS
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.proposals.recommend import Wanted
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.report.compared import compared

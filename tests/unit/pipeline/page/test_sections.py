@@ -13,11 +13,11 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.page.findings import find_out, wanted_entities
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.report.text import count_text, duration_text
 from tidegate.pipeline.results.table_rows import TableRows

@@ -10,8 +10,8 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord

@@ -9,12 +9,12 @@ from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import UsageFiles, list_chunks
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.survey import read_sensors, survey_chunk
 from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import QuotaRecord, QuotaWindow
 from tidegate.usage.readers import list_files

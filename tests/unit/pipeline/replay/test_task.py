@@ -9,9 +9,9 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
 from tidegate.pipeline.read.survey import survey_chunk
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out

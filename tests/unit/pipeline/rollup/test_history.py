@@ -6,9 +6,9 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.page.findings import find_out
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.rollup.history import Entity, EntityUse
 from tidegate.quota import QuotaRecord
 

@@ -16,9 +16,9 @@ from tests.server.test_several_nodes import run as run_nodes
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.missing import NodeRows, chunk_evidence, coverage_of
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.merging import minute_keys, put_together

@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import JobError, UsageFilesError
-from tidegate.pipeline.jobs.where import where_and_why
+from tidegate.pipeline.record import where_and_why
 from tidegate.pipeline.spark import sessions
 from tidegate.pipeline.spark.session import connect_address, running_spark
 

@@ -15,16 +15,16 @@ from tests.replaying.plans import random_groups, random_smooth
 from tidegate.errors import ConfigError
 from tidegate.in_slices import run_at_once
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.report.notes import late_notes
 from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
 from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
-from tidegate.pipeline.watch.here import WatchHere
 from tidegate.pipeline.watch.totals import Totals
+from tidegate.pipeline.watching import WatchHere
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.usage.convert import compact
 

@@ -6,8 +6,8 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.pipeline.watch.here import WatchHere
 from tidegate.pipeline.watch.totals import Totals
+from tidegate.pipeline.watching import WatchHere
 from tidegate.quota.admin.definitions import QuotaRecord
 
 

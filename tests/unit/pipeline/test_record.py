@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.pipeline.jobs.where import LOCAL_ROWS, where_and_why
+from tidegate.pipeline.record import LOCAL_ROWS, where_and_why
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from tidegate.pipeline.jobs.where import LOCAL_ROWS, where_and_why
 )
 def test_where_and_why(master, rows, here, reason, monkeypatch):
     """By rows, unless it was asked for."""
-    monkeypatch.setattr("tidegate.pipeline.jobs.where.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr("tidegate.pipeline.record.SparkSession.getActiveSession", lambda: None)
     assert where_and_why(master=master, rows=rows) == (here, reason)
 
 
