@@ -5,7 +5,7 @@ import errno
 from contextlib import nullcontext
 from pathlib import Path
 
-from tidegate.cli.job_options import check_range, from_option, last_option, path_type, to_option
+from tidegate.cli.job_options import check_range, path_type, range_options
 from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -54,11 +54,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "directory", metavar="DIR", type=path_type, help="usage directory, which contains parquet or spool"
     )
-    from_option(
-        parser, "merge the hours from this time on, in UTC, such as 2026-11-22 or 2026-11-22T14:05:30"
+    range_options(
+        parser,
+        start="merge the hours from this time on, in UTC, such as 2026-11-22 or 2026-11-22T14:05:30",
+        end="merge the hours before this time; a date means its beginning",
+        last="merge the last hours, such as 6h or 2d, before the end of the newest hour",
     )
-    to_option(parser, "merge the hours before this time; a date means its beginning")
-    last_option(parser, "merge the last hours, such as 6h or 2d, before the end of the newest hour")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.cli.arguments import whole_number
-from tidegate.cli.job_options import check_range, from_option, last_option, path_type, time_of, to_option
+from tidegate.cli.job_options import check_range, path_type, progress_shown, range_options, time_of
 
 __all__ = ["add_parser", "run"]
 
@@ -86,11 +86,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="UTC",
         help="time zone of the times in the logs, such as Europe/Berlin (default: UTC)",
     )
-    from_option(
-        parser, "import requests from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z"
+    range_options(
+        parser,
+        start="import requests from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z",
+        end="import requests before this time; a date means its beginning",
+        last="import the last part of the logs, such as 15m, 6h or 2d, up to their newest request",
     )
-    to_option(parser, "import requests before this time; a date means its beginning")
-    last_option(parser, "import the last part of the logs, such as 15m, 6h or 2d, up to their newest request")
     parser.add_argument(
         "--in-force",
         metavar="FILE",
@@ -112,7 +113,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Import, and say what came of it."""
-    from tidegate.cli.job_options import progress_shown
     from tidegate.pipeline import import_request_log
     from tidegate.pipeline.report.console import results_console
 

@@ -24,9 +24,7 @@ __all__ = [
     "check_range",
     "directory_argument",
     "duration_type",
-    "from_option",
     "json_option",
-    "last_option",
     "location_type",
     "loop_option",
     "opened",
@@ -34,11 +32,11 @@ __all__ = [
     "path_type",
     "plans_option",
     "progress_shown",
+    "range_options",
     "rows_of",
     "running_record",
     "shown",
     "time_of",
-    "to_option",
     "top_option",
     "where_options",
 ]
@@ -114,27 +112,23 @@ def where_options(parser: argparse.ArgumentParser) -> None:
         help="run on this Spark master, such as local[2], or on a Spark Connect server, sc://HOST:PORT (default: "
         "local[*], for large records only)",
     )
-    from_option(
-        parser, "read rows from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z"
+    range_options(
+        parser,
+        start="read rows from this time on, in UTC, such as 2026-11-22T14:00 or 2026-11-22T14:05:30Z",
+        end="read rows before this time; a date means its beginning",
+        last="read the last part of the record, such as 90s, 15m, 6h or 2d, up to its newest row",
     )
-    to_option(parser, "read rows before this time; a date means its beginning")
-    last_option(parser, "read the last part of the record, such as 90s, 15m, 6h or 2d, up to its newest row")
     parser.add_argument("--explain", action="store_true", help="print to stderr where the job runs, and why")
 
 
-def from_option(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the option that says from which time on rows are read."""
-    parser.add_argument("--from", dest="from_ms", metavar="TIME", type=_time, help=text)
+def range_options(parser: argparse.ArgumentParser, *, start: str, end: str, last: str) -> None:
+    """Add the options of a range of time: where it begins, where it ends, or how long the last part is.
 
-
-def to_option(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the option that says before which time rows are read."""
-    parser.add_argument("--to", dest="to_ms", metavar="TIME", type=_time, help=text)
-
-
-def last_option(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the option that says how long the last part is that is read."""
-    parser.add_argument("--last", dest="last_ms", metavar="TIME", type=duration_type, help=text)
+    start, end, last: their help texts.
+    """
+    parser.add_argument("--from", dest="from_ms", metavar="TIME", type=_time, help=start)
+    parser.add_argument("--to", dest="to_ms", metavar="TIME", type=_time, help=end)
+    parser.add_argument("--last", dest="last_ms", metavar="TIME", type=duration_type, help=last)
 
 
 def check_range(from_ms: int | None, to_ms: int | None, last_ms: int | None) -> None:
@@ -231,15 +225,15 @@ def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | No
     )
 
 
-def plans_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the plans to replay."""
+def plans_option(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
+    """Add the option that names the plans to replay. otherwise: the end of its help, on its default."""
     parser.add_argument(
         "--quotas",
         metavar="FILE",
         type=path_type,
         action="append",
         default=[],
-        help="quotas.yaml with quotas to try (a plan); repeatable",
+        help=f"quotas.yaml with quotas to try (a plan); repeatable{otherwise}",
     )
     parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tidegate.cli.arguments import number, whole_number
 from tidegate.cli.job_options import (
     check_range,
-    from_option,
     json_option,
-    last_option,
     path_type,
+    plans_option,
+    range_options,
     shown,
-    to_option,
     top_option,
 )
 from tidegate.errors import ConfigError
@@ -89,15 +88,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=partial(path_type, hint=_WHERE),
         help="usage directory of a broker: a local path",
     )
-    parser.add_argument(
-        "--quotas",
-        metavar="FILE",
-        type=path_type,
-        action="append",
-        default=[],
-        help="quotas.yaml with quotas to try (a plan); repeatable (default: the quotas in force)",
-    )
-    parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
+    plans_option(parser, " (default: the quotas in force)")
     parser.add_argument(
         "--in-force", action="store_true", help="also show the quotas in force, next to the plans"
     )
@@ -114,14 +105,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=path_type,
         help="save progress in DIR and resume from it, also after a crash",
     )
-    from_option(
+    range_options(
         parser,
-        "count rows from this time on, in UTC, such as 2026-11-22T14:05:30 (default: the newest hour)",
+        start="count rows from this time on, in UTC, such as 2026-11-22T14:05:30 (default: the newest hour)",
+        end=argparse.SUPPRESS,  # refused with the reason; else it would be read as --top
+        last="begin so long before the newest row, such as 90s, 15m or 6h, and continue with new rows",
     )
-    last_option(
-        parser, "begin so long before the newest row, such as 90s, 15m or 6h, and continue with new rows"
-    )
-    to_option(parser, argparse.SUPPRESS)  # refused with the reason; else it would be read as --top
     parser.add_argument(
         "--every",
         metavar="SECONDS",

@@ -30,7 +30,6 @@ __all__ = [
     "Paths",
     "Record",
     "jobs_here",
-    "jobs_in_session",
     "jobs_on_spark",
     "open_record",
     "opened",
@@ -137,7 +136,10 @@ def _opened(
         raise ArgumentError(f"progress must be a function, got {progress!r}")
     if spark is None:
         return Record(jobs=jobs_here(files, on_progress), places=places)
-    return Record(jobs=jobs_in_session(spark, files, on_progress), places=places, session=spark)
+    with spark_errors_as_ours(spark_log=None):
+        send_package(spark)
+    jobs = jobs_on_spark(RunningSpark(session=spark, log=None), files, on_progress=on_progress)
+    return Record(jobs=jobs, places=places, session=spark)
 
 
 def _checked(opening: Opening) -> Opening:
@@ -225,13 +227,6 @@ def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
     if rows > LOCAL_ROWS:
         return False, f"on Spark: {rows:,} rows, more than the {LOCAL_ROWS:,} that one process reads"
     return True, f"in this process: {rows:,} rows; Spark is used for more than {LOCAL_ROWS:,}"
-
-
-def jobs_in_session(spark: SparkSession, files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:
-    """Return the jobs in a session of the caller, whose settings stay as they are."""
-    with spark_errors_as_ours(spark_log=None):
-        send_package(spark)
-    return jobs_on_spark(RunningSpark(session=spark, log=None), files, on_progress=on_progress)
 
 
 def jobs_here(files: UsageFiles, on_progress: OnProgress = silent) -> Jobs:

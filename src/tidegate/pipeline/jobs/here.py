@@ -29,7 +29,6 @@ from tidegate.pipeline.read.packing import Block
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.kernel.compiled import own_form
 from tidegate.pipeline.replay.partition import (
-    Decided,
     NumberedBundle,
     ReplayTask,
     packed,
@@ -230,11 +229,14 @@ class _PlacedHere:
         left: list[dict[str, Any]] = []
         task, clients = self.layout.task, to_arrow_schema(REPLAY_BY_CLIENT)
         with (
-            _decisions(results if with_decisions else None) as decided,
+            _writer(
+                results if with_decisions else None, "decisions", to_arrow_schema(DECISIONS)
+            ) as write_decided,
             _writer(results, "replay_by_client", clients) as write,
         ):
             # The decisions of one partition after another are written as they are made.
             threads = 1 if with_decisions else self._threads
+            decided = write_decided if with_decisions and results is not None else None
             replayed = self._replayed(replay_tallies, task, "replaying", threads=threads, decided=decided)
             for found in replayed:
                 if task.leaves_state:
@@ -298,20 +300,6 @@ def _groups(rows: Mapping[int, int]) -> list[list[int]]:
 def _packed(bundle: NumberedBundle, layout: Layout) -> list[Block]:
     """Return the rows of a bundle as blocks."""
     return list(packed(bundle, layout.task))
-
-
-@contextmanager
-def _decisions(results: Target | None) -> Iterator[Decided | None]:
-    """Open the table of decisions, and yield the function that writes them; yield None if there are no results."""
-    if results is None:
-        yield None
-        return
-    if isinstance(results, KeptTables):
-        with results.adding("decisions", to_arrow_schema(DECISIONS)) as add:
-            yield lambda batch: add(pa.Table.from_batches([batch]))
-        return
-    with results.writer("decisions", DECISIONS) as writer:
-        yield writer.write
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.report.documents import made_of
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_table
-from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.results.table_rows import Row, TableRows
 from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS, backlogs_table, chunk_backlogs
 from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC, has_topics
 from tidegate.pipeline.rollup.history import (
@@ -84,7 +84,6 @@ __all__ = [
     "usage_table_name",
 ]
 
-Row = dict[str, Any]
 Out: TypeAlias = Location | KeptTables
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidegate.config.windows import Windows
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
-from tidegate.pipeline.layout import EXACT
+from tidegate.pipeline.layout import EXACT, Floats, Int32s, Int64s
 from tidegate.pipeline.read.answers import Answer, parsed_answer
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
 from tidegate.quota.admin.entity import Tags
@@ -36,6 +36,7 @@ __all__ = [
     "SensorState",
     "Step",
     "Steps",
+    "codes_of",
     "control_events",
     "events_together",
 ]
@@ -81,9 +82,6 @@ _LARGEST_SETTING = 2**31 - 1
 _DEFAULT_NAME = "<default>"
 _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
-Ints = npt.NDArray[np.int64]
-Places = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 
 
@@ -131,10 +129,10 @@ class ControlEvents(NamedTuple):
     """
 
     common: pa.Table
-    place: Places
-    node_id: Ints
-    seq: Ints
-    ts_ms: Ints
+    place: Int32s
+    node_id: Int64s
+    seq: Int64s
+    ts_ms: Int64s
     value: Floats
 
     @property
@@ -213,7 +211,9 @@ class Steps(Sequence[Step]):
     place: which of them each is.
     """
 
-    def __init__(self, common: Sequence[Step], place: Places, seq: Ints, ts_ms: Ints, value: Floats) -> None:
+    def __init__(
+        self, common: Sequence[Step], place: Int32s, seq: Int64s, ts_ms: Int64s, value: Floats
+    ) -> None:
         self._common = common
         self._place = place
         self.seq = seq
@@ -349,11 +349,11 @@ def _table(rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema([*numbers.items(), *others]))
 
 
-def _alike(common: pa.Table) -> tuple[pa.Table, Ints]:
+def _alike(common: pa.Table) -> tuple[pa.Table, Int64s]:
     """Return the rows that differ, and which of them each is."""
     code = np.zeros(len(common), np.int64)
     for name in common.column_names:
-        column = _codes(common[name])
+        column = codes_of(common[name])
         if (column != column[0]).any():
             # + 1 makes null (-1) a code of its own. Renumbered after each column, the next product fits into 64 bits.
             code = code * (int(column.max()) + 2) + column + 1
@@ -362,10 +362,10 @@ def _alike(common: pa.Table) -> tuple[pa.Table, Ints]:
     return common.take(pa.array(first)).combine_chunks(), place.reshape(-1)
 
 
-def _codes(column: pa.ChunkedArray) -> Ints:
+def codes_of(column: pa.ChunkedArray) -> Int64s:
     """Return a number for each value, equal for equal values; -1 for null."""
     encoded = column.combine_chunks().dictionary_encode()
-    codes: Ints = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    codes: Int64s = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
 
@@ -442,7 +442,7 @@ def _error(event: Row, reason: str) -> UsageFilesError:
     )
 
 
-_NO_INTS: Ints = np.zeros(0, np.int64)
+_NO_INTS: Int64s = np.zeros(0, np.int64)
 NO_EVENTS = ControlEvents(
     _COMMON.empty_table(), np.zeros(0, np.int32), _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(0, np.float64)
 )

@@ -38,6 +38,7 @@ from tidegate.pipeline.read.steps import (
     NO_EVENTS,
     TAGS_COLUMNS,
     ControlEvents,
+    codes_of,
     control_events,
 )
 from tidegate.pipeline.read.timeline import NO_SWEEPS, SWEEP_COLUMNS, SWEEP_KIND, Run, Sweeps
@@ -241,7 +242,7 @@ def _news(chunk: OpenChunk | Arrived, kinds: Numbers) -> Numbers:
     era = np.cumsum(is_break | (kinds[order] == CONTROL))
     places = order[kinds[order] == TAGS]
     era = era[kinds[order] == TAGS]
-    of = {name: _codes(table, name)[places] for name in (*_TAGS_KEYS[1:], "callback", "tags")}
+    of = {name: codes_of(table[name])[places] for name in (*_TAGS_KEYS[1:], "callback", "tags")}
     limit, has_limit = numbers_of(table, "quota_value")[places], is_there(table, "quota_value")[places]
     to_client = are_repeated(
         (era, of["user"], of["client_id"], of["quota_key"]), (of["tags"], of["callback"])
@@ -251,15 +252,6 @@ def _news(chunk: OpenChunk | Arrived, kinds: Numbers) -> Numbers:
     news = np.zeros(len(kinds), bool)
     news[places] = ~(to_client & of_tags)
     return news
-
-
-def _codes(table: pa.Table, column: str) -> Numbers:
-    """Return a number for each row that is the same where the text is."""
-    found = table[column].combine_chunks()
-    if not pa.types.is_dictionary(found.type):
-        found = found.dictionary_encode()
-    codes: Numbers = pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
-    return codes
 
 
 def _sweeps(chunk: OpenChunk | Arrived, is_sweep: Numbers) -> Sweeps:

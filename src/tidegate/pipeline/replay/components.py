@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tidegate.pipeline.layout import EXACT
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.names import Clients
+from tidegate.pipeline.replay.names import Clients, Ints
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -38,7 +37,6 @@ __all__ = [
     "tasks_of",
 ]
 
-Ints = npt.NDArray[np.int64]
 MAX_ENTITY_SETS = 64
 """Sets of entities per node that are compared one by one; with more, all clients with a common name are joined."""
 

@@ -64,7 +64,7 @@ __all__ = [
 _REASONS = pa.array([name or None for name in REASON_NAMES])
 _RESULT_ROWS = 1 << 14  # rows of tallies in one table
 
-Decided = Callable[[pa.RecordBatch], None]
+Decided = Callable[[pa.Table], None]
 """Takes the decisions of one batch of rows."""
 
 
@@ -161,16 +161,16 @@ class Partition:
         for _, replay in self.replays:
             replay.finish()
 
-    def decide(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def decide(self, rows: Rows) -> Iterator[pa.Table]:
         """Replay the rows against every plan and yield a table of decisions for each; forecasts have none."""
         self._check(rows)
         for plan, replay in self.replays:
             decisions = np.zeros((0 if plan.is_closed else len(rows.seq), DECISIONS), np.int32)
             replay.replay(rows, decisions)
             if not plan.is_closed:
-                yield self._decision_batch(plan, rows, decisions)
+                yield self._decided(plan, rows, decisions)
 
-    def _decision_batch(self, plan: Plan, rows: Rows, decisions: Int32s) -> pa.RecordBatch:
+    def _decided(self, plan: Plan, rows: Rows, decisions: Int32s) -> pa.Table:
         """Return the decisions of one batch; rows of network time, and those before the range, have none."""
         decided = ((rows.flags & KIND_BITS) != NETWORK_ROW) & ((rows.flags & BEFORE_RANGE) == 0)
         rows_decided = int(decided.sum())
@@ -186,7 +186,7 @@ class Partition:
             *(pa.array(made[:, column] != 0) for column in (IS_REJECTED, IS_CAPPED)),
             *(_REASONS.take(pa.array(made[:, column])) for column in (BYTE_REASON, REQUEST_REASON)),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(DECISIONS_TABLE))
+        return pa.Table.from_arrays(columns, schema=to_arrow_schema(DECISIONS_TABLE))
 
     def _check(self, rows: Rows) -> None:
         check_rising(rows.seq, after=self._last_seq, node_id=self.node_id)
@@ -243,7 +243,7 @@ def replay_decisions(
     for number, of_partition in groupby(blocks, key=lambda block: block.partition):
         partition = Partition(task.plans, members(number), definitions)
         for rows in _merged(of_partition):
-            yield from (pa.Table.from_batches([batch]) for batch in partition.decide(rows))
+            yield from partition.decide(rows)
 
 
 def replay_peaks(
@@ -303,8 +303,8 @@ def _replayed(
             if decided is None:
                 partition.replay(rows)
                 continue
-            for batch in partition.decide(rows):
-                decided(batch)
+            for found in partition.decide(rows):
+                decided(found)
         partition.finish()
         yield partition
 

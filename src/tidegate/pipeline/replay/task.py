@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
@@ -35,7 +34,7 @@ from tidegate.pipeline.replay.components import (
     shared_sensors,
     tasks_of,
 )
-from tidegate.pipeline.replay.names import Clients, clients_of
+from tidegate.pipeline.replay.names import Clients, Ints, clients_of
 from tidegate.pipeline.replay.partition import Members, ReplayTask
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -53,8 +52,6 @@ CLIENTS_PER_PARTITION = 1 << 13  # whose sensors and tallies, some KB each, a co
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
 _HOUR_BY_HOUR = "give fewer hours (--from, --to); replay goes on with --out, --continue"
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

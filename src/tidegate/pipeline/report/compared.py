@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
 from tidegate.pipeline.results.table_rows import TableRows
-from tidegate.pipeline.rollup.sums import compact_column, give_back, key_numbers
+from tidegate.pipeline.rollup.sums import Flags, Numbers, compact_column, give_back, key_numbers
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -67,9 +67,7 @@ _ORDER = [
     *((name, "ascending") for name in ("quota_type", "user", "client_id", "tags", "group")),
 ]
 
-Numbers = npt.NDArray[np.signedinteger[Any]]
 Int64s = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import (
     Compared,
     Comparison,
+    Row,
     as_recorded,
     compared,
     delayed_amount,
@@ -57,7 +58,6 @@ _UNITS = {
 _LIMITED = ("quota_type", "entity_user", "entity_client_id")
 _ENTITY = ("plan", *_LIMITED, "entity_tags")
 
-Row = Mapping[str, Any]
 MOST_LISTED = 1000
 """Most files, nodes and holes that are listed; further ones are counted."""
 

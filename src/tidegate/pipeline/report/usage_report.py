@@ -1,15 +1,14 @@
 """Usage by client: the table of `tidegate usage`, of which the page shows a part."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
-from typing import Any
 
 from rich.text import Text
 
 from tidegate.pipeline.report.names import fitted, name_text
-from tidegate.pipeline.report.tables import Column, Table, stacked, table_lines, table_width
+from tidegate.pipeline.report.tables import Column, Row, Table, stacked, table_lines, table_width
 from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
@@ -21,8 +20,6 @@ from tidegate.pipeline.report.text import (
 )
 
 __all__ = ["SEVERAL_TOPICS", "USAGE", "TopicCounts", "topic_notes", "usage_lines"]
-
-Row = Mapping[str, Any]
 
 _LONGEST_NAME = 40  # cells
 _SHORTEST_NAME = 6  # cells

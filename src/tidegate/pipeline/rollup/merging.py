@@ -4,7 +4,6 @@ Arrow in, Arrow out, in this process and on Spark alike.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
 from tidegate.pipeline.rollup.kernel import MEASURES
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
 from tidegate.pipeline.rollup.sums import (
+    Numbers,
     compact,
     decoded,
     key_numbers,
@@ -53,7 +53,6 @@ _FEW_BYTES = 1 << 18  # to make them fewer takes longer than to merge them
 _MANY_KEYS = 1 << 21
 
 Int64s = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.signedinteger[Any]]
 
 
 class Parts:
