@@ -8,7 +8,10 @@ the rows that the record lacks.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.pipeline.jobs.jobs import ReplaySummary, UsageSummary
@@ -32,10 +35,6 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
-
 __all__ = [
     "SCHEMAS",
     "Limits",
@@ -48,7 +47,7 @@ __all__ = [
     "Usage",
 ]
 
-SCHEMAS: Mapping[str, "pa.Schema"] = MappingProxyType(
+SCHEMAS: Mapping[str, pa.Schema] = MappingProxyType(
     {
         "usage_by_client": written_schema(usage_schema()),
         "usage_by_minute": written_schema(usage_by_minute_schema()),

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -26,9 +27,6 @@ from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, last_from_ms,
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances
 from tidegate.pipeline.watch.totals import Totals
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["OnUpdate", "WatchHere", "Watched", "watch", "watch_plans", "watched_plans"]
 
@@ -167,7 +165,7 @@ def watch(
     every: timedelta = timedelta(seconds=1),
     lateness: timedelta | None = None,
     checkpoint: Path_ | None = None,
-    spark: "SparkSession | None" = None,
+    spark: SparkSession | None = None,
 ) -> Watched:
     """Follow a record as a broker writes it, and return its state at the end.
 
@@ -290,7 +288,7 @@ def _table(rows: Sequence[dict[str, Any]], table: StructType) -> pa.Table:
     return as_written(pa.Table.from_pylist(list(rows), to_arrow_schema(table)))
 
 
-def _classic(session: "SparkSession") -> RunningSpark:
+def _classic(session: SparkSession) -> RunningSpark:
     """Return a session for structured streaming. Raises `TidegateError`."""
     from tidegate.pipeline.spark.sessions import check_session, is_connect
 

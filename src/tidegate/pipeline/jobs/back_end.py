@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tidegate.pipeline.read.chunks import bundled
@@ -19,9 +20,6 @@ from tidegate.pipeline.replay.partition import NumberedBundle
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out
 from tidegate.pipeline.results.output import Results
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 __all__ = [
     "BackEnd",
@@ -82,7 +80,7 @@ class KeptTables:
         with self.adding(name, table.schema) as add:
             add(table)
 
-    def write(self, table: "DataFrame", name: str) -> None:
+    def write(self, table: DataFrame, name: str) -> None:
         """Keep a table of Spark."""
         if name in self:
             self.put(table.toArrow(), name)

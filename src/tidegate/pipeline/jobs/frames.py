@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from tidegate.pipeline.jobs.jobs import Jobs, usage_by_minute_table_name, usage_table_name
 from tidegate.pipeline.jobs.on_spark import OnSpark, PlacedOnSpark
@@ -27,12 +28,9 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 __all__ = ["obedience_frames", "replay_frames", "usage_frames"]
 
-Frames = tuple[dict[str, "DataFrame"], Sequence[Missing]]
+Frames = tuple[dict[str, DataFrame], Sequence[Missing]]
 
 
 def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool, with_peaks: bool) -> Frames:
@@ -81,7 +79,7 @@ def replay_frames(
     return _written({name: found[name] for name in ("replay_by_entity", *names)}), placed.layout.missing
 
 
-def _written(frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
+def _written(frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     return {name: frame_as_written(frame) for name, frame in frames.items()}
 
 
