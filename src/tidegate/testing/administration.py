@@ -1,18 +1,30 @@
-"""Changes that the kit makes on its own broker with `tidegate.client`: quotas and SCRAM users.
+"""Quotas as tests write them, and changes that the kit makes on its own broker: quotas and SCRAM users.
 
-Each call runs on a thread with an event loop of its own, so that tests can also make it while their own loop runs.
+Quotas are a path to a `quotas.yaml`, or the entries of such a file as dicts. In a dict, an entity is a name, or None
+for the default entity, as in Kafka's protocol and its admin clients.
+
+>>> quotas = read_quotas([{"user": None, "client-id": "loader", "producer_byte_rate": "1MiB"}])
+>>> quotas.entries[0].entity, quotas.entries[0].values
+((('client-id', 'loader'), ('user', None)), {'producer_byte_rate': 1048576.0})
+
+Changes are made with `tidegate.client`, each on a thread with an event loop of its own, so that tests can also make
+them while their own loop runs.
 """
 
+import json
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidegate.errors import ConfigError
 from tidegate.testing.process import BrokerError
 
 if TYPE_CHECKING:
     from tidegate.client import Admin
+    from tidegate.config.quotas_file import QuotasFile
 
-__all__ = ["CLIENT_ID", "alter_quotas", "describe_quotas", "set_scram_passwords"]
+__all__ = ["CLIENT_ID", "Quotas", "alter_quotas", "describe_quotas", "read_quotas", "set_scram_passwords"]
 
 CLIENT_ID = "tidegate-testing"
 """The client id of these requests."""
@@ -23,6 +35,11 @@ Entity = tuple[tuple[str, str | None], ...]
 _Result = TypeVar("_Result")
 _TIMEOUT_MS = 30_000
 _HINT = "with an authorizer, add User:ANONYMOUS to super.users: the kit itself does not log in"
+Quotas = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+"""A path, or entries."""
+
+_ENTITY_TYPES = ("user", "client-id", "ip")
+_SOURCE = "quotas"  # in error messages
 
 
 def alter_quotas(port: int, changes: Iterable[tuple[Entity, Mapping[str, float | None]]]) -> None:
@@ -87,3 +104,37 @@ def _administer(port: int, work: "Callable[[Admin], Awaitable[_Result]]") -> _Re
     except ClientError as error:
         hint = _HINT if isinstance(error, RefusedError) else error.hint
         raise BrokerError(f"the broker did not do what the kit asked: {error}", hint=hint) from error
+
+
+def read_quotas(quotas: Quotas) -> "QuotasFile":
+    """Return the quotas, checked as a file is (`docs/quotas-file.md`). Raises `ConfigError`, also for groups."""
+    from tidegate.config.quotas_file import load_quotas_file, parse_quotas_file
+
+    if isinstance(quotas, str | os.PathLike):
+        found = load_quotas_file(os.fspath(quotas))
+    else:
+        try:
+            text = json.dumps({"quotas": [_entry(quota) for quota in quotas]}, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"quotas cannot be read: {error}",
+                hint='write each as {"client-id": "loader", "producer_byte_rate": 1048576}',
+            ) from error
+        found = parse_quotas_file(text, name=_SOURCE)  # JSON is YAML
+    if found.groups:
+        raise ConfigError(
+            "quotas have groups, which only settings of the broker can define",
+            hint="define them with settings={'client.quota.callback.class': ...}; see docs/quotas-file.md",
+        )
+    return found
+
+
+def _entry(quota: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _part(value) if key in _ENTITY_TYPES else value for key, value in dict(quota).items()}
+
+
+def _part(name: Any) -> Any:
+    """Return a part of an entity as the file has it."""
+    if name is None:
+        return {"default": True}
+    return {"name": name} if isinstance(name, str) else name

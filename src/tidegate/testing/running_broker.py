@@ -8,11 +8,12 @@ from typing import Any
 from tidegate.errors import ConfigError
 from tidegate.testing.administration import (
     CLIENT_ID,
+    Quotas,
     alter_quotas,
     describe_quotas,
+    read_quotas,
     set_scram_passwords,
 )
-from tidegate.testing.given_quotas import Quotas, read_quotas
 from tidegate.testing.process import BrokerError, BrokerProcess
 from tidegate.testing.served import ServedRequest, served_requests
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.testing.given_quotas import read_quotas
+from tidegate.testing.administration import read_quotas
 
 
 def test_a_dict_is_an_entry_of_the_file():
