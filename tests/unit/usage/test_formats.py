@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.replaying.files import find_files
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
+from tidegate.pipeline.read.ingest import list_chunks, open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files, read_batches, segment_table

@@ -122,8 +122,14 @@ class PlacedRows(Replays, Protocol):
 
     layout: Layout
 
+    @property
+    def shares(self) -> int:
+        """Return how many shares of the clients there are."""
+        return self.layout.shares
+
     def __enter__(self) -> Self:
         """Keep the rows."""
+        return self
 
     def __exit__(self, *error: object) -> None:
         """Release the rows."""

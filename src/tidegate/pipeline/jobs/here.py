@@ -19,6 +19,7 @@ from tidegate.pipeline.jobs.back_end import (
     Item,
     KeptTables,
     Merge,
+    PlacedRows,
     T,
     Take,
     Target,
@@ -173,7 +174,7 @@ class _RowsHere:
         return decoded(table).select(self._schema.names).cast(self._schema)
 
 
-class _PlacedHere:
+class _PlacedHere(PlacedRows):
     """Packed rows in memory. With `repeats`, they stay after a replay."""
 
     def __init__(
@@ -192,18 +193,9 @@ class _PlacedHere:
         (members,) = layout.members(1)
         self._members = members.__getitem__
 
-    def __enter__(self) -> "_PlacedHere":
-        """Keep the rows."""
-        return self
-
     def __exit__(self, *error: object) -> None:
         """Release the rows."""
         self._blocks.clear()
-
-    @property
-    def shares(self) -> int:
-        """Return how many shares of the clients there are."""
-        return self.layout.shares
 
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
         """Return what was measured; of several shares, as a `compact` table."""

@@ -25,6 +25,7 @@ from tidegate.pipeline.jobs.back_end import (
     Item,
     KeptTables,
     Merge,
+    PlacedRows,
     Sized,
     T,
     Take,
@@ -254,24 +255,15 @@ class _RowsOnSpark:
         return self.frame.orderBy(*self._keys) if self._keys else self.frame
 
 
-class PlacedOnSpark:
+class PlacedOnSpark(PlacedRows):
     """Blocks of rows in the partitions of their tasks, columns `BLOCKS`."""
 
     def __init__(self, layout: Layout, blocks: DataFrame, members: Grouped) -> None:
         self.layout, self.blocks, self.members = layout, blocks, members
 
-    def __enter__(self) -> "PlacedOnSpark":
-        """Keep the rows."""
-        return self
-
     def __exit__(self, *error: object) -> None:
         """Release the rows that Spark keeps."""
         self.blocks.unpersist()
-
-    @property
-    def shares(self) -> int:
-        """Return how many shares of the clients there are."""
-        return self.layout.shares
 
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
         """Return what was measured."""

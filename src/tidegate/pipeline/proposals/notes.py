@@ -7,7 +7,6 @@ import heapq
 import math
 import shlex
 import textwrap
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -33,7 +32,6 @@ __all__ = [
     "quotas_text",
     "recommend_document",
     "recommend_notes",
-    "skew_notes",
     "starved_notes",
     "text_of",
     "uneven_notes",
@@ -334,22 +332,11 @@ def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
     )
 
 
-def skew_notes(nodes: Sequence[Row]) -> list[str]:
-    """Return on which brokers usage is uneven, of all entities or of one: rows of `LIMITS_BY_NODE`.
+def uneven_notes(shares: Mapping[str, Mapping[Name | None, Mapping[int, int]]], brokers: int) -> list[str]:
+    """Return on which of the brokers usage is uneven: by type of quota, entity (None: all) and node.
 
     Each broker applies a quota by itself: a client that uses one of three brokers most is throttled only by that one.
     """
-    shares: dict[str, dict[Name | None, Counter[int]]] = {
-        kind.value: defaultdict(Counter) for kind in _SKEWED
-    }
-    for row in nodes:
-        for name in (None, name_of(row)) if row["quota_type"] in shares else ():
-            shares[row["quota_type"]][name][row["node_id"]] += row["amount"]
-    return uneven_notes(shares, len({row["node_id"] for row in nodes}))
-
-
-def uneven_notes(shares: Mapping[str, Mapping[Name | None, Mapping[int, int]]], brokers: int) -> list[str]:
-    """Return `skew_notes` out of usage by type of quota, entity (None: all) and node, of so many brokers."""
     if brokers < 2:
         return []
     notes = []

@@ -33,13 +33,12 @@ from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
 from tidegate.usage.process_nodes import process_of_node
-from tidegate.usage.readers import complete_files, list_files
+from tidegate.usage.readers import complete_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
 __all__ = [
     "UsageFiles",
     "find_all_files",
-    "find_files",
     "is_imported",
     "list_chunks",
     "newest_ms",
@@ -119,18 +118,6 @@ def open_usage(
         yield files
 
 
-def find_files(directory: Path) -> list[Location]:
-    """Return the finished usage files under `directory`.
-
-    Raises `UsageFilesError` where there is no such directory or nothing in it.
-    """
-    try:
-        files = list_files(directory)
-    except ConfigError as error:
-        raise UsageFilesError(str(error), hint=_HINT) from error
-    return _not_none(files, directory)
-
-
 @contextmanager
 def find_all_files(
     directory: Location, *, from_ms: int | None = None, to_ms: int | None = None
@@ -138,7 +125,7 @@ def find_all_files(
     """Yield the usage files and copies of the files in the spool, and remove the copies afterwards.
 
     from_ms, to_ms: only the files of the hours in between; None: no limit. The spool of a remote directory is not read,
-    and a warning says so. Raises `UsageFilesError` as `find_files` does.
+    and a warning says so. Raises `UsageFilesError` where there is no such directory or nothing in it.
     """
     which = "" if from_ms is None and to_ms is None else "in these hours"
     if (table_format := table_format_of(directory)) is not None:

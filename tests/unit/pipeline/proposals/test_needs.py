@@ -5,11 +5,12 @@ from random import Random
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
+from tests.unit.pipeline.proposals.skew import skew_notes
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.proposals import recommend
 from tidegate.pipeline.proposals.needs import TableNeeds, requests_by_type, uneven_shares
-from tidegate.pipeline.proposals.notes import skew_notes, uneven_notes
+from tidegate.pipeline.proposals.notes import uneven_notes
 from tidegate.pipeline.proposals.recommend import Wanted, proposal_of, propose
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.sums import compact

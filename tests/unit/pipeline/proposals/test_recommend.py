@@ -3,10 +3,11 @@
 from random import Random
 
 import pytest
+from tests.unit.pipeline.proposals.skew import skew_notes
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
-from tidegate.pipeline.proposals.notes import hidden_notes, skew_notes, starved_notes
+from tidegate.pipeline.proposals.notes import hidden_notes, starved_notes
 from tidegate.pipeline.proposals.recommend import (
     LEAST,
     BudgetError,

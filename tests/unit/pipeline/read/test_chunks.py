@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.replaying.files import write_events
+from tests.replaying.files import find_files, write_events
 from tests.replaying.kernel import kernel_rows, sweeps_of
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
@@ -18,7 +18,7 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks, columns, ingest
 from tidegate.pipeline.read.chunks import Chunk, bundled, read_chunk
-from tidegate.pipeline.read.ingest import find_files, list_chunks
+from tidegate.pipeline.read.ingest import list_chunks
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS

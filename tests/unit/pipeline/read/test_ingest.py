@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.replaying.files import write_events
+from tests.replaying.files import find_files, write_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
-from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
+from tidegate.pipeline.read.ingest import list_chunks, open_usage
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 

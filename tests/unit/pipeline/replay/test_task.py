@@ -4,12 +4,12 @@ import pickle
 import re
 
 import pytest
-from tests.replaying.files import write_events
+from tests.replaying.files import find_files, write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
+from tidegate.pipeline.read.ingest import list_chunks, open_usage
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import task
