@@ -40,10 +40,9 @@ from tidegate.kafka_log.log_files import (
     find_logs,
     no_requests_error,
 )
-from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
+from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest, TimeRange, time_text
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
-from tidegate.kafka_log.time_range import TimeRange, time_text
 from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US

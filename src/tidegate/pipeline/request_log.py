@@ -10,7 +10,7 @@ from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.errors import ArgumentError, ConfigError
 from tidegate.kafka_log.importing import ImportSummary, import_logs
 from tidegate.kafka_log.log_files import Source
-from tidegate.kafka_log.time_range import TimeRange
+from tidegate.kafka_log.manifest import TimeRange
 from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms
 from tidegate.pipeline.progress import OnProgress, Progress, silent
 

@@ -60,7 +60,6 @@ MOST_RUNS = 10_000
 _FORMAT = 2
 _PART = "part-0.parquet"
 _MOVES = "moves.json"
-_TABLE = re.compile(r"[a-z_]+")
 _FIRST_DATE = "date=1970-01-01"  # also that of a table over time without rows
 _DATE = re.compile(r"date=(\d{4}-\d\d-\d\d)")
 _RUN = re.compile(r"run-(\d{8}T\d{12})-[0-9a-f]{8}")

@@ -26,7 +26,7 @@ from tidegate.config.principal_rules import DEFAULT_RULES, NoRuleError, Principa
 from tidegate.errors import ConfigError
 from tidegate.fair_share import ANONYMOUS
 from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES, cipher_suites
-from tidegate.tls.contexts import enabled_versions
+from tidegate.tls.contexts import enabled_versions, load_key_store, load_trust_store
 from tidegate.tls.settings import (
     CIPHER_SUITES,
     CLIENT_AUTH,
@@ -39,7 +39,6 @@ from tidegate.tls.settings import (
     client_auth,
     listed,
 )
-from tidegate.tls.stores import load_key_store, load_trust_store
 
 __all__ = ["TlsConfig", "tls_config"]
 

@@ -83,7 +83,7 @@ def test_a_store_without_a_password_needs_none(tmp_path: Path) -> None:
             "trust-keytool.p12' has no private key, expected one",
             "trust store",
         ),
-        ({"ssl.keystore.location": __file__}, "test_store_formats.py' has an unknown format", ""),
+        ({"ssl.keystore.location": __file__}, "test_key_stores.py' has an unknown format", ""),
         ({"ssl.keystore.type": "BKS"}, "ssl.keystore.type is 'BKS', expected one of PKCS12, PEM", ""),
         ({"ssl.key.password": "hunter2"}, "ssl.key.password differs from ssl.keystore.password", "remove"),
         (trusting("trust-old.jks"), "trust-old.jks' is in Java's old format JKS", "-deststoretype PKCS12"),

@@ -13,7 +13,7 @@ from tidegate.cli.main import main
 from tidegate.config.quotas_file import parse_quotas_file
 from tidegate.errors import ConfigError
 from tidegate.kafka_log.log_files import LogFileError
-from tidegate.kafka_log.time_range import TimeRange, time_text
+from tidegate.kafka_log.manifest import TimeRange, time_text
 
 ENTITY = [{"entityType": "client-id", "entityName": "app"}]
 
