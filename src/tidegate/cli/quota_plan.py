@@ -7,20 +7,19 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidegate.cli.arguments import ArgumentParser, printable
 from tidegate.pipeline.report.text import things_text
 
 if TYPE_CHECKING:
-    from tidegate.cli.quota_effects import QuotaEffect, QuotaEffects
+    from tidegate.cli.quota_effects import QuotaEffects
     from tidegate.config.quota_changes import QuotaChange, Quotas
 
 __all__ = [
     "WHERE",
     "QuotaCluster",
     "print_changes",
-    "print_effects",
     "print_forecast",
     "print_json",
     "print_summary",
@@ -44,8 +43,11 @@ class QuotaCluster(NamedTuple):
     quotas: "Quotas"
 
 
-def print_changes(changes: Sequence["QuotaChange"]) -> None:
-    """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value."""
+def print_changes(changes: Sequence["QuotaChange"], effects: "QuotaEffects") -> None:
+    """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value.
+
+    Then print a warning for each group that the changes concern, and a note for what was not looked at.
+    """
     from rich.cells import cell_len
 
     from tidegate.config.quotas_text import value_text
@@ -68,10 +70,6 @@ def print_changes(changes: Sequence["QuotaChange"]) -> None:
         print(f"{sign} {padded(entity, widths[0])}  {padded(key, widths[1])}  {values}")
     if rows:
         print()
-
-
-def print_effects(effects: "QuotaEffects") -> None:
-    """Print a warning for each group that the changes concern, and a note for what was not looked at."""
     for effect in effects.warnings[:_MOST_WARNINGS]:
         print(f"warning: {printable(effect.message)}\n  hint: {printable(effect.hint)}")
     if len(effects.warnings) > _MOST_WARNINGS:
@@ -123,16 +121,12 @@ def print_json(
         ],
         "effects": {
             "groups": effects.groups,
-            "warnings": [_effect_fields(effect) for effect in effects.warnings],
+            "warnings": [{**asdict(effect), "entity": dict(effect.entity)} for effect in effects.warnings],
             "notes": list(effects.notes),
         },
         "not_in_file": [dict(entity) for entity in sorted(cluster.quotas.keys() - wanted.keys(), key=str)],
     }
     print(json.dumps(document, indent=2))
-
-
-def _effect_fields(effect: "QuotaEffect") -> dict[str, Any]:
-    return {**asdict(effect), "entity": dict(effect.entity)}
 
 
 def print_forecast(args: argparse.Namespace, quotas: "Quotas") -> None:

@@ -15,7 +15,6 @@ from tidegate.cli.job_options import where_options
 from tidegate.cli.quota_plan import (
     QuotaCluster,
     print_changes,
-    print_effects,
     print_forecast,
     print_json,
     print_summary,
@@ -177,8 +176,7 @@ def _plan(args: argparse.Namespace) -> int:
     if args.json:
         print_json(args, cluster, wanted, changes, effects)
     else:
-        print_changes(changes)
-        print_effects(effects)
+        print_changes(changes, effects)
         print_summary(args, cluster, wanted, changes)
     if args.usage is not None:
         print_forecast(args, applied(cluster.quotas, changes))
@@ -238,8 +236,7 @@ def _apply(args: argparse.Namespace) -> int:
     cluster, changes, effects = _planned(
         args, lambda quotas: quota_changes(quotas, wanted, prunes=args.prune)
     )
-    print_changes(changes)
-    print_effects(effects)
+    print_changes(changes, effects)
     print_summary(args, cluster, wanted, changes)
     return _make(args, cluster, changes) if changes else 0
 
@@ -260,8 +257,7 @@ def _undo(args: argparse.Namespace) -> int:
     if not changes:
         print("nothing to undo")
         return 0
-    print_changes(changes)
-    print_effects(effects)
+    print_changes(changes, effects)
     return _make(args, cluster, changes)
 
 

@@ -81,8 +81,8 @@ def report_html(
 ) -> str:
     """Return the whole page. facts: the extent of the record, by name."""
     style, bundle, script = (_part(name) for name in ("page.css", "vega.js", "page.js"))
-    charts = [chart for section in sections for chart in section.charts]
-    numbers = iter(range(len(charts)))
+    specs = [{**chart.spec, "config": _CONFIG} for section in sections for chart in section.charts]
+    numbers = iter(range(len(specs)))
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -104,7 +104,7 @@ def report_html(
             *(line for section in sections for line in _section(section, numbers)),
             "</main>",
             f"<footer><p>{escape(made_by)}</p></footer>",
-            f'<script type="application/json" id="specs">{_specs(charts)}</script>',
+            f'<script type="application/json" id="specs">{_script_json(specs)}</script>',
             f"<script>{bundle}</script>",
             f"<script>{script}</script>",
             "</body>",
@@ -133,10 +133,6 @@ def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 def _hash(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-def _specs(charts: Sequence[Chart]) -> str:
-    return _script_json([{**chart.spec, "config": _CONFIG} for chart in charts])
 
 
 def _script_json(value: Any) -> str:

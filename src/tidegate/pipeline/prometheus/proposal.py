@@ -69,7 +69,7 @@ def recommend_from_metrics(measured: Measured, by: str | None, wanted: Wanted) -
 
     Raises `NothingToRecommendError`, `TooLittleDataError`, and what `propose` raises.
     """
-    kept = _protected_ids(wanted)
+    kept = {name for kind, name in wanted.protect if kind == "client-id"}  # one can look like a broker's
     clients = {client for client, _ in measured.peaks}
     internal = {client for client in clients if is_internal(client[2] or "") and client[2] not in kept}
     levels = Counter(
@@ -109,11 +109,6 @@ def recommend_from_metrics(measured: Measured, by: str | None, wanted: Wanted) -
         left_out=_named(sorted(internal, key=str)),
         others={level: count for level, count in levels.items() if level != by},
     )
-
-
-def _protected_ids(wanted: Wanted) -> set[str]:
-    """Return the client ids that are protected: one of them can look like a broker's."""
-    return {name for kind, name in wanted.protect if kind == "client-id"}
 
 
 def _chosen(levels: Mapping[str, int], wanted: Wanted) -> str:

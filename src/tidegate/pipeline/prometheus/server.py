@@ -33,7 +33,6 @@ __all__ = [
     "MetricsServerError",
     "MetricsSource",
     "basic_auth",
-    "bearer_token",
     "checked_url",
     "range_s",
 ]
@@ -173,11 +172,6 @@ def checked_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def bearer_token(path: Path) -> Credential:
-    """Return the token that a file contains. Raises `ConfigError`."""
-    return Credential(f"Bearer {_secret(path)}")
-
-
 def basic_auth(path: Path) -> Credential:
     """Return the user and password that a file contains, as USER:PASSWORD. Raises `ConfigError`."""
     secret = _secret(path)
@@ -232,7 +226,7 @@ class MetricsSource:
             )
         credential = None
         if self.bearer_token_file is not None:
-            credential = bearer_token(self.bearer_token_file)
+            credential = Credential(f"Bearer {_secret(self.bearer_token_file)}")
         elif self.basic_auth_file is not None:
             credential = basic_auth(self.basic_auth_file)
         return MetricsServer(checked_url(self.sources[0]), credential)

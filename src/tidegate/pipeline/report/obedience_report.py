@@ -35,7 +35,10 @@ def obedience_table(rows: Sequence[Row]) -> Table:
     """Return the table of `rows`, columns `OBEDIENCE_BY_SOFTWARE`."""
     columns = [
         Column("client library", _library_text, is_name=True),
-        Column("clients\nearly/thr.", _clients_text),
+        Column(
+            "clients\nearly/thr.",
+            lambda row: f"{count_text(row['early_clients'])}/{count_text(row['throttled_clients'])}",
+        ),
         Column("throttled", "throttled_requests", count_text),
         Column("early", "early_requests", count_text),
         Column("early\nshare", lambda row: percent_text(row["early_requests"], row["throttled_requests"])),
@@ -76,10 +79,6 @@ def obedience_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _library_text(row: Row) -> str:
     software, version = row["client_software"], row["client_software_version"]
     return f"{name_text(software)}\n{name_text(version)}" if software or version else "(unknown)"
-
-
-def _clients_text(row: Row) -> str:
-    return f"{count_text(row['early_clients'])}/{count_text(row['throttled_clients'])}"
 
 
 def _median_text(limit_ms: int) -> str:
