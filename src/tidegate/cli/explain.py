@@ -25,7 +25,7 @@ from tidegate.server.monitoring.http_request import MAX_TARGET_BYTES
 from tidegate.server.monitoring.links import LINK_PATH, MAX_LINK_S, link_key, signed_fields
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.prometheus.latest import Uses
+    from tidegate.pipeline.prometheus.measured import Uses
     from tidegate.quota.managers.explain import Explanation
 
 __all__ = ["add_parser", "explanation_lines", "run"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.cli.arguments import whole_number
 from tidegate.cli.job_options import check_range, path_type, progress_shown, range_options, time_of
+from tidegate.pipeline.report.text import things_text
 
 __all__ = ["add_parser", "run"]
 
@@ -144,7 +145,6 @@ def run(args: argparse.Namespace) -> int:
 def _lines(summary: Any, out: Path) -> list[str]:
     """Return what came of it, a line each."""
     from tidegate.kafka_log.log_files import names_text
-    from tidegate.pipeline.report.text import things_text
 
     lines = [_imported(summary)]
     if summary.outside:
@@ -192,7 +192,6 @@ def _lines(summary: Any, out: Path) -> list[str]:
 
 def _imported(summary: Any) -> str:
     """Return how much was imported."""
-    from tidegate.pipeline.report.text import things_text
 
     known = things_text(summary.files_known, "file")
     if not summary.files:

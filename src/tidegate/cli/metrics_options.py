@@ -8,7 +8,7 @@ from tidegate.cli.job_options import check_range, path_type
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.prometheus.latest import Uses
+    from tidegate.pipeline.prometheus.measured import Uses
     from tidegate.pipeline.prometheus.server import MetricsSource
 
 __all__ = [
@@ -78,7 +78,7 @@ def check_prometheus(args: argparse.Namespace) -> None:
 
 def latest_from(args: argparse.Namespace) -> "Uses":
     """Return what clients use now, by the metrics that the options name. Raises `TidegateError`."""
-    from tidegate.pipeline.prometheus.latest import latest_from_files, latest_from_server
+    from tidegate.pipeline.prometheus.measured import latest_from_files, latest_from_server
 
     source = source_of(args)
     spellings, server = source.spellings(), source.server()

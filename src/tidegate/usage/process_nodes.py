@@ -1,6 +1,6 @@
 """Node ids of the processes of a gateway that serve one broker: each has a usage record of its own.
 
-Jobs read the rows of all processes as one node, the broker (`tidegate.pipeline.read.processes`).
+Jobs read the rows of all processes as one node, the broker (`tidegate.pipeline.read.columns`).
 
 >>> node_of_process(7, 1), node_of_process(7, 2), process_of_node(1_073_742_274), process_of_node(7)
 (1073742273, 1073742274, (7, 2), None)

@@ -1,4 +1,4 @@
-"""Facts out of metrics about each client: its largest value, its throttles, and windows of use."""
+"""Facts out of metrics about each client: its largest and its latest value, its throttles, and windows of use."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,14 @@ from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
+    "RECENT_S",
     "THROTTLE",
     "Measured",
     "NoMetricsError",
+    "Use",
+    "Uses",
+    "latest_from_files",
+    "latest_from_server",
     "measured_from_files",
     "measured_from_server",
     "no_metrics_error",
@@ -36,6 +41,8 @@ _NO_QUOTA_HINT = (
     "Kafka measures clients only while a quota of the type is set: set a very large default, and export "
     "type=Produce, Fetch, Request and ControllerMutation of kafka.server (docs/metrics-as-a-source.md)"
 )
+RECENT_S = 300
+"""Time in s after which a value is not the latest any more: as long as Prometheus looks back."""
 
 
 class NoMetricsError(ConfigError):
@@ -86,9 +93,6 @@ class Measured:
         found.update(int(time_s) // _WINDOW_S for time_s, value in points if value > 0)
 
 
-# --- a server ---------------------------------------------------------------------------------------------------------
-
-
 def measured_from_server(
     server: MetricsServer, spellings: Spellings, *, from_s: int, to_s: int, match: str = ""
 ) -> Measured:
@@ -97,10 +101,7 @@ def measured_from_server(
     The server computes the largest values, so that an answer has one point a day for each series.
     Raises `NoMetricsError`, and what `MetricsServer` raises.
     """
-    names = server.names(from_s=from_s, to_s=to_s)
-    spelled = [spelling for name in names if (spelling := spellings.spelling(name)) is not None]
-    if not any(spelling.measure != THROTTLE for spelling in spelled):
-        raise no_metrics_error(names, spellings, server.url)
+    spelled = _spelled(server, spellings, from_s=from_s, to_s=to_s)
     measured = Measured(from_s=from_s, to_s=to_s, is_raw=True)
     pieces = -(-(to_s - from_s) // _PIECE_S)
     step_s = -(-(to_s - from_s) // pieces)
@@ -127,6 +128,15 @@ def measured_from_server(
         raw = server.query(f"{busiest[1]}[{_RAW_S}s]", at_s=at_s)
         measured.interval_s = _interval(raw)
     return measured
+
+
+def _spelled(server: MetricsServer, spellings: Spellings, *, from_s: int, to_s: int) -> list[Spelling]:
+    """Return the metrics of clients that a server knows of a time. Raises `NoMetricsError` for throttles alone."""
+    names = server.names(from_s=from_s, to_s=to_s)
+    spelled = [spelling for name in names if (spelling := spellings.spelling(name)) is not None]
+    if not any(spelling.measure != THROTTLE for spelling in spelled):
+        raise no_metrics_error(names, spellings, server.url)
+    return spelled
 
 
 def _ask_windows(
@@ -181,9 +191,6 @@ def _selector(spelling: Spelling, series: Series) -> str:
     }
     matchers = ",".join(f'{name}="{value}"' for name, value in escaped.items())
     return f"{spelling.name}{{{matchers}}}"
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def measured_from_files(
@@ -271,3 +278,73 @@ def no_metrics_error(names: Iterable[str], spellings: Spellings, source: str) ->
 def _is_near(name: str) -> bool:
     plain = name.lower().replace("-", "_")
     return any(measure in plain for measure in ("byte_rate", "request_time", "mutation_rate", "_quota_"))
+
+
+@dataclass(slots=True)
+class Use:
+    """The use of a quota by one client, or by all that share its entity, on one broker.
+
+    rate: the metric that Kafka compares with the quota, in bytes or mutations per second, or percent of a thread; None
+    if no series has it. throttle_ms: mean throttle time, which Kafka takes over the last 30 to 60 s; 0.0 without one.
+    """
+
+    rate: float | None = None
+    throttle_ms: float = 0.0
+
+
+Uses = Mapping[Client, Mapping[str, Use]]
+"""Use by client, then by broker: the value of the label that names the broker, such as `instance`."""
+
+
+def latest_from_server(server: MetricsServer, spellings: Spellings, *, at_s: int, match: str = "") -> Uses:
+    """Return what a server knows at a time. match: label matchers, such as `job="kafka"`.
+
+    Raises `NoMetricsError`, and what `MetricsServer` raises.
+    """
+    found: dict[Client, dict[str, Use]] = {}
+    for spelling in _spelled(server, spellings, from_s=at_s - RECENT_S, to_s=at_s):
+        for series in server.query(f"{spelling.name}{{{match}}}", at_s=at_s):
+            _add(found, spellings, spelling, series, since_s=0.0)
+    return found
+
+
+def latest_from_files(paths: Iterable[Path], spellings: Spellings) -> Uses:
+    """Return what saved answers say at their end. Raises `NoMetricsError`, `AnswerError`."""
+    answers = {path: read_answer_file(path) for path in paths}
+    every = [series for answer in answers.values() for series in answer]
+    end_s = max((series.last_s for series in every), default=0.0)
+    found: dict[Client, dict[str, Use]] = {}
+    for series in every:
+        spelling = spellings.spelling(series.labels.get("__name__", ""))
+        if spelling is not None:
+            _add(found, spellings, spelling, series, since_s=end_s - RECENT_S)
+    if not found:
+        names = [series.labels.get("__name__", "") for series in every]
+        raise no_metrics_error(names, spellings, ", ".join(repr(str(path)) for path in answers))
+    return found
+
+
+def _add(
+    found: dict[Client, dict[str, Use]],
+    spellings: Spellings,
+    spelling: Spelling,
+    series: Series,
+    *,
+    since_s: float,
+) -> None:
+    """Add the last point of a series, if it is not older; of several series of a client and broker the largest.
+
+    A throttle time that is not a number is none: there was no throttle.
+    """
+    client = spellings.client(spelling, series.labels)
+    if client is None or not series.times or series.last_s < since_s:
+        return
+    time_s, value = series.points[-1] if series.points else (0.0, 0.0)
+    node = series.labels.get(spellings.label("node", series.labels) or "", "")
+    use = found.setdefault(client, {}).setdefault(node, Use())
+    if time_s != series.last_s:
+        return
+    if spelling.measure == THROTTLE:
+        use.throttle_ms = max(use.throttle_ms, value)
+    else:
+        use.rate = value if use.rate is None else max(use.rate, value)

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
+from tidegate.pipeline.read.columns import PROCESS_COLUMNS, merged
 from tidegate.pipeline.read.filesystems import opened_parquet, reason_of
-from tidegate.pipeline.read.processes import PROCESS_COLUMNS, merged
 from tidegate.usage.arrow import file_refusal, whole_table
 
 __all__ = [
@@ -64,7 +64,7 @@ class Chunk:
     to_ms: int | None = None
     """Rows from this time on are left out; None: no limit."""
     is_of_process: bool = False
-    """Rows of one of several processes of a broker, which are read as those of the broker (`processes`)."""
+    """Rows of one of several processes of a broker, which are read as those of the broker (`columns.merged`)."""
 
     @property
     def is_cut(self) -> bool:

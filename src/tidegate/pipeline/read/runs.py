@@ -7,8 +7,7 @@ import numpy as np
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import RUN_COLUMNS, Arrived, OpenChunk, read_chunk
-from tidegate.pipeline.read.columns import Numbers, numbers_of
-from tidegate.pipeline.read.processes import are_merged
+from tidegate.pipeline.read.columns import Numbers, are_merged, numbers_of
 from tidegate.pipeline.read.timeline import Run
 from tidegate.usage.columns import SEQ_PER_US
 

@@ -8,9 +8,9 @@ no file of that name for a moment.
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyarrow import fs
@@ -29,58 +29,23 @@ ANOTHER_HINT = "give another directory"
 _LOCK = "lock"
 
 
-class Store(Protocol):
-    """A directory of results. Names are relative to it, with slashes."""
-
-    @property
-    def directory(self) -> Location:
-        """Return the path or URI."""
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Return whether no other run writes here within `held`."""
-
-    def held(self) -> AbstractContextManager[None]:
-        """Make the directory, and keep other runs of this machine out of it in a `with` block."""
-
-    def names(self, below: str = "") -> set[str]:
-        """Return the names of files and directories in a directory. Raises `OutputError` if it is a file."""
-
-    def files(self, below: str) -> list[str]:
-        """Return the names of all files below a directory, relative to it; "" if it is itself a file or a link."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return what a file holds; None if it does not exist."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file in one step."""
-
-    def move(self, source: str, target: str) -> None:
-        """Replace the file `target` with the file `source` in one step. A move that was made may be repeated."""
-
-    def remove(self, name: str) -> None:
-        """Remove what has this name, with all files below it."""
-
-    def remove_file(self, name: str) -> None:
-        """Remove a file, and its directory if that is empty then; do nothing if it is a directory."""
-
-    def settle(self, below: str) -> None:
-        """Wait until all files below a directory are on disk, for their owner only."""
-
-
-def store_of(directory: Location) -> Store:
+def store_of(directory: Location) -> "Store":
     """Return the store of a path or URI."""
     return _Remote(directory) if isinstance(directory, Uri) else _Local(directory)
 
 
 class _Local:
+    """A directory of results on this machine. Names are relative to it, with slashes."""
+
     is_exclusive = True
+    """True: no other run writes here within `held`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @contextmanager
     def held(self) -> Iterator[None]:
+        """Make the directory, and keep other runs of this machine out of it in a `with` block."""
         make_private_directory(self.directory)
         runs = self.directory / RUNS
         if runs.is_symlink():
@@ -99,12 +64,14 @@ class _Local:
             os.close(lock)
 
     def names(self, below: str = "") -> set[str]:
+        """Return the names of files and directories in a directory. Raises `OutputError` if it is a file."""
         top = self.directory / below
         if os.path.isfile(top):
             raise OutputError(f"{str(top)!r} is a file, expected a directory", hint=ANOTHER_HINT)
         return {path.name for path in top.iterdir()} if top.is_dir() else set()
 
     def files(self, below: str) -> list[str]:
+        """Return the names of all files below a directory, relative to it; "" if it is itself a file or a link."""
         top = self.directory / below
         if top.is_symlink() or top.is_file():
             return [""]
@@ -115,11 +82,13 @@ class _Local:
         return sorted(found)
 
     def read(self, name: str) -> bytes | None:
+        """Return what a file holds; None if it does not exist."""
         with suppress(OSError):
             return (self.directory / name).read_bytes()
         return None
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a file in one step."""
         path = self.directory / name
         make_private_directory(path.parent)
         half = path.with_name(f"{path.name}.half")
@@ -130,6 +99,7 @@ class _Local:
         sync_directory(path.parent)
 
     def move(self, source: str, target: str) -> None:
+        """Replace the file `target` with the file `source` in one step. A move that was made may be repeated."""
         place, path = self.directory / source, self.directory / target
         missing = [parent for parent in path.parents if not parent.is_dir()]
         for parent in reversed(missing):
@@ -143,6 +113,7 @@ class _Local:
         sync_directory(path.parent)
 
     def remove(self, name: str) -> None:
+        """Remove what has this name, with all files below it."""
         path = self.directory / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -150,6 +121,7 @@ class _Local:
             path.unlink(missing_ok=True)
 
     def remove_file(self, name: str) -> None:
+        """Remove a file, and its directory if that is empty then; do nothing if it is a directory."""
         path = self.directory / name
         if path.is_dir() and not path.is_symlink():
             return
@@ -159,6 +131,7 @@ class _Local:
                 path.parent.rmdir()
 
     def settle(self, below: str) -> None:
+        """Wait until all files below a directory are on disk, for their owner only."""
         top = self.directory / below
         for path in (top, *top.rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
@@ -166,6 +139,8 @@ class _Local:
 
 
 class _Remote:
+    """The same elsewhere, by URI."""
+
     is_exclusive = False
 
     def __init__(self, directory: Uri) -> None:
@@ -223,3 +198,7 @@ def _rename(filesystem: fs.FileSystem, source: str, target: str) -> None:
     if filesystem.get_file_info(target).type == fs.FileType.File:
         filesystem.delete_file(target)
     filesystem.move(source, target)
+
+
+Store: TypeAlias = _Local | _Remote
+"""A directory of results."""

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.pipeline.prometheus.latest import RECENT_S, Use, latest_from_files
-from tidegate.pipeline.prometheus.measured import NoMetricsError
+from tidegate.pipeline.prometheus.measured import RECENT_S, NoMetricsError, Use, latest_from_files
 from tidegate.pipeline.prometheus.spellings import KNOWN
 from tidegate.quota.managers.quota_type import QuotaType
 
