@@ -190,7 +190,9 @@ class MetricsClient:
             )
         headers = {"Accept": "application/json"}
         if self.token_file is not None:
-            headers["Authorization"] = f"Bearer {_token(self.token_file)}"
+            from tidegate.server.settings.metrics_settings import read_token
+
+            headers["Authorization"] = f"Bearer {read_token(self.token_file)}"
         try:
             connection.request("GET", target, headers=headers)
             response = connection.getresponse()
@@ -220,12 +222,6 @@ def _context(command_config: Path | None) -> ssl.SSLContext:
     texts = {} if command_config is None else load_properties(command_config)
     warn_of_misspelt(misspelt_settings(texts))
     return client_context(texts)
-
-
-def _token(path: Path) -> str:
-    from tidegate.server.settings.metrics_settings import read_token
-
-    return read_token(path)
 
 
 def clock_text(time_ms: int) -> str:

@@ -164,7 +164,9 @@ class LineReader:
             request = self._decode(line[first:end])
         except msgspec.ValidationError as error:
             _check_format(line)
-            raise LineError(f"not a request as a broker logs it: {_reason(error)}") from None
+            # msgspec quotes types and paths, and of values none.
+            reason = str(error).replace("`", "'")
+            raise LineError(f"not a request as a broker logs it: {reason}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             _check_format(line)
             if _HEADER not in line:
@@ -207,11 +209,6 @@ def has_fractions(line: bytes) -> bool:
     """Return whether the time of a line is told to less than a second; that of one without a time is."""
     match = _TIME.search(line, 0, _PREFIX_BYTES_MAX)
     return match is None or match[4] is not None
-
-
-def _reason(error: msgspec.ValidationError) -> str:
-    """Return which field is wrong. msgspec quotes types and paths, and of values none."""
-    return str(error).replace("`", "'")
 
 
 def with_current_names(api_key: int, direction: Direction, message: Any) -> Any:

@@ -4,13 +4,12 @@ All take paths, a usage directory (a path or URI), several of them, or a record 
 parameters of `Opening`. All raise `TidegateError`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate import __version__
@@ -35,7 +34,7 @@ from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.results.output import check_output
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.results.writing import as_written
-from tidegate.pipeline.rollup.sums import plain
+from tidegate.pipeline.rollup.sums import plain, table_of
 from tidegate.pipeline.schemas import (
     BACKLOGS,
     CLIENT,
@@ -96,7 +95,7 @@ def usage(
         tables = {key: kept.table(key) for key in wanted if directory is None}
         if name not in tables:
             tables = {
-                name: pa.Table.from_pylist(list(found.top), to_arrow_schema(usage_schema(columns))),
+                name: table_of(found.top, usage_schema(columns)),
                 **tables,
             }
         return Usage(
@@ -134,7 +133,7 @@ def obedience(
             return Obedience(tables=frames, rows=record.rows, missing=missing)
         kept = KeptTables(["obedience_by_client"])
         found = record.jobs.obedience(out=directory or kept, overwrite=overwrite)
-        tables = {"obedience_by_software": _table(found.libraries, OBEDIENCE_BY_SOFTWARE)}
+        tables = {"obedience_by_software": table_of(found.libraries, OBEDIENCE_BY_SOFTWARE)}
         if directory is None:
             tables["obedience_by_client"] = kept.table("obedience_by_client")
         return Obedience(tables=_tables(record, tables), rows=record.rows, missing=found.missing)
@@ -325,10 +324,6 @@ def _out(out: Path_ | None, overwrite: bool) -> Location | None:
     directory = location_of(out, "out")
     check_output(directory, overwrite=overwrite)
     return directory
-
-
-def _table(rows: Iterable[Mapping[str, Any]], table: StructType) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), to_arrow_schema(table))
 
 
 def _tables(record: Record, tables: Mapping[str, pa.Table]) -> dict[str, Table]:

@@ -102,9 +102,6 @@ class Result:
         except KeyError:
             raise KeyError(f"{name!r} is not among the tables {', '.join(self.tables)}") from None
 
-    def _first(self) -> Table:
-        return next(iter(self.tables.values()))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage(Result):
@@ -120,7 +117,7 @@ class Usage(Result):
     @property
     def in_all(self) -> Table:
         """Return the table with a row for each group (`usage_by_client`, ...)."""
-        return self._first()
+        return next(iter(self.tables.values()))
 
     @property
     def by_minute(self) -> Table:

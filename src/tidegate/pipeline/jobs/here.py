@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -118,7 +117,7 @@ class Here(BackEnd):
         """Return the rows, packed."""
         give_back()
         blocks: dict[int, list[Block]] = defaultdict(list)
-        for some in self.map(partial(_packed, layout=layout), bundles, "reading"):
+        for some in self.map(lambda bundle: [*packed(bundle, layout.task)], bundles, "reading"):
             for block in some:
                 blocks[block.partition].append(block)
         for of_partition in blocks.values():
@@ -287,11 +286,6 @@ def _groups(rows: Mapping[int, int]) -> list[list[int]]:
         groups[-1].append(number)
         room -= max(1, count)
     return groups
-
-
-def _packed(bundle: NumberedBundle, layout: Layout) -> list[Block]:
-    """Return the rows of a bundle as blocks."""
-    return list(packed(bundle, layout.task))
 
 
 @contextmanager

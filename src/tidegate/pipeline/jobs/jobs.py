@@ -7,9 +7,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-
 from tidegate.config.locations import Location
 from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Target
 from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
@@ -56,7 +53,7 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.rollup.parts import usage_parts
-from tidegate.pipeline.rollup.sums import give_back, plain
+from tidegate.pipeline.rollup.sums import give_back, plain, table_of
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     BACKLOGS,
@@ -242,7 +239,7 @@ class Jobs:
                 entities, left = rows.replay(results, with_decisions=with_decisions)
             if results is not None:
                 if leaves_state:
-                    results.put(_table(states_left(layout, left), REPLAY_STATE), STATE_TABLE)
+                    results.put(table_of(states_left(layout, left), REPLAY_STATE), STATE_TABLE)
                 options = {"decisions": with_decisions, "continued": carried is not None}
                 # A state of an earlier run does not continue from the end of this one.
                 without = () if leaves_state else (STATE_TABLE,)
@@ -322,10 +319,6 @@ def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, 
 def _wants(out: Out | None, name: str) -> bool:
     """Return whether a table is to be made: for files, each is."""
     return name in out if isinstance(out, KeptTables) else out is not None
-
-
-def _table(rows: Any, table: Any) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), to_arrow_schema(table))
 
 
 def _topic_counts(totals: Sequence[Row]) -> TopicCounts:

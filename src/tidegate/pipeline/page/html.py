@@ -80,7 +80,10 @@ def report_html(
     *, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section], made_by: str
 ) -> str:
     """Return the whole page. facts: the extent of the record, by name."""
-    style, bundle, script = (_part(name) for name in ("page.css", "vega.js", "page.js"))
+    style, bundle, script = (
+        files(__package__).joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.css", "vega.js", "page.js")
+    )
     specs = [{**chart.spec, "config": _CONFIG} for section in sections for chart in section.charts]
     numbers = iter(range(len(specs)))
     return "\n".join(
@@ -112,10 +115,6 @@ def report_html(
             "",
         ]
     )
-
-
-def _part(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:

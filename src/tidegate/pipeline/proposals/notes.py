@@ -124,7 +124,8 @@ def kafka_configs_text(quotas: QuotasFile, notes: Sequence[str]) -> str:
 
 
 def _setting(entry: QuotaEntry) -> str:
-    values = ",".join(f"{key}={_number(value)}" for key, value in entry.values.items())
+    texts = {key: format(Decimal(repr(value)), "f").removesuffix(".0") for key, value in entry.values.items()}
+    values = ",".join(f"{key}={text}" for key, text in texts.items())
     return " ".join(("--add-config", values, *_entity(entry.entity)))
 
 
@@ -142,10 +143,6 @@ def _entity(entity: EntityParts) -> Iterator[str]:
             yield shlex.quote(f"--entity-name={name}")
         else:
             yield f"--entity-name {shlex.quote(name)}"
-
-
-def _number(value: float) -> str:
-    return format(Decimal(repr(value)), "f").removesuffix(".0")
 
 
 def _comments(notes: Sequence[str]) -> Iterator[str]:

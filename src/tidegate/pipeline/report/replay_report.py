@@ -164,16 +164,13 @@ def _heading(entity: Compared, *, width: int) -> str:
     requests = things_text(record["requests"], "request")
     amount = f"{requests}, {_amount_text(entity.quota_type, record['amount'])}"
     client_id = entity.client_id
-    if client_id is None and entity.only_client == (entity.user, "") and _has_client_id(entity):
+    # The limit may be that of the empty client id.
+    is_of_client_id = any("client-id" in (row["bound_of"] or "") for row in entity.rows.values())
+    if client_id is None and entity.only_client == (entity.user, "") and is_of_client_id:
         client_id = ""
     parts = entity_parts_of(entity.user, client_id, entity.tags)
     whose = fitted_entity(parts, width + 1 - len(f" · {amount}")) if parts else "no entity"
     return f"{whose} · {amount}"
-
-
-def _has_client_id(entity: Compared) -> bool:
-    """Return whether the limit of an entity is that of a client id, which may be empty."""
-    return any("client-id" in (row["bound_of"] or "") for row in entity.rows.values())
 
 
 def _amount_text(quota_type: str, amount: int) -> str:

@@ -77,7 +77,12 @@ def written_schema(table: StructType | pa.Schema) -> pa.Schema:
     requests: int64
     """
     schema = to_arrow_schema(table) if isinstance(table, StructType) else table
-    return pa.schema([_written_field(field) for field in schema])
+    return pa.schema(
+        [
+            pa.field(written_name(field.name), TIMESTAMP, field.nullable) if _is_time(field) else field
+            for field in schema
+        ]
+    )
 
 
 def as_written(table: pa.Table) -> pa.Table:
@@ -105,10 +110,6 @@ def frame_as_written(frame: DataFrame) -> DataFrame:
 def _is_time(field: pa.Field) -> bool:
     is_number = pa.types.is_integer(field.type) or pa.types.is_null(field.type)
     return is_number and _POINT_IN_TIME.fullmatch(field.name) is not None
-
-
-def _written_field(field: pa.Field) -> pa.Field:
-    return pa.field(written_name(field.name), TIMESTAMP, field.nullable) if _is_time(field) else field
 
 
 def is_over_time(schema: pa.Schema) -> bool:

@@ -150,8 +150,8 @@ def definitions_over_time(found: Mapping[int, Timeline]) -> list[Definitions]:
     kept: list[Definitions] = []
     seen = set()
     for timeline in found.values():
-        for definitions in _states(timeline):
-            entities = _entities(definitions)
+        for _, definitions in _timed_states(timeline):
+            entities = tuple(map(definitions.entities, range(len(QUOTA_TYPES))))
             if entities not in seen and len(kept) < _MAX_DEFINITIONS:
                 seen.add(entities)
                 kept.append(copy.deepcopy(definitions))
@@ -250,11 +250,6 @@ def entity_buckets(seconds: pa.Table, *, step: int) -> pa.Table:
     return grouped(table, ("bucket_ms", *_SECOND_KEYS[1:]), _BUCKET_SUMS)
 
 
-def _states(timeline: Timeline) -> Iterator[Definitions]:
-    for _, definitions in _timed_states(timeline):
-        yield definitions
-
-
 def _timed_states(timeline: Timeline) -> Iterator[tuple[int, Definitions]]:
     """Yield the definitions after each run of changes at one time; the same object each time."""
     definitions = Definitions()
@@ -267,10 +262,6 @@ def _timed_states(timeline: Timeline) -> Iterator[tuple[int, Definitions]]:
         is_last = at + 1 == len(steps) or steps.ts_ms[at + 1] != step.ts_ms
         if is_last and (step.states_all or step.record is not None):
             yield step.ts_ms, definitions
-
-
-def _entities(definitions: Definitions) -> tuple[frozenset[Any], ...]:
-    return tuple(definitions.entities(index) for index in range(len(QUOTA_TYPES)))
 
 
 def _may_belong(table: pa.Table, entities: Sequence[Entity]) -> pa.ChunkedArray:

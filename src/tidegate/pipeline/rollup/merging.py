@@ -177,7 +177,8 @@ def put_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> 
     schema = to_arrow_schema(table)
     for some in merged(compact(parts), keys):
         columns = {name: some[name] for name in some.column_names} | _percentile_columns(some)
-        columns |= {name: _measured(some[name]) for name in USAGE_PEAKS}
+        for name in USAGE_PEAKS:  # null where no rate was measured
+            columns[name] = pc.if_else(pc.is_nan(some[name]), pa.scalar(None, pa.float64()), some[name])
         yield pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
 
@@ -201,11 +202,6 @@ def topic_totals(groups: pa.Table) -> pa.Table:
             row = row.set_column(row.column_names.index(name), name, total)
         rows.append(row)
     return pa.concat_tables(rows)
-
-
-def _measured(peaks: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return peaks, null where no rate was measured."""
-    return pc.if_else(pc.is_nan(peaks), pa.scalar(None, pa.float64()), peaks)
 
 
 def _percentile_columns(part: pa.Table) -> dict[str, pa.Array]:

@@ -24,6 +24,7 @@ __all__ = [
     "name_numbers",
     "pieces",
     "plain",
+    "table_of",
     "together",
     "with_places",
 ]
@@ -47,7 +48,11 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
     for name, function in wanted.items():
         if function == "sum":
             check_sum(_float_sum(table[name]))
-    doubles = [name for name, function in wanted.items() if function == "max" and _is_double(table, name)]
+    doubles = [
+        name
+        for name, function in wanted.items()
+        if function == "max" and pa.types.is_float64(table[name].type)
+    ]
     for name in doubles:
         table = table.append_column(f"nan {name}", pc.is_nan(table[name]))
     asked = [*wanted.items(), *((f"nan {name}", "max") for name in doubles)]
@@ -106,6 +111,11 @@ def plain(table: pa.Table, columns: StructType) -> pa.Table:
     """Return a `compact` table with the columns and types of the written table, which take more memory."""
     schema = to_arrow_schema(columns)
     return decoded(table).select(schema.names).cast(schema)
+
+
+def table_of(rows: Iterable[Mapping[str, Any]], columns: StructType) -> pa.Table:
+    """Return rows as a table with these columns."""
+    return pa.Table.from_pylist(list(rows), to_arrow_schema(columns))
 
 
 def pieces(number: Numbers, weight: Numbers) -> Iterator[pa.Array]:
@@ -184,11 +194,6 @@ def _narrowest(column: pa.ChunkedArray) -> pa.DataType:
     least, most = (scalar.as_py() or 0 for scalar in pc.min_max(column).values())
     bits = 1 + max((value if value >= 0 else -value - 1).bit_length() for value in (least, most))
     return next(each for each in _INTEGERS if bits <= each.bit_width)
-
-
-def _is_double(table: pa.Table, name: str) -> bool:
-    is_double: bool = pa.types.is_float64(table[name].type)
-    return is_double
 
 
 def _float_sum(column: pa.ChunkedArray) -> float:
