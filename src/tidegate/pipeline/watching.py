@@ -27,6 +27,7 @@ from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, last_from_ms,
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances
 from tidegate.pipeline.watch.totals import Totals
+from tidegate.usage.process_nodes import broker_of_node
 
 __all__ = ["OnUpdate", "WatchHere", "Watched", "watch", "watch_plans", "watched_plans"]
 
@@ -126,14 +127,15 @@ class WatchHere:
         if state.from_ms is None:
             state.from_ms = newest_hour_ms(self._directory)
             self._arrivals = self._look()
-        late = self._arrivals.late(state.totals.missing)
+        late = self._arrivals.late(state.totals.missing, state.totals.before_ms)
         state.totals.add_late(late)
         ends = self._arrivals.latest(state.offsets, most_rows=_ROWS_A_STEP)
         done: list[Advance] = []
         for node_id, end_seq in sorted(ends.items()):
             after_seq = state.offsets.get(node_id, -1)
             pieces = self._arrivals.pieces(node_id, after_seq, end_seq) if end_seq > after_seq else []
-            new_node = NodeWatch(node_id=node_id, plans=state.plans, counted_from_ms=state.from_ms)
+            shown_id = broker_of_node(node_id)
+            new_node = NodeWatch(node_id=shown_id, plans=state.plans, counted_from_ms=state.from_ms)
             node = state.nodes.setdefault(node_id, new_node)
             done += advances(node, pieces, after_seq=after_seq, end_seq=end_seq)
         if ends != state.offsets:

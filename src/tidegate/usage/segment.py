@@ -55,6 +55,7 @@ __all__ = [
     "encode_header",
     "encode_names",
     "load_segment",
+    "opened_ms",
     "row_end_struct",
     "row_packer",
     "row_struct",
@@ -259,6 +260,12 @@ def used_bytes(data: bytes | memoryview) -> int:
     while end > HEADER_BYTES and not any(data[end - 2 : end]):
         end -= ROW_BYTES
     return end
+
+
+def opened_ms(path: Path) -> int:
+    """Return the time of the first row of the segment whose file of rows is `path`. Raises `SpoolError`, `OSError`."""
+    with path.open("rb") as file:
+        return _decode_header(path, file.read(HEADER_BYTES))[1].opened_ms
 
 
 def load_segment(path: Path) -> Segment:

@@ -22,8 +22,10 @@ __all__ = [
     "THROTTLES",
     "Numbers",
     "are_merged",
+    "first_seq_at",
     "is_there",
     "merged",
+    "ms_of_seq",
     "name_places",
     "numbers_of",
     "numbers_of_names",
@@ -173,6 +175,20 @@ def merged(table: pa.Table) -> pa.Table:
         at = table.column_names.index(name)
         table = table.set_column(at, table.field(at), pa.array(numbers, table.field(at).type))
     return table
+
+
+def first_seq_at(ts_ms: int) -> int:
+    """Return the least `seq` that a row of `merged` can have at a time."""
+    return ts_ms << _TIME_SHIFT
+
+
+def ms_of_seq(seq: int) -> int:
+    """Return the time of a row of `merged`.
+
+    >>> ms_of_seq(first_seq_at(5)), ms_of_seq(first_seq_at(5) - 1)
+    (5, 4)
+    """
+    return seq >> _TIME_SHIFT
 
 
 def are_merged(seq: Numbers, ts_ms: Numbers) -> bool:

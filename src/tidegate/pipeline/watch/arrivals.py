@@ -7,12 +7,15 @@ Files may arrive in any order: a writer puts the rows of a segment that spans tw
 range, and a copy of a record brings its files in any order. A watch needs the rows of a node in order. Rows after a
 missing or incomplete range therefore wait until the range arrives, for at most the lateness; then the range counts as
 lost. A row that arrives later is not decided any more: `Arrivals.late` counts it and names its file.
+
+The rows of the processes of one broker are taken in the order of time (`processes`). Their node id in an offset stands
+for all processes of the broker, and its `seq` is made of the time.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -24,11 +27,15 @@ import pyarrow.parquet as pq
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
+from tidegate.pipeline.read.columns import first_seq_at, ms_of_seq
 from tidegate.pipeline.read.ingest import newest_ms
 from tidegate.pipeline.read.rows import ALL_COLUMNS
 from tidegate.pipeline.rollup.cells import usage_columns
+from tidegate.pipeline.watch.processes import EVERY_SEQ, all_processes, is_of_process, waiting_since_ms
 from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, list_files
+from tidegate.usage.process_nodes import broker_of_node
 from tidegate.usage.readers import is_imported
+from tidegate.usage.segment import TS_MS_MAX
 
 __all__ = [
     "LATENESS_S",
@@ -59,7 +66,10 @@ _COLUMNS = tuple(dict.fromkeys((*ALL_COLUMNS, *usage_columns())))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A row group of a file of one node: its rows are of these `seq`, but others may be among them elsewhere."""
+    """A row group of a file of one node: its rows are of these `seq`, but others may be among them elsewhere.
+
+    first_ms, last_ms: between these times its rows are.
+    """
 
     node_id: int
     path: str
@@ -67,6 +77,13 @@ class Piece:
     first_seq: int
     last_seq: int
     rows: int
+    first_ms: int = 0
+    last_ms: int = 0
+
+    def of_broker(self) -> "Piece":
+        """Return a piece of a process as one of all processes of its broker."""
+        first_seq, last_seq = first_seq_at(self.first_ms), first_seq_at(self.last_ms + 1) - 1
+        return replace(self, node_id=all_processes(self.node_id), first_seq=first_seq, last_seq=last_seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +105,7 @@ class Arrivals:
 
     def __init__(self, directory: Path, *, from_ms: int | None, lateness_s: float = LATENESS_S) -> None:
         self._directory = directory
+        self._usage = directory.parent if directory.name == "parquet" else directory
         self._from_ms = None if from_ms is None else from_ms - from_ms % HOUR_MS
         self._lateness_s = lateness_s
         self._pieces: dict[Path, list[Piece]] = {}
@@ -99,12 +117,15 @@ class Arrivals:
 
         Raises `UsageFilesError` where a file cannot be read, or there is no directory.
         """
+        waiting = waiting_since_ms(self._usage)
         # A range can span two hours. It is complete only with its file in an hour before `from_ms`.
-        listed = self._files(after, all_hours=True)
+        listed, here = self._files(after, all_hours=True), self._files(after)
         found = {
             node_id: self._frontier(listed[node_id], after.get(node_id, _FIRST_SEQ - 1))
-            for node_id in self._files(after)
+            for node_id in here
+            if not is_of_process(node_id)
         }
+        found |= self._frontiers_of_processes(here, after, waiting)
         ends = {node_id: end for node_id, end in found.items() if end > after.get(node_id, -1)}
         if most_rows is not None:
             share = max(1, most_rows // max(1, len(ends)))
@@ -114,8 +135,15 @@ class Arrivals:
 
     def pieces(self, node_id: int, after_seq: int, end_seq: int) -> list[Piece]:
         """Return what has rows of a node after `after_seq` and up to `end_seq`, in order. Raises likewise."""
-        files = self._files({node_id: after_seq}).get(node_id, [])
-        pieces = [piece for file in files for piece in self._of_file(file)]
+        if is_of_process(node_id):
+            by_process = self._files({}).items()
+            of_broker = (files for process, files in by_process if all_processes(process) == node_id)
+            after_ms = ms_of_seq(after_seq + 1)
+            recent = (file for files in of_broker for file in self._newest_first(files, after_ms))
+            pieces = [piece.of_broker() for file in recent for piece in self._of_file(file)]
+        else:
+            files = self._files({node_id: after_seq}).get(node_id, [])
+            pieces = [piece for file in files for piece in self._of_file(file)]
         wanted = [piece for piece in pieces if piece.last_seq > after_seq and piece.first_seq <= end_seq]
         return sorted(wanted, key=lambda piece: (piece.first_seq, piece.last_seq))
 
@@ -136,27 +164,36 @@ class Arrivals:
         self._checked &= named.keys()
         return by_node
 
-    def late(self, missing: Missing) -> list[LateFile]:
-        """Return the files that have rows of `missing` ranges, each file once. Raises likewise."""
+    def late(self, missing: Missing, before_ms: Mapping[int, int]) -> list[LateFile]:
+        """Return the files that have rows of `missing` ranges, each file once. Raises likewise.
+
+        before_ms: by broker, the time before which the rows of its processes were taken; later ones are not late.
+        """
         found: list[LateFile] = []
-        all_files = self._files({}) if any(missing.values()) else {}
-        for node_id, ranges in missing.items():
-            for file in all_files.get(node_id, ()):
-                overlaps = (
-                    file.first_seq <= ranges[-1][1] and file.last_seq >= ranges[0][0] if ranges else False
-                )
-                if overlaps and file.path not in self._checked:
+        all_files = self._files({}) if before_ms or any(missing.values()) else {}
+        for node_id, files in all_files.items():
+            end_ms = before_ms.get(broker_of_node(node_id), 0) if is_of_process(node_id) else None
+            ranges = missing.get(node_id, () if end_ms is None else (EVERY_SEQ,))
+            for file in files:
+                if file.path not in self._checked and _overlap(file, ranges):
                     self._checked.add(file.path)
-                    found += self._late_rows(file, ranges)
+                    found += self._late_rows(file, ranges, end_ms)
         return found
 
-    def _late_rows(self, file: ParquetFile, ranges: Sequence[tuple[int, int]]) -> Iterator[LateFile]:
-        """Yield what a file has of some ranges, if anything."""
+    def _late_rows(
+        self, file: ParquetFile, ranges: Sequence[tuple[int, int]], end_ms: int | None
+    ) -> Iterator[LateFile]:
+        """Yield what a file has of some ranges before a time, if anything."""
         firsts, lasts = (np.array([edges[place] for edges in ranges], np.int64) for place in (0, 1))
         seqs = []
         for piece in self._of_file(file):
-            seq = read_chunk(Chunk(piece.path, piece.row_group), ("node_id", "seq"))
-            of_node = seq.filter(pc.field("node_id") == file.node_id)["seq"].to_numpy()
+            if end_ms is not None and piece.first_ms >= end_ms:
+                continue
+            is_wanted = pc.field("node_id") == file.node_id
+            if end_ms is not None:
+                is_wanted &= pc.field("ts_ms") < end_ms
+            seq = read_chunk(Chunk(piece.path, piece.row_group), ("node_id", "seq", "ts_ms"))
+            of_node = seq.filter(is_wanted)["seq"].to_numpy()
             place = np.searchsorted(firsts, of_node, side="right") - 1
             seqs.append(of_node[(place >= 0) & (of_node <= lasts[place])])
         late = np.concatenate(seqs) if seqs else np.zeros(0, np.int64)
@@ -168,6 +205,71 @@ class Arrivals:
                 first_seq=int(late.min()),
                 last_seq=int(late.max()),
             )
+
+    def _frontiers_of_processes(
+        self, listed: Mapping[int, Sequence[ParquetFile]], after: Offsets, waiting: Mapping[int, int | None]
+    ) -> dict[int, int]:
+        """Return the `seq` up to which all rows of the processes of each broker are there, or waited long enough.
+
+        waiting: `waiting_since_ms` before the files were listed.
+        """
+        of_processes = [node_id for node_id in listed if is_of_process(node_id)]
+        if not of_processes:
+            return {}
+        # A process may have begun a segment after its spool was found empty, and before the files were listed.
+        also_waiting = waiting_since_ms(self._usage)
+        spools = {
+            node_id: min(
+                (each for each in (since_ms, also_waiting.get(node_id)) if each is not None), default=None
+            )
+            for node_id, since_ms in waiting.items()
+        }
+        found = {}
+        for node_id in {all_processes(process) for process in of_processes}:
+            after_ms = ms_of_seq(after.get(node_id, -1) + 1)
+            files = {
+                process: listed[process] for process in of_processes if all_processes(process) == node_id
+            }
+            of_broker = {process: ms for process, ms in spools.items() if all_processes(process) == node_id}
+            found[node_id] = first_seq_at(self._complete_ms(files, of_broker, after_ms)) - 1
+        return found
+
+    def _complete_ms(
+        self,
+        files: Mapping[int, Sequence[ParquetFile]],
+        spools: Mapping[int, int | None],
+        after_ms: int,
+    ) -> int:
+        """Return the time before which all rows of some processes are there, or were waited for long enough.
+
+        files, spools: of each process, and when the rows in its spool begin. after_ms: what was found before.
+        """
+        begins = [since_ms for since_ms in spools.values() if since_ms is not None]
+        end_ms = overdue_ms = after_ms
+        now_s = time.time()
+        for process, of_process in files.items():
+            end_seq = None if process in spools else self._frontier(of_process, _FIRST_SEQ - 1)
+            known_ms = after_ms
+            for file in self._newest_first(of_process, after_ms):
+                last_ms = max((piece.last_ms for piece in self._of_file(file)), default=0)
+                end_ms = max(end_ms, last_ms + 1)
+                if now_s - _arrived_s([file]) > self._lateness_s:
+                    overdue_ms = max(overdue_ms, last_ms + 1)
+                if end_seq is not None and file.last_seq <= end_seq:
+                    known_ms = max(known_ms, last_ms)
+            if end_seq is not None:
+                begins.append(known_ms)  # more rows may come of this millisecond
+        if self._lateness_s == 0:
+            return end_ms
+        return max(after_ms, overdue_ms, min([end_ms, *begins]))
+
+    def _newest_first(self, files: Sequence[ParquetFile], after_ms: int) -> Iterator[ParquetFile]:
+        """Yield the files of a process that have rows from a time on."""
+        for file in sorted(files, key=lambda file: (file.last_seq, file.path), reverse=True):
+            pieces = self._of_file(file)
+            if pieces and max(piece.last_ms for piece in pieces) < after_ms:
+                return
+            yield file
 
     def _frontier(self, files: Sequence[ParquetFile], after_seq: int) -> int:
         """Return the `seq` up to which all rows of a node are there, or were waited for long enough.
@@ -198,8 +300,7 @@ class Arrivals:
         Each run of a broker begins with a new block of `seq`. On the disk of its broker, where the spool lies, the rows
         of an earlier run are there before; among copies they may still come.
         """
-        usage = self._directory.parent if self._directory.name == "parquet" else self._directory
-        if not (usage / "spool" / f"node-{of_range[0].node_id}").is_dir():
+        if not (self._usage / "spool" / f"node-{of_range[0].node_id}").is_dir():
             return False
         pieces = [piece for file in of_range for piece in self._of_file(file)]
         first = min(pieces, key=lambda piece: piece.first_seq, default=None)
@@ -277,11 +378,23 @@ def together(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 
 def read_pieces(pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> pa.Table:
-    """Return the rows of one node after `after_seq` and up to `end_seq`, in no order. Raises `UsageFilesError`."""
-    is_wanted = (pc.field("seq") > after_seq) & (pc.field("seq") <= end_seq)
-    of_node = pc.field("node_id") == pieces[0].node_id
+    """Return the rows of one node after `after_seq` and up to `end_seq`, in no order. Raises `UsageFilesError`.
+
+    The rows of all processes of a broker are returned as each process has recorded them.
+    """
+    if is_of_process(pieces[0].node_id):
+        of_node = pc.field("ts_ms") >= ms_of_seq(after_seq + 1)
+        is_wanted = pc.field("ts_ms") <= ms_of_seq(end_seq)
+    else:
+        is_wanted = (pc.field("seq") > after_seq) & (pc.field("seq") <= end_seq)
+        of_node = pc.field("node_id") == pieces[0].node_id
     chunks = (Chunk(piece.path, piece.row_group) for piece in pieces)
     return pa.concat_tables([read_chunk(chunk, _COLUMNS).filter(is_wanted & of_node) for chunk in chunks])
+
+
+def _overlap(file: ParquetFile, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a file may have rows of some ranges."""
+    return any(first <= file.last_seq and last >= file.first_seq for first, last in ranges)
 
 
 def _arrived_s(of_range: Sequence[ParquetFile]) -> float:
@@ -300,19 +413,23 @@ def _lost_events(piece: Piece) -> int:
     return pc.sum(of_node["lost_events"]).as_py() or 0
 
 
+def _ends(column: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
+    """Return the least and the largest number of a column; None: the footer does not state them."""
+    found = column.statistics
+    return (found.min, found.max) if found and found.has_min_max else None
+
+
 def _pieces_of(file: ParquetFile) -> list[Piece]:
     found = []
     try:
         with pq.ParquetFile(file.path) as opened:
             check_format(str(file.path), opened)
             metadata = opened.metadata
-            place = opened.schema_arrow.get_field_index("seq")
+            seq_at, ts_at = (opened.schema_arrow.get_field_index(name) for name in ("seq", "ts_ms"))
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
-                seq = group.column(place).statistics
-                first, last = (
-                    (seq.min, seq.max) if seq and seq.has_min_max else (file.first_seq, file.last_seq)
-                )
+                first, last = _ends(group.column(seq_at)) or (file.first_seq, file.last_seq)
+                first_ms, last_ms = _ends(group.column(ts_at)) or (0, TS_MS_MAX)
                 found.append(
                     Piece(
                         node_id=file.node_id,
@@ -321,6 +438,8 @@ def _pieces_of(file: ParquetFile) -> list[Piece]:
                         first_seq=first,
                         last_seq=last,
                         rows=group.num_rows,
+                        first_ms=first_ms,
+                        last_ms=last_ms,
                     )
                 )
     except FileNotFoundError:  # compacted meanwhile: what has its rows is listed the next time

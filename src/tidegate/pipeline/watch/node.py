@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import DECISIONS, ROW_TYPES, Rows
 from tidegate.pipeline.read.chunks import Arrived
+from tidegate.pipeline.read.columns import ms_of_seq
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.read.snapshots import with_snapshots
@@ -33,6 +34,7 @@ from tidegate.pipeline.rollup.sums_alone import sums_by_step
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
+from tidegate.pipeline.watch.processes import Taken, is_of_process, rows_of_broker
 from tidegate.usage.texts import BEGINS
 
 __all__ = ["Advance", "NodeWatch", "advances", "read_table", "table_bytes"]
@@ -58,7 +60,8 @@ class Advance:
 
     replay: columns `REPLAY_BY_CLIENT` and `minute_ms`, the decisions since the previous advance. usage: `USAGE_SUMS`
     by minute, node and client. events: number of rows taken that count. waiting: number of rows held. missing: ranges
-    of `seq` among and before the rows taken that have no row: the `MAX_MISSING` newest.
+    of `seq` among and before the rows taken that have no row: the `MAX_MISSING` newest. Of the processes of a broker
+    there are instead the ranges `taken`, and all rows before `before_ms` were taken.
     """
 
     node_id: int
@@ -69,6 +72,8 @@ class Advance:
     last_seq: int
     last_ts_ms: int
     missing: Sequence[tuple[int, int]] = ()
+    taken: Taken = field(default_factory=dict)
+    before_ms: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,7 +234,13 @@ class NodeWatch:
 def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> Iterator[Advance]:
     """Yield the advances of a node over `pieces`, after `after_seq` up to `end_seq`; only some rows are in memory."""
     for run in together(pieces):
-        yield watch.advance(read_pieces(run, after_seq=after_seq, end_seq=end_seq))
+        table = read_pieces(run, after_seq=after_seq, end_seq=end_seq)
+        if not is_of_process(run[0].node_id):
+            yield watch.advance(table)
+            continue
+        table, taken = rows_of_broker(table)
+        # `seq` is made of the time, so holes in it are no missing rows.
+        yield replace(watch.advance(table), missing=(), taken=taken, before_ms=ms_of_seq(end_seq) + 1)
 
 
 def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:

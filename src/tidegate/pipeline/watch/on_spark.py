@@ -23,6 +23,7 @@ from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState, dumped, l
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances, read_table, table_bytes
 from tidegate.pipeline.watch.source import SOURCE_NAME, UsageSource
 from tidegate.pipeline.watch.totals import Totals
+from tidegate.usage.process_nodes import broker_of_node
 
 __all__ = ["watch_on_spark"]
 
@@ -106,7 +107,7 @@ def watch_on_spark(
                     pass
         finally:
             query.stop()
-    state.totals.add_late(arrivals.late(state.totals.missing))
+    state.totals.add_late(arrivals.late(state.totals.missing, state.totals.before_ms))
     checkpoint.write(state)
     return state.totals
 
@@ -121,7 +122,7 @@ def _advanced(
 ) -> Iterator[pd.DataFrame]:
     """Yield the advances of one node over the rows that have arrived, and store its state."""
     (node_id,) = (int(part) for part in key)
-    new_node = NodeWatch(node_id=node_id, plans=plans, counted_from_ms=from_ms)
+    new_node = NodeWatch(node_id=broker_of_node(node_id), plans=plans, counted_from_ms=from_ms)
     node = loaded(state.get[0]) if state.exists else new_node
     rows = [row for frame in frames for row in frame.to_dict("records")]
     pieces = [Piece(**{name: row[name] for name in _PIECE}) for row in rows]
@@ -148,7 +149,7 @@ def _add_batch(
         return
     done = [_advance(bytes(row["advance"])) for row in rows]
     done.sort(key=lambda advance: (advance.node_id, advance.last_seq))
-    state.totals.add_late(arrivals.late(state.totals.missing))
+    state.totals.add_late(arrivals.late(state.totals.missing, state.totals.before_ms))
     state.totals.add_advances(done)
     state.last_batch = batch_id
     checkpoint.write(state)
@@ -168,4 +169,4 @@ def _advance(data: bytes) -> Advance:
     return Advance(**{**found, **tables})
 
 
-_FACTS = ("node_id", "events", "waiting", "last_seq", "last_ts_ms", "missing")
+_FACTS = ("node_id", "events", "waiting", "last_seq", "last_ts_ms", "missing", "taken", "before_ms")

@@ -1,6 +1,6 @@
 """The totals of a watch: overall, and of the last minutes. Each advance of a node is added once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
 from tidegate.pipeline.watch.arrivals import LateFile
 from tidegate.pipeline.watch.node import MAX_MISSING, Advance, read_table, table_bytes
+from tidegate.pipeline.watch.processes import EVERY_SEQ, without
 from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["Found", "Totals"]
@@ -62,8 +63,9 @@ class Totals:
     """The sums of a watch. window_ms: length of the last minutes. nodes: last `seq` and time of each.
 
     waiting: rows of each that are held. most_rows: of a table of totals. missing: by node, the ranges of `seq` of which
-    no row has been taken. late_events: rows of such ranges that arrived afterwards and were left out; late_files: their
-    number by file, of the first files.
+    no row has been taken, of processes also those behind the last row taken. before_ms: by broker, the time before
+    which the rows of its processes were taken. late_events: rows of such ranges that arrived afterwards and were left
+    out; late_files: their number by file, of the first files.
     """
 
     window_ms: int
@@ -76,6 +78,7 @@ class Totals:
     waiting: dict[int, int] = field(default_factory=dict)
     updates: int = 0
     missing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    before_ms: dict[int, int] = field(default_factory=dict)
     late_events: int = 0
     late_files: dict[str, int] = field(default_factory=dict)
 
@@ -83,6 +86,8 @@ class Totals:
         """Add what came of the next rows."""
         self.updates += 1
         self.waiting |= {advance.node_id: advance.waiting for advance in advances}
+        for advance in advances:
+            self._add_taken(advance)
         done = [advance for advance in advances if advance.last_seq >= 0]
         if not done:
             return
@@ -103,8 +108,7 @@ class Totals:
             self.late_events += file.rows
             if len(self.late_files) < MAX_LATE_FILES:
                 self.late_files[file.path] = file.rows
-            cut = [_without(missing, file) for missing in self.missing[file.node_id]]
-            self.missing[file.node_id] = list(chain.from_iterable(cut))[-MAX_MISSING:]
+            self._cut_missing(file.node_id, [(file.first_seq, file.last_seq)])
 
     def in_all(self) -> Found:
         """Return what was found since the beginning."""
@@ -160,6 +164,17 @@ class Totals:
         usage = pa.concat_tables([advance.usage for advance in advances])
         return _found(_replay_sums(replay, self.most_rows), _usage_sums(usage, self.most_rows))
 
+    def _add_taken(self, advance: Advance) -> None:
+        """Remember which rows of the processes of a broker were taken."""
+        for process, taken in advance.taken.items():
+            self._cut_missing(process, taken)
+        if advance.before_ms is not None:
+            self.before_ms[advance.node_id] = advance.before_ms
+
+    def _cut_missing(self, node_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+        missing = self.missing.get(node_id, [EVERY_SEQ])
+        self.missing[node_id] = without(missing, ranges)[-MAX_MISSING:]
+
     def _add_minutes(self, tables: Mapping[str, pa.Table]) -> None:
         """Add rows of replay and usage to their minutes, those of the last minutes."""
         arrived = {name: pc.unique(table["minute_ms"]).to_pylist() for name, table in tables.items()}
@@ -172,18 +187,6 @@ class Totals:
                 rows = table.filter(pc.field("minute_ms") == minute_ms)
                 of_minute[name] = _SUMS[name](_joined(of_minute.get(name), rows), self.most_rows)
         self.minutes = dict(sorted(minutes.items()))
-
-
-def _without(missing: tuple[int, int], file: LateFile) -> Iterator[tuple[int, int]]:
-    """Yield what is left of a range without that of a late file."""
-    first, last = missing
-    if file.last_seq < first or last < file.first_seq:
-        yield missing
-        return
-    if first < file.first_seq:
-        yield first, file.first_seq - 1
-    if file.last_seq < last:
-        yield file.last_seq + 1, last
 
 
 def _found(replay: pa.Table | None, usage: pa.Table | None) -> Found:
