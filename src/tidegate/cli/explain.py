@@ -18,6 +18,7 @@ from tidegate.cli.metrics_client import (
     link_fields,
 )
 from tidegate.cli.metrics_options import add_prometheus_options, check_prometheus, latest_from
+from tidegate.cli.metrics_processes import processes_text, whole_document
 from tidegate.errors import ConfigError
 from tidegate.pipeline.report.text import things_text
 from tidegate.server.monitoring.amounts import amount_text, used_text
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     documents = []
     if not is_of_cluster or args.metrics is not None:
-        documents.append(MetricsClient.of(args).get(LINK_PATH, **(given or linked)))
+        documents.append(whole_document(MetricsClient.of(args), LINK_PATH, **(given or linked)))
     if is_of_cluster:
         documents.append(_explained_definitions(args))
     if args.json:
@@ -225,7 +226,7 @@ def explanation_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield an explanation as text."""
     user, client_id = document["user"], document["client_id"]
     place = "quotas of the cluster" if document["node_id"] is None else f"node {document['node_id']}"
-    yield f"user={printable(repr(user))}, client-id={printable(repr(client_id))}, {place}"
+    yield f"user={printable(repr(user))}, client-id={printable(repr(client_id))}, {place}{processes_text(document)}"
     for quota in document["quotas"]:
         yield ""
         yield from _quota_lines(quota, document.get("time_ms", 0))

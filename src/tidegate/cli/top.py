@@ -16,6 +16,7 @@ from tidegate.cli.metrics_client import (
     add_metrics_options,
     clock_text,
 )
+from tidegate.cli.metrics_processes import processes_text, whole_document
 from tidegate.server.monitoring.amounts import amount_text, used_text
 
 __all__ = ["add_parser", "run"]
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     """Show the entities, once or until Ctrl-C. Raises `TidegateError`."""
     client = MetricsClient.of(args)
     if args.json or args.once or not sys.stdout.isatty():
-        document = client.get("/entities")
+        document = whole_document(client, "/entities")
         if args.json:
             document["entities"] = document["entities"][: shown(args)]
         print(json.dumps(document, indent=2) if args.json else "\n".join(table_lines(document, shown(args))))
@@ -99,7 +100,7 @@ def _refresh(client: MetricsClient, args: argparse.Namespace) -> None:
 
     def lines_now() -> list[str]:
         room = max(console.height - _OTHER_LINES, 1)
-        return table_lines(client.get("/entities"), min(shown(args), room))
+        return table_lines(whole_document(client, "/entities"), min(shown(args), room))
 
     lines = lines_now()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
@@ -118,7 +119,7 @@ def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
     counts = document["quota_types"].values()
     total = sum(count["entities"] for count in counts)
     throttled = sum(1 for entity in document["entities"] if entity["throttled_connections"])
-    first = f"{clock_text(document['time_ms'])} · node {document['node_id']} · "
+    first = f"{clock_text(document['time_ms'])} · node {document['node_id']}{processes_text(document)} · "
     first += f"{total:,} {'entity' if total == 1 else 'entities'}, {throttled:,} throttled"
     if not entities:
         return [first, "", "no client has used a quota yet; rates appear when a quota of their type is set"]

@@ -40,6 +40,7 @@ from tidegate.gateway.settings import (
     broker_config,
     listener_addresses,
     max_brokers,
+    metrics_ports,
     record_config,
 )
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
@@ -316,7 +317,10 @@ class Gateway:
                 loop=loop,
             )
             handlers = relay_handlers(self._rewriter, self._topic_names, self._own_handlers(node))
-            metrics = None if config.metrics is None else MetricsListener.start(node, config.metrics)
+            metrics = None
+            if config.metrics is not None:
+                ports = metrics_ports(config.metrics.port, self._process)
+                metrics = MetricsListener.start(node, config.metrics, ports)
             if metrics is not None:
                 undo.callback(metrics.close)
             node.serve(handlers, self._quotas, relay=relay)

@@ -17,6 +17,7 @@ from tidegate.gateway.addresses import BROKER_ID, MAX_PORT, ServerNames
 from tidegate.gateway.processes import METRICS_STEP, ONLY, Process, record_node, settings_of_process
 from tidegate.server.listening.listener_config import ListenerConfig
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, PLAIN
+from tidegate.server.monitoring.entities import ONLY_PROCESS, ProcessPorts
 from tidegate.server.node import reachable_host
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.metrics_settings import METRICS_LISTENER
@@ -29,6 +30,7 @@ __all__ = [
     "listener_addresses",
     "login_notices",
     "max_brokers",
+    "metrics_ports",
     "parse_broker_ids",
     "record_config",
     "server_names",
@@ -64,6 +66,19 @@ def record_config(config: ServerConfig, process: Process) -> ServerConfig:
     """Return the settings of a node for its usage record: each process has one. Raises `ConfigError`."""
     node_id = record_node(config["node.id"], process)
     return config if process.count == 1 else ServerConfig.load({**config.given, "node.id": str(node_id)})
+
+
+def metrics_ports(own_port: int, process: Process) -> ProcessPorts:
+    """Return the ports at which the processes of a gateway serve the metrics of a broker.
+
+    >>> metrics_ports(10_301, Process(number=2, count=3)).ports
+    (9301, 10301, 11301)
+    """
+    if process.count == 1:
+        return ONLY_PROCESS
+    first = own_port - (process.number - 1) * METRICS_STEP
+    ports = tuple(first + number * METRICS_STEP for number in range(process.count))
+    return ProcessPorts(number=process.number, ports=ports)
 
 
 def max_brokers(given: ServerConfig) -> int:

@@ -31,12 +31,15 @@ __all__ = [
     "FORMAT",
     "MAX_ENTITIES",
     "MAX_NAME_CHARS",
+    "ONLY_PROCESS",
     "OTHERS",
     "UNITS",
     "LiveEntities",
     "Pace",
+    "ProcessPorts",
     "Throttled",
     "entities_document",
+    "entity_order",
     "find_entities",
     "find_throttled",
     "finite",
@@ -67,6 +70,22 @@ _REASONS = {
     QuotaType.CONTROLLER_MUTATION: "controller mutation quota exceeded",
 }
 _NO_QUOTA = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPorts:
+    """The ports of the metrics listeners of all processes that serve a broker. number: of this process, from 1."""
+
+    number: int = 1
+    ports: tuple[int, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as fields of a document; without ports, there is one process."""
+        return {"process": self.number, "process_ports": list(self.ports)}
+
+
+ONLY_PROCESS = ProcessPorts()
+"""The process of a broker that has no others."""
 
 
 class Pace:
@@ -173,7 +192,7 @@ async def find_throttled(node: Node, pace: Pace) -> dict[tuple[QuotaType, str], 
     return found
 
 
-async def entities_document(node: Node, pace: Pace) -> list[bytes]:
+async def entities_document(node: Node, pace: Pace, processes: ProcessPorts = ONLY_PROCESS) -> list[bytes]:
     """Return the live entities as JSON in parts: throttled ones first, then by utilization."""
     now_ms = node.clock.now_ms()
     throttled = await find_throttled(node, pace)
@@ -187,12 +206,13 @@ async def entities_document(node: Node, pace: Pace) -> list[bytes]:
                 _entity(node, entities.manager, sensor, throttled.get((quota_type, sensor.name)), now_ms)
             )
             await pace.rest()
-    listed.sort(key=_order)
+    listed.sort(key=entity_order)
     await pace.rest()
     head = {
         "format": FORMAT,
         "node_id": node.config["node.id"],
         "time_ms": node.clock.wall_ms(),
+        **processes.fields(),
         "quota_types": counts,
     }
     parts = [json.dumps(head).removesuffix("}").encode() + b', "entities": [']
@@ -255,7 +275,8 @@ def shown_name(name: str) -> str:
     return f"{name[:MAX_NAME_CHARS]}…{digest}"
 
 
-def _order(entity: Mapping[str, Any]) -> tuple[bool, float, float]:
+def entity_order(entity: Mapping[str, Any]) -> tuple[bool, float, float]:
+    """Return what entities of a document are sorted by: throttled ones first, then by utilization."""
     used = entity["utilization"]
     if used is None:
         used = _NO_QUOTA if entity["limit"] is None else math.inf

@@ -11,8 +11,10 @@ from tidegate.quota.measure.sensors import is_unlimited
 from tidegate.server.monitoring.entities import (
     BROKER,
     FORMAT,
+    ONLY_PROCESS,
     UNITS,
     Pace,
+    ProcessPorts,
     Throttled,
     find_throttled,
     finite,
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["definition_fields", "explanation_document", "without_other_names"]
 
 
-async def explanation_document(node: "Node", user: str, client_id: str, pace: Pace) -> dict[str, Any]:
+async def explanation_document(
+    node: "Node", user: str, client_id: str, pace: Pace, processes: ProcessPorts = ONLY_PROCESS
+) -> dict[str, Any]:
     """Return the explanation for a client. Raises `CallbackError` where a quota callback fails."""
     throttled = await find_throttled(node, pace)
     quotas = []
@@ -38,6 +42,7 @@ async def explanation_document(node: "Node", user: str, client_id: str, pace: Pa
         "format": FORMAT,
         "node_id": node.config["node.id"],
         "time_ms": node.clock.wall_ms(),
+        **processes.fields(),
         "user": shown_name(user),
         "client_id": shown_name(client_id),
         "quotas": quotas,

@@ -33,6 +33,7 @@ def explanation_page(document: Mapping[str, Any], *, expires_s: int) -> HttpResp
     content = [
         f"<p>{names}</p>",
         f'<p role="status">{state} As of {_time(document["time_ms"])}. <a href="">Refresh</a></p>',
+        *_processes(len(document.get("process_ports", ()))),
         *(line for quota in quotas for line in _section(quota, document["time_ms"])),
         '<p class="soft">While a connection is throttled, the broker does not read from it. No request is lost. To be '
         "throttled less, send or fetch less, or ask the operator of the broker for another quota. "
@@ -45,6 +46,15 @@ def error_page(error: HttpError) -> HttpResponse:
     """Return the page of an error."""
     content = f'<p class="over" role="alert">{escape(str(error))}</p>\n<p>{escape(error.hint or "")}</p>'
     return _response("No explanation", content, status=error.status)
+
+
+def _processes(count: int) -> Iterator[str]:
+    """Yield what the page leaves out if several processes serve the broker."""
+    if count > 1:
+        yield (
+            f"<p>The page shows connections and rates as one of {count} processes of the gateway sees them. "
+            "For all processes, run <code>tidegate explain --metrics 'LINK'</code> with the address of this page.</p>"
+        )
 
 
 def _section(quota: Mapping[str, Any], now_ms: int) -> Iterator[str]:

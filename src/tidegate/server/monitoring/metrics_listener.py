@@ -26,7 +26,15 @@ from tidegate import __version__
 from tidegate.fair_share import ANONYMOUS
 from tidegate.quota import CallbackError
 from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
-from tidegate.server.monitoring.entities import OTHERS, Pace, entities_document, find_entities, find_throttled
+from tidegate.server.monitoring.entities import (
+    ONLY_PROCESS,
+    OTHERS,
+    Pace,
+    ProcessPorts,
+    entities_document,
+    find_entities,
+    find_throttled,
+)
 from tidegate.server.monitoring.explanations import explanation_document, without_other_names
 from tidegate.server.monitoring.http_request import HttpError, HttpRequest
 from tidegate.server.monitoring.http_server import HttpResponse, HttpServer
@@ -51,10 +59,11 @@ _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
 
 
 class MetricsListener:
-    """The metrics of one node over HTTP."""
+    """The metrics of one node over HTTP. processes: the listeners of all processes that serve the broker."""
 
-    def __init__(self, node: Node, token: str | None) -> None:
+    def __init__(self, node: Node, token: str | None, processes: ProcessPorts = ONLY_PROCESS) -> None:
         self._node = node
+        self._processes = processes
         self._token = None if token is None else token.encode()
         self._link_key: bytes | None = None
         self._deriving = asyncio.Lock()
@@ -63,9 +72,12 @@ class MetricsListener:
         self._host, self._is_https = "", False
 
     @classmethod
-    def start(cls, node: Node, config: MetricsConfig) -> "MetricsListener":
+    def start(
+        cls, node: Node, config: MetricsConfig, processes: ProcessPorts = ONLY_PROCESS
+    ) -> "MetricsListener":
         """Begin to serve. Raises `ConfigError` where the address or the token cannot be used."""
-        listener = cls(node, None if config.token_file is None else read_token(config.token_file))
+        token = None if config.token_file is None else read_token(config.token_file)
+        listener = cls(node, token, processes)
         listener._host, listener._is_https = config.host, config.is_https
         listener._server = HttpServer.start(
             listener.respond,
@@ -101,7 +113,8 @@ class MetricsListener:
             if request.path == "/metrics":
                 return HttpResponse(content_type=CONTENT_TYPE, body=await self._metrics(pace))
             if request.path == "/entities":
-                return HttpResponse(content_type=_JSON, body=await entities_document(self._node, pace))
+                document = await entities_document(self._node, pace, self._processes)
+                return HttpResponse(content_type=_JSON, body=document)
             if request.path == LINK_PATH:
                 return _json(await self._explanation(request, pace))
         raise HttpError(404, f"path {request.path[:40]!r} does not exist", hint=_PATHS)
@@ -150,7 +163,9 @@ class MetricsListener:
         async with self._one_at_a_time:
             pace = Pace(clock.monotonic_ns)
             try:
-                document = await explanation_document(self._node, query["user"], query["client-id"], pace)
+                document = await explanation_document(
+                    self._node, query["user"], query["client-id"], pace, self._processes
+                )
             except CallbackError as error:
                 raise HttpError(500, "the quota callback failed") from error
         shown = without_other_names(document)
@@ -174,7 +189,8 @@ class MetricsListener:
             )
         user = query.get("user") or ANONYMOUS
         try:
-            return await explanation_document(self._node, user, query.get("client-id", ""), pace)
+            client_id = query.get("client-id", "")
+            return await explanation_document(self._node, user, client_id, pace, self._processes)
         except CallbackError as error:
             raise HttpError(500, f"the quota callback failed: {error}") from error
 
