@@ -20,7 +20,7 @@ _SERVES = re.compile(r"gateway: broker (\d+) \(.*?\) at \S+?:(\d+)")
 class GatewayProcess:
     """A gateway before the cluster at `upstream`. options: further options of `tidegate gateway`.
 
-    listener: the name of its listener, which is its security protocol.
+    listener: the name of its listener, which is its security protocol. program: what Python runs.
     ports: the port of each broker, by id.
     """
 
@@ -31,6 +31,7 @@ class GatewayProcess:
     base_port: int = 0
     ports: dict[int, int] = field(default_factory=dict)
     process: subprocess.Popen | None = None
+    program: tuple[str, ...] = ("-m", "tidegate")
 
     @property
     def address(self) -> str:
@@ -66,7 +67,7 @@ class GatewayProcess:
         with (self.directory / "gateway.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tidegate", "gateway", "--upstream", self.upstream),
+                    *(sys.executable, *self.program, "gateway", "--upstream", self.upstream),
                     *("--override", f"listeners={self.listener}://127.0.0.1:{self.base_port}"),
                     *("--data", str(self.directory / "data")),
                     *("--port-file", str(port_file), *self.options),

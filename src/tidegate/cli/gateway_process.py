@@ -25,7 +25,6 @@ from tidegate.cli.process import (
     written_to,
 )
 from tidegate.client.settings import ClientSettings, load_client_settings
-from tidegate.clock import SystemClock
 from tidegate.errors import TidegateError
 from tidegate.gateway.gateway import Gateway, run_work
 from tidegate.gateway.processes import ONLY, check_processes
@@ -90,7 +89,7 @@ async def _run(
     raise_open_files_limit()
     loop = asyncio.get_running_loop()
     stop = stop_event(args, repeated)
-    clock = SystemClock()
+    clock = place.clock
     port_file = fresh_port_file(args)
     names = server_names(config, listed(args.bootstrap_name or ""))
     logs_in = gateway_logs_in(config, None if args.login is None else args.login == "gateway")

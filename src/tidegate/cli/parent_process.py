@@ -24,6 +24,7 @@ from typing import Any
 from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR
 from tidegate.cli.process import fresh_port_file, no_input, tell, write_ports
+from tidegate.clock import SystemClock
 from tidegate.errors import ConfigError
 from tidegate.gateway.address_counts import AddressCounts
 from tidegate.gateway.processes import MAX_PROCESSES, Process, SharedReports
@@ -46,11 +47,13 @@ Announce = Callable[[Iterable[int], Iterable[str], Iterable[str]], None]
 class Place:
     """The place of a process among those of its gateway.
 
-    announce: sends ports, lines of brokers and lines of metrics to the parent when the process serves; None: there is
-    no parent.
+    clock: that of all its processes, so that one that starts after a step of the wall clock has the engine time of the
+    others. announce: sends ports, lines of brokers and lines of metrics to the parent when the process serves; None:
+    there is no parent.
     """
 
     process: Process
+    clock: SystemClock = field(default_factory=SystemClock)
     announce: Announce | None = None
 
 
@@ -77,6 +80,7 @@ class Parent:
         self._reports = SharedReports(args.processes)
         self._addresses = AddressCounts(args.processes)
         self._buckets = SharedBuckets() if sys.platform == "linux" else None
+        self._clock = SystemClock()
         self._reloads = args.config is not None or args.quotas is not None
         self._children: dict[int, _Child] = {}
         self._due_s = dict.fromkeys(range(1, args.processes + 1), 0.0)  # when to start those that do not run
@@ -157,7 +161,7 @@ class Parent:
                 addresses=self._addresses,
                 buckets=self._buckets,
             )
-            return Place(process=process, announce=_announcing(announces))
+            return Place(process=process, clock=self._clock, announce=_announcing(announces))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.close(announces)
         del self._due_s[number]

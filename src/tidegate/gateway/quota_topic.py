@@ -32,7 +32,7 @@ from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaRecord, entity_parts
 from tidegate.quota.admin.alterations import entity_error, value_error_in_slices
 from tidegate.server.requests.handler import Wait
-from tidegate.wire.records import Record
+from tidegate.wire.records import NO_TIMESTAMP, Record
 
 __all__ = [
     "QUOTA_TOPIC",
@@ -234,9 +234,10 @@ async def _check_existing(admin: Admin) -> None:
 
 
 def encode_definition(record: QuotaRecord) -> Record:
-    """Return a definition as a record of the topic."""
+    """Return a definition as a record of the topic, without the time: brokers refuse one of a clock that is ahead."""
     key = json.dumps({"entity": record.entity, "key": record.key}, separators=(",", ":"))
-    return Record(key=key.encode(), value=None if record.value is None else repr(record.value).encode())
+    value = None if record.value is None else repr(record.value).encode()
+    return Record(key=key.encode(), value=value, timestamp_ms=NO_TIMESTAMP)
 
 
 def decode_definition(record: Record) -> QuotaRecord | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tidegate.gateway.shares import Usage
 from tidegate.quota import UNLIMITED
-from tidegate.wire.records import Record
+from tidegate.wire.records import NO_TIMESTAMP, Record
 
 __all__ = ["MAX_FOLLOWED", "MAX_OMITTED", "USAGE_TOPIC", "UsageReport", "decode_report", "encode_report"]
 
@@ -49,7 +49,7 @@ class UsageReport:
 
 
 def encode_report(report: UsageReport) -> Record:
-    """Return a report as a record of the topic."""
+    """Return a report as a record of the topic, without the time: brokers refuse one of a clock that is ahead."""
     usage = {
         key: [round(use.rate, _DECIMALS), round(use.demand, _DECIMALS), round(use.claim, _DECIMALS)]
         for key, use in report.usage.items()
@@ -60,7 +60,8 @@ def encode_report(report: UsageReport) -> Record:
         "omitted": sorted(report.omitted),
         "usage": usage,
     }
-    return Record(key=report.process.encode(), value=json.dumps(value, separators=(",", ":")).encode())
+    text = json.dumps(value, separators=(",", ":"))
+    return Record(key=report.process.encode(), value=text.encode(), timestamp_ms=NO_TIMESTAMP)
 
 
 def decode_report(record: Record) -> UsageReport | None:

@@ -35,6 +35,7 @@ __all__ = [
     "GZIP_WINDOW",
     "MAX_UNPACKED_BYTES",
     "MAX_VARLONG_BYTES",
+    "NO_TIMESTAMP",
     "Record",
     "decode_batch",
     "encode_batch",
@@ -46,6 +47,8 @@ GZIP: Final = 1
 MAX_UNPACKED_BYTES: Final = 64 << 20
 """Most bytes that a compressed batch may expand to. Producers begin a new batch at 16 KB to 1 MB of records."""
 MAX_VARLONG_BYTES: Final = 10  # Kafka `ByteUtils.readVarlong`
+NO_TIMESTAMP: Final = -1
+"""The timestamp of a record that has none: no clock of a broker is compared with it. Source: Kafka `RecordBatch`."""
 GZIP_WINDOW = 16 + zlib.MAX_WBITS  # with gzip's header
 _CRC = struct.Struct(">I")
 
