@@ -21,7 +21,18 @@ session closes that one.
 import struct
 from functools import partial
 
-from tidegate.api_keys import API_VERSIONS, FETCH, PRODUCE
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from tidegate.gateway.responses import (
     LAST_FETCH_WITHOUT_ADDRESSES,
     REWRITTEN,
@@ -34,7 +45,7 @@ from tidegate.gateway.topic_names import TopicNames
 from tidegate.gateway.topics import produced_sizes
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_response import Response
-from tidegate.server.handlers.api_versions import good_software
+from tidegate.server.handlers.api_versions import good_software, unsupported_version_answer
 from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
 from tidegate.wire import (
     API_BY_KEY,
@@ -55,6 +66,11 @@ _NARROWED = {
     DESCRIBE_QUORUM: 1,  # version 2 has the addresses of controllers, where no gateway listens
 }
 """The last version whose responses have no address that cannot be rewritten, by API."""
+_READ = REWRITTEN | {
+    *(API_VERSIONS, PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE),
+    *(CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS),
+}
+"""The APIs whose requests or responses the gateway reads, which takes a version that Tidegate knows."""
 _ACKS = struct.Struct(">h")
 _NO_ACKS = _ACKS.pack(0)
 _SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
@@ -100,8 +116,19 @@ def upstream_of(request: Request) -> Upstream:
 
 
 def handle_other(request: Request) -> Forwarded:
-    """Forward a request whose response needs no change."""
+    """Forward a request whose response needs no change. Raises `ProtocolError` for a version that is not forwarded."""
+    _check_version(request.header)
     return upstream_of(request).forward(request, plain_answer, is_streamed=True)
+
+
+def _check_version(header: RequestHeader) -> None:
+    """Raise `ProtocolError` for a version whose responses have addresses that cannot be rewritten."""
+    last = _NARROWED.get(header.api_key)
+    if last is not None and header.api_version > last:
+        raise ProtocolError(
+            f"api_version of {API_BY_KEY[header.api_key].name} must be at most {last} through the gateway, "
+            f"got {header.api_version}"
+        )
 
 
 def handle_with_addresses(rewriter: Rewriter, request: Request) -> Forwarded:
@@ -171,10 +198,7 @@ def handle_fetch(names: TopicNames, request: Request) -> Forwarded:
     """
     header, upstream = request.header, upstream_of(request)
     version, frame = header.api_version, request.frame
-    if version > LAST_FETCH_WITHOUT_ADDRESSES:
-        raise ProtocolError(
-            f"api_version of Fetch must be at most {LAST_FETCH_WITHOUT_ADDRESSES} through the gateway, got {version}"
-        )
+    _check_version(header)
     at = header.body_at + (4 if version >= _REPLICA_SINCE else 8)  # behind max_wait_ms
     begins_session = False
     try:
@@ -209,9 +233,14 @@ def handle_fetch(names: TopicNames, request: Request) -> Forwarded:
 
 
 def handle_api_versions(request: Request) -> Forwarded:
-    """Forward ApiVersions, and leave out the versions that the gateway cannot forward."""
+    """Forward ApiVersions, and leave out the versions that the gateway cannot forward.
+
+    A version that Tidegate does not know is refused with the last one that it knows, which clients try then (KIP-511).
+    """
     header, connection = request.header, request.connection
-    if header.api_version >= _SOFTWARE_SINCE and API_BY_KEY[API_VERSIONS].speaks(header.api_version):
+    if not API_BY_KEY[API_VERSIONS].speaks(header.api_version):
+        return Answer(unsupported_version_answer(header.correlation_id))
+    if header.api_version >= _SOFTWARE_SINCE:
         software = good_software(request)
         if software is not None:  # otherwise the broker refuses it
             connection.set_software(software)
@@ -222,18 +251,19 @@ def _narrowed(header: RequestHeader, response: Response) -> Answer:
     """Return the answer to ApiVersions. An error comes in version 0, whichever was asked for (KIP-511)."""
     frame = memoryview(response.frame)[LENGTH_BYTES:]
     version = header.api_version
-    if not API_BY_KEY[API_VERSIONS].speaks(version) or frame[4:6] == _ACKS.pack(_UNSUPPORTED_VERSION):
+    if frame[4:6] == _ACKS.pack(_UNSUPPORTED_VERSION):
         return plain_answer(header, response)
     message = read_response(API_VERSIONS, version, frame, 4)
     for each in message["api_keys"]:
         last = last_version(each["api_key"])
         if last is not None:
             each["max_version"] = min(each["max_version"], last)
+    message["api_keys"] = [each for each in message["api_keys"] if each["min_version"] <= each["max_version"]]
     return Answer(encode_response(API_VERSIONS, version, header.correlation_id, message))
 
 
 def last_version(api_key: int) -> int | None:
     """Return the last version of an API that the gateway forwards; None: it forwards all."""
-    if api_key in REWRITTEN or api_key == PRODUCE:
+    if api_key in _READ:
         return API_BY_KEY[api_key].max_version
     return _NARROWED.get(api_key)
