@@ -7,7 +7,7 @@ import pytest
 from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 
 from tidegate.api_keys import DESCRIBE_CONFIGS, METADATA
-from tidegate.client.settings import load_client_settings
+from tidegate.client.settings import Address, load_client_settings
 from tidegate.gateway.brokers import Brokers
 from tidegate.wire import encode_response
 
@@ -54,6 +54,63 @@ def test_a_broker_that_leaves_is_unreachable_at_once(cluster):
         return calls
 
     assert asyncio.run(follow()) == [f"{OTHER_ID} (127.0.0.1:{cluster.port})"]
+
+
+def test_an_empty_list_of_brokers_changes_nothing(cluster):
+    """A broker that starts may know of no broker yet, as Kafka's own clients expect."""
+    brokers_now = cluster.metadata()["brokers"]
+
+    def tell(sock, header):
+        if header.api_key != METADATA:
+            sock.sendall(cluster.honest_frame(header))
+            return
+        message = {**cluster.metadata(), "brokers": brokers_now}
+        encoded = encode_response(METADATA, header.api_version, header.correlation_id, message)
+        sock.sendall(b"".join(encoded.buffers))
+
+    async def follow() -> None:
+        nonlocal brokers_now
+        settings = load_client_settings(cluster.address, None)
+        cluster.lies[settings.client_id] = tell
+        brokers = Brokers(settings)
+        await brokers.refresh()
+        broker = brokers.by_id[BROKER_ID]
+        calls: list[str] = []
+        broker.on_unreachable = lambda: calls.append("unreachable")
+        brokers_now = []
+        await brokers.refresh()
+        assert broker.address is not None
+        assert not calls
+        await brokers.close()
+
+    asyncio.run(follow())
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("", 9092),
+        ("127.0.0.1", 0),
+        ("127.0.0.1", -1),
+        ("127.0.0.1", 70_000),
+        ("a\0b", 9092),
+        ("x" * 300, 9092),
+    ],
+)
+def test_an_address_that_is_none_is_not_used(cluster, caplog, host, port):
+    """A broker keeps the address that it had; an empty host would be the gateway's own machine."""
+
+    async def follow() -> None:
+        brokers = Brokers(load_client_settings(cluster.address, None))
+        await brokers.refresh()
+        before = brokers.by_id[BROKER_ID].address
+        await brokers._follow({BROKER_ID: Address(host, port), OTHER_ID: Address(host, port)})
+        assert brokers.by_id[BROKER_ID].address == before
+        assert brokers.by_id[OTHER_ID].address is None
+        await brokers.close()
+
+    asyncio.run(follow())
+    assert "cannot look up the host of broker" in caplog.text
 
 
 class ConfiguredBroker(LyingBroker):

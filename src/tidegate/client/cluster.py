@@ -216,7 +216,11 @@ class Cluster:
             raise ClientError(
                 f"the cluster has {len(answer['brokers'])} brokers, expected at most {MAX_BROKERS}"
             )
-        self.addresses = {each["node_id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}
+        # A broker that starts may name none. Follows: Kafka `NetworkClient`, which keeps those that it knows.
+        if answer["brokers"] or not self.addresses:
+            self.addresses = {
+                each["node_id"]: Address(each["host"], each["port"]) for each in answer["brokers"]
+            }
         self._controller_id = answer.get("controller_id", -1)
         self.cluster_id = answer.get("cluster_id")
         await self._drop_unknown_nodes()

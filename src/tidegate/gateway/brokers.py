@@ -6,13 +6,14 @@ Names of hosts are looked up here, ahead of the connections that need them: a co
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from tidegate.api_keys import METADATA
 from tidegate.client import Admin
 from tidegate.client.cluster import NO_TOPICS
 from tidegate.client.errors import ClientError
 from tidegate.client.settings import Address, ClientSettings
+from tidegate.gateway.addresses import MAX_PORT
 from tidegate.gateway.upstream_connection import SocketAddress
 
 __all__ = ["REFRESH_S", "Broker", "Brokers"]
@@ -32,15 +33,26 @@ class Broker:
     """One broker of the cluster, by its id.
 
     advertised: the address that the cluster names; None: the cluster does not name the broker now.
-    address: what to connect to; None: not known.
+    address: what to connect to; None: not known. addresses: all that the host has, of which `address` is one.
+    on_moved: called with the addresses of all brokers, when one of them has other addresses than before.
     """
 
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
         self.advertised: Address | None = None
         self.address: SocketAddress | None = None
+        self.addresses: Sequence[SocketAddress] = ()
+        self.on_moved: Callable[[Set[SocketAddress]], None] = lambda addresses: None
         self.on_unreachable: Callable[[], None] = _ignore
         self.on_lost: Callable[[], None] = _ignore
+
+    def follow(self, advertised: Address, addresses: Sequence[SocketAddress]) -> None:
+        """Use what the cluster and the name server say now; addresses: none if the name cannot be looked up."""
+        self.advertised = advertised
+        if addresses:
+            self.addresses = addresses
+            if self.address not in addresses:
+                self.address = addresses[0]
 
     @property
     def name(self) -> str:
@@ -126,33 +138,44 @@ class Brokers:
                 )
 
     async def _follow(self, addresses: Mapping[int, Address]) -> None:
-        for broker_id, advertised in addresses.items():
+        # Always anew: a broker that moves may keep its name.
+        found = await asyncio.gather(*map(_resolved, addresses.values()))
+        before = self._addresses()
+        for (broker_id, advertised), places in zip(addresses.items(), found, strict=True):
             broker = self.by_id.get(broker_id)
             if broker is None:
                 broker = self.by_id[broker_id] = Broker(broker_id)
-            # Always anew: a broker that moves may keep its name.
-            broker.advertised, broker.address = advertised, await _resolved(advertised, broker.address)
+            broker.follow(advertised, places)
         for broker_id in self.by_id.keys() - addresses.keys():
             # It may come back at another address; until then connections to it are refused.
             broker = self.by_id[broker_id]
             if broker.advertised is not None:
                 broker.on_unreachable()
                 broker.advertised = broker.address = None
+                broker.addresses = ()
+        if (now := self._addresses()) != before:
+            taken = set().union(*now.values())
+            for broker in self.by_id.values():
+                broker.on_moved(taken)
+
+    def _addresses(self) -> dict[int, Set[SocketAddress]]:
+        return {broker.id: set(broker.addresses) for broker in self.by_id.values()}
 
 
 def _ignore() -> None:
     """Ignore it: no node serves the broker yet."""
 
 
-async def _resolved(address: Address, before: SocketAddress | None) -> SocketAddress | None:
-    """Return the first address of a host; the one `before` where its name cannot be looked up."""
+async def _resolved(address: Address) -> Sequence[SocketAddress]:
+    """Return the addresses of a host; none, with a warning, where its name cannot be looked up."""
     loop = asyncio.get_running_loop()
     try:
+        if not (address.host and 0 < address.port <= MAX_PORT):
+            raise ValueError("expected a host and a port")
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         _log.warning(
             "cannot look up the host of broker %s: %s", address, error, extra={"repeats": f"host {address}"}
         )
-        return before
-    family, _, _, _, sockaddr = found[0]
-    return family, sockaddr
+        return ()
+    return [(family, sockaddr) for family, _, _, _, sockaddr in found]

@@ -8,8 +8,11 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Set
 
 from tidegate.gateway.brokers import Broker
+from tidegate.gateway.upstream import Upstream
+from tidegate.gateway.upstream_connection import SocketAddress
 from tidegate.server.node import Node
 
 __all__ = ["CHECK_AFTER_S", "TRY_AGAIN_S", "Reachability"]
@@ -20,6 +23,7 @@ TRY_AGAIN_S = 0.5
 CHECK_AFTER_S = (0.0, 0.2, 1.0)
 """Delays before the checks of a broker that has closed a connection."""
 _CONNECT_S = 2.0
+_CLOSED_AT_A_TIME = 100
 
 
 class Reachability:
@@ -32,12 +36,16 @@ class Reachability:
         self._trying: asyncio.Task[None] | None = None
         broker.on_unreachable = self._on_unreachable
         broker.on_lost = self._on_lost
+        broker.on_moved = self._on_moved
+        self._leaving: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         """Try no more."""
         self._broker.on_unreachable = self._broker.on_lost = lambda: None
-        if self._trying is not None:
-            self._trying.cancel()
+        self._broker.on_moved = lambda addresses: None
+        for task in (self._trying, self._leaving):
+            if task is not None:
+                task.cancel()
 
     def _on_unreachable(self) -> None:
         """Refuse connections until one to the broker can be made."""
@@ -51,6 +59,20 @@ class Reachability:
         """Find out whether the broker that has closed a connection still accepts others."""
         if self._trying is None:
             self._trying = asyncio.get_running_loop().create_task(self._check())
+
+    def _on_moved(self, addresses: Set[SocketAddress]) -> None:
+        """Close the connections that lead to another broker, because it has an address that was this broker's."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+        others = addresses - set(self._broker.addresses)
+        self._leaving = asyncio.get_running_loop().create_task(self._leave(others))
+
+    async def _leave(self, addresses: Set[SocketAddress]) -> None:
+        for number, channel in enumerate(self._node.channels):
+            upstream: Upstream = channel.connection.upstream
+            upstream.leave(addresses)
+            if number % _CLOSED_AT_A_TIME == 0:
+                await asyncio.sleep(0)
 
     def _refuse(self) -> None:
         self._refuses = True
@@ -79,15 +101,25 @@ class Reachability:
         )
 
     async def _can_connect(self) -> bool:
-        found = self._broker.address
-        if found is None:
+        """Try to connect, to the other addresses of the broker's host, too; use the first one that accepts."""
+        first = self._broker.address
+        if first is None:
             return False
-        family, address = found
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as sock:
-                sock.setblocking(False)
-                async with asyncio.timeout(_CONNECT_S):
-                    await asyncio.get_running_loop().sock_connect(sock, address)
-        except OSError:  # TimeoutError is one
-            return False
-        return True
+        for found in (first, *(each for each in self._broker.addresses if each != first)):
+            if await _accepts(found):
+                self._broker.address = found
+                return True
+        return False
+
+
+async def _accepts(found: SocketAddress) -> bool:
+    """Return whether a connection to an address can be made."""
+    family, address = found
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            async with asyncio.timeout(_CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(sock, address)
+    except OSError:  # TimeoutError is one
+        return False
+    return True

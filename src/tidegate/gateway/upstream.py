@@ -16,11 +16,11 @@ whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what f
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 
 from tidegate.api_keys import PRODUCE
 from tidegate.gateway.ahead import alike_behind
-from tidegate.gateway.upstream_connection import UpstreamConnection, UpstreamLink, reason_of
+from tidegate.gateway.upstream_connection import SocketAddress, UpstreamConnection, UpstreamLink, reason_of
 from tidegate.gateway.upstream_login import UpstreamSecurity
 from tidegate.gateway.upstream_response import LongResponses, Response
 from tidegate.scheduling import Scheduler
@@ -339,6 +339,11 @@ class Upstream:
             self._connection.pause()
         else:
             self.on_broken(reason)
+
+    def leave(self, addresses: Set[SocketAddress]) -> None:
+        """Close both connections if that to the broker leads to one of these addresses, which are of other brokers."""
+        if self._connection.address in addresses:
+            self.on_broken("another broker has its address now")
 
     def on_broken(self, reason: str) -> None:
         """Close both connections: the client sees what it would see of the broker."""

@@ -83,6 +83,7 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection:
     """One connection to a broker. `is_ready`: requests can be sent. `transport`: None before `open`, and once closed.
 
+    address: what it leads to; None before `open`.
     login: the gateway's own, while it is under way; what the broker sends is for it.
     """
 
@@ -94,6 +95,7 @@ class UpstreamConnection:
         "_poller",
         "_security",
         "_timer",
+        "address",
         "is_closed",
         "is_ready",
         "login",
@@ -117,6 +119,7 @@ class UpstreamConnection:
         self._poller = poller
         self._loop = loop
         self._timer: Timer | None = None  # until it is ready, then until the session is about to end
+        self.address: SocketAddress | None = None
         self.transport: SocketTransport | TlsTransport | None = None
         self.login: UpstreamLogin | None = None
         self.is_ready = False
@@ -135,6 +138,7 @@ class UpstreamConnection:
             self._link.on_unreachable()
             self._owner.on_broken("its address is not known")
             return
+        self.address = found
         family, address = found
         try:
             sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

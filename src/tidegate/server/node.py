@@ -315,6 +315,11 @@ class Node:
         for acceptor in self._acceptors.values():
             acceptor.listener.start()
 
+    @property
+    def channels(self) -> list[Channel]:
+        """Return the connections that are open now."""
+        return list(self._front.channels)
+
     def refuse_connections(self) -> None:
         """Refuse new connections until `accept_connections`: a gateway's broker cannot be reached."""
         for acceptor in self._acceptors.values():
