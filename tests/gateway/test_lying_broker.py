@@ -14,6 +14,7 @@ from tests.gateway.hostility import garbled
 from tests.gateway.lying_broker import BROKER_ID, LyingBroker
 from tests.wire.odd_messages import plain_message
 
+from tidegate import error_codes
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
     API_VERSIONS,
@@ -86,19 +87,6 @@ def frame(correlation_id: int, body: bytes) -> bytes:
     return _HEAD.pack(4 + len(body), correlation_id) + body
 
 
-def _metadata(broker_id: int, port: int) -> bytes:
-    broker = {"node_id": broker_id, "host": "127.0.0.1", "port": port, "rack": None}
-    message = {
-        "throttle_time_ms": 0,
-        "brokers": [broker],
-        "cluster_id": None,
-        "controller_id": 1,
-        "topics": [],
-        "cluster_authorized_operations": 0,
-    }
-    return bytes(encode_response(METADATA, 9, 77, message).buffers[0])
-
-
 LIES = {
     "another correlation id": (METADATA, 9, frame(78, bytes(20)), "does not fit"),
     "another correlation id of a stream": (LIST_OFFSETS, 4, frame(78, bytes(100_000)), "does not fit"),
@@ -111,7 +99,6 @@ LIES = {
     "garbage for Metadata": (METADATA, 9, frame(77, b"\xff" * 200), "Metadata"),
     "garbage for ApiVersions": (API_VERSIONS, 3, frame(77, b"\0\0\xff\xff\xff\xff" * 20), "ApiVersions"),
     "garbage for FindCoordinator": (FIND_COORDINATOR, 3, frame(77, b"\xff" * 20), "FindCoordinator"),
-    "a broker without a port": (METADATA, 9, _metadata(2**31 - 1, 9092), "has no port"),
     "an end in place of a response": (LIST_OFFSETS, 4, b"", "closed the connection"),
     "half a short response": (LIST_OFFSETS, 4, frame(77, bytes(50))[:30], "closed the connection"),
     "half of Metadata": (METADATA, 9, frame(77, bytes(500_000))[:300_000], "closed the connection"),
@@ -137,6 +124,43 @@ def test_a_lie_ends_one_connection_with_one_line(broker, lied_to, lie):
     lines = lied_to.log[logged:].splitlines()
     assert len(lines) <= 1, lines  # alike lines are written once a minute
     assert reason in lied_to.log, lied_to.log
+
+
+def asked(gateway: GatewayProcess, api_key: int, version: int, client_id: str) -> dict:
+    """Return the decoded response to a plain request."""
+    with connected(gateway) as sock:
+        answer = memoryview(ask(sock, request(api_key, version, client_id)))
+    _, at = decode_response_header(answer, api_key, version)
+    return read_response(api_key, version, answer, at)
+
+
+def test_a_broker_without_a_port_is_left_out(broker, lied_to):
+    """Its id is too high for the port of the listener: clients use the others; the log says why they do not see it."""
+    hidden = 2**31 - 1
+    brokers = [
+        {"node_id": each, "host": f"kafka-{each}", "port": 9092, "rack": "r"}
+        for each in (hidden, 1, hidden, 2)
+    ]
+    messages = {
+        METADATA: {**broker.metadata(), "brokers": brokers},
+        FIND_COORDINATOR: {**brokers[0], "throttle_time_ms": 0, "error_code": 0, "error_message": None},
+    }
+
+    def tell(sock, header):
+        message = messages[header.api_key]
+        encoded = encode_response(header.api_key, header.api_version, header.correlation_id, message)
+        sock.sendall(b"".join(encoded.buffers))
+
+    broker.lies["no port"] = tell
+    seen = [(each, f"127.0.0.1:{lied_to.base_port + each}") for each in (1, 2)]
+    for version in (0, 1, 4, 9):
+        found = asked(lied_to, METADATA, version, "no port")
+        assert [(each["node_id"], f"{each['host']}:{each['port']}") for each in found["brokers"]] == seen
+        assert found["topics"] == []
+    for version in (0, 3):
+        found = asked(lied_to, FIND_COORDINATOR, version, "no port")
+        assert (found["error_code"], found["node_id"]) == (error_codes.COORDINATOR_NOT_AVAILABLE, -1)
+    assert f"clients do not see broker {hidden}: broker {hidden} has no port" in lied_to.log
 
 
 @pytest.mark.parametrize("ending", ["end", "half-close", "reset"])

@@ -11,13 +11,16 @@ contains `{id}`, the listener has one port, and distinguishes brokers by the ser
 (3, True, None)
 """
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 
 from tidegate.errors import ConfigError
-from tidegate.wire import Message, ProtocolError
+from tidegate.wire import Message
 
 __all__ = ["ANY_BROKER", "BROKER_ID", "MAX_PORT", "Addresses", "ServerNames"]
+
+_log = logging.getLogger("tidegate.gateway")
 
 MAX_PORT = 65_535
 ANY_BROKER = -1
@@ -48,15 +51,24 @@ class Addresses:
             )
         return host, port + broker_id
 
-    def rewrite(self, brokers: Iterable[Message], id_name: str, listener: str) -> None:
-        """Replace host and port of each broker in a response. Raises `ProtocolError` for an impossible id."""
-        for broker in brokers:
-            if broker[id_name] < 0:  # none: a coordinator that is not known
-                continue
-            try:
-                broker["host"], broker["port"] = self.of(broker[id_name], listener)
-            except ConfigError as error:
-                raise ProtocolError(str(error), path=id_name) from error
+    def rewrite(self, brokers: Iterable[Message], id_name: str, listener: str) -> list[Message]:
+        """Replace host and port of each broker in a response; return the brokers without those that have no port."""
+        return [broker for broker in brokers if self.rewrite_one(broker, id_name, listener)]
+
+    def rewrite_one(self, broker: Message, id_name: str, listener: str) -> bool:
+        """Replace host and port of a broker, and return true; return false, with a warning, if it has no port."""
+        if broker[id_name] < 0:  # none: a coordinator that is not known
+            return True
+        try:
+            broker["host"], broker["port"] = self.of(broker[id_name], listener)
+        except ConfigError as error:
+            _log.warning(
+                "clients do not see broker %d: %s; hint: %s",
+                *(broker[id_name], error, error.hint),
+                extra={"repeats": f"no port {broker[id_name]}"},
+            )
+            return False
+        return True
 
 
 class ServerNames:

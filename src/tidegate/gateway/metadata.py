@@ -37,6 +37,7 @@ def _with_addresses(
 ) -> bytearray:
     is_compact = version >= _COMPACT_SINCE
     at = body_at + (_INT32.size if version >= _THROTTLE_SINCE else 0)
+    count_at = at
     if is_compact:
         count, at = varint(frame, at)
         count -= 1
@@ -44,13 +45,17 @@ def _with_addresses(
         (count,) = _INT32.unpack_from(frame, at)
         at += _INT32.size
     parts: list[bytes | bytearray | memoryview] = [memoryview(frame)[:at]]
+    left_out = 0
     for _ in range(count):
         broker: dict[str, int | str] = {"node_id": _INT32.unpack_from(frame, at)[0], "host": "", "port": -1}
-        addresses.rewrite((broker,), "node_id", listener)
         rack_at = _after_string(frame, at + _INT32.size, is_compact=is_compact) + _INT32.size
         next_at = _after_string(frame, rack_at, is_compact=is_compact) if version >= _RACK_SINCE else rack_at
         if is_compact:
             next_at = after_tags(frame, next_at)
+        if not addresses.rewrite_one(broker, "node_id", listener):
+            left_out += 1
+            at = next_at
+            continue
         host = str(broker["host"]).encode()
         size = uvarint(len(host) + 1) if is_compact else _INT16.pack(len(host))
         parts += (
@@ -64,6 +69,9 @@ def _with_addresses(
     parts.append(memoryview(frame)[at:])
     if at > len(frame):
         raise IndexError
+    if left_out:
+        visible = count - left_out
+        parts[:1] = frame[:count_at], uvarint(visible + 1) if is_compact else _INT32.pack(visible)
     made = bytearray().join(parts)
     _INT32.pack_into(made, 0, len(made) - _INT32.size)
     return made

@@ -204,7 +204,7 @@ def produce_answer(
     if version >= _FIRST_ENDPOINTS and _NOT_LEADER in frame:
         message = _read(header, frame)
     if message.get("node_endpoints"):
-        rewriter.addresses.rewrite(message["node_endpoints"], "node_id", listener)
+        _rewrite_endpoints(rewriter.addresses, message, listener)
         made = encode_response(PRODUCE, version, header.correlation_id, message)
     elif at < body_at or (is_flexible and frame[-1]):
         made = _Late([frame], response.size, body_size, NO_FIELD)
@@ -287,17 +287,22 @@ class Rewriter:
 
 
 def _rewrite_coordinators(addresses: Addresses, message: Message, listener: str) -> None:
-    addresses.rewrite(message.get("coordinators", ()), "node_id", listener)
-    if "host" in message:
-        addresses.rewrite((message,), "node_id", listener)
+    for each in message.get("coordinators", (message,)):
+        if not addresses.rewrite_one(each, "node_id", listener):
+            each |= {
+                "error_code": error_codes.COORDINATOR_NOT_AVAILABLE,
+                "node_id": -1,
+                "host": "",
+                "port": -1,
+            }
 
 
 def _rewrite_cluster(addresses: Addresses, message: Message, listener: str) -> None:
-    addresses.rewrite(message["brokers"], "broker_id", listener)
+    message["brokers"] = addresses.rewrite(message["brokers"], "broker_id", listener)
 
 
 def _rewrite_endpoints(addresses: Addresses, message: Message, listener: str) -> None:
-    addresses.rewrite(message["node_endpoints"], "node_id", listener)
+    message["node_endpoints"] = addresses.rewrite(message["node_endpoints"], "node_id", listener)
 
 
 _REWRITERS: Mapping[int, Callable[[Addresses, Message, str], None]] = {
