@@ -25,15 +25,16 @@ from tidegate.cli.process import (
     written_to,
 )
 from tidegate.client.settings import ClientSettings, load_client_settings
-from tidegate.errors import TidegateError
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.gateway.gateway import Gateway, run_work
 from tidegate.gateway.processes import ONLY, check_processes
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
-from tidegate.gateway.settings import gateway_logs_in, login_notices, parse_broker_ids, server_names
+from tidegate.gateway.settings import gateway_logs_in, parse_broker_ids, server_names, upstream_notices
 from tidegate.gateway.usage_topic import UsageExchange
 from tidegate.open_files import raise_open_files_limit
 from tidegate.server.administration.quota_administration import QuotaAdministration, QuotaStore
+from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.requests.recorder import open_recorder
 from tidegate.server.settings.config import ServerConfig
@@ -52,7 +53,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     )
     only = None if args.brokers is None else parse_broker_ids(args.brokers)
     if args.listen is not None:
-        args.override.append(f"listeners=PLAINTEXT://{args.listen}")
+        args.override.append(f"listeners={_plaintext_at(args.listen)}")
     args.port = None
     outcome = _parted(args)
     if isinstance(outcome, int):
@@ -63,6 +64,19 @@ def run_gateway(args: argparse.Namespace) -> int:
         return _run(config, upstream, only, args, repeated, place)
 
     return run_process(args, start, _DEFAULTS)
+
+
+def _plaintext_at(address: str) -> str:
+    """Return the listener at an address. Raises `ConfigError`."""
+    listener = f"PLAINTEXT://{address}"
+    try:
+        ListenerAddress.parse(listener, setting="listeners")
+    except ConfigError as error:
+        raise ConfigError(
+            f"--listen is {address!r}, expected HOST:PORT",
+            hint="for example 127.0.0.1:19092 or [::1]:19092; for another protocol: --override listeners=SSL://...",
+        ) from error
+    return listener
 
 
 def _parted(args: argparse.Namespace) -> Place | int:
@@ -93,7 +107,7 @@ async def _run(
     port_file = fresh_port_file(args)
     names = server_names(config, listed(args.bootstrap_name or ""))
     logs_in = gateway_logs_in(config, None if args.login is None else args.login == "gateway")
-    for notice in login_notices(config, upstream, logs_in=logs_in) if is_first(args) else ():
+    for notice in upstream_notices(config, upstream, logs_in=logs_in) if is_first(args) else ():
         tell(args, notice, logging.WARNING)
     async with AsyncExitStack() as stack:
         store: QuotaStore
@@ -171,7 +185,7 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
 def _announcements(gateway: Gateway) -> Iterable[str]:
     """Yield a line with the address of each broker."""
     for broker_id, node in gateway.nodes.items():
-        places = ", ".join(f"{host}:{port}" for host, port in node.advertised.values())
+        places = ", ".join(host_and_port(*place) for place in node.advertised.values())
         upstream = gateway.brokers.by_id[broker_id].advertised
         yield f"tidegate {__version__} gateway: broker {broker_id} ({upstream}) at {places}; Ctrl-C stops it"
 

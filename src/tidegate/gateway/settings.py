@@ -28,12 +28,12 @@ __all__ = [
     "broker_config",
     "gateway_logs_in",
     "listener_addresses",
-    "login_notices",
     "max_brokers",
     "metrics_ports",
     "parse_broker_ids",
     "record_config",
     "server_names",
+    "upstream_notices",
 ]
 
 
@@ -189,7 +189,19 @@ def gateway_logs_in(given: ServerConfig, wanted: bool | None) -> bool:
     return bool(with_sasl or wanted)
 
 
-def login_notices(given: ServerConfig, upstream: ClientSettings, *, logs_in: bool) -> list[str]:
+def upstream_notices(given: ServerConfig, upstream: ClientSettings, *, logs_in: bool) -> list[str]:
+    """Return the warnings about `--upstream-config`.
+
+    They are about misspelt settings, and listeners whose clients use the cluster as the gateway, without a login.
+    """
+    misspelt = [
+        f"unknown setting {name!r} in --upstream-config has no effect; did you mean {like!r}?"
+        for name, like in upstream.misspelt.items()
+    ]
+    return misspelt + _login_notices(given, upstream, logs_in=logs_in)
+
+
+def _login_notices(given: ServerConfig, upstream: ClientSettings, *, logs_in: bool) -> list[str]:
     """Return a warning for each listener whose clients use the cluster as the gateway, without a login of their own."""
     if logs_in and upstream.mechanism:
         name = f"user {upstream.user!r}"
