@@ -1,7 +1,6 @@
 """Options that the commands over a usage record share, and what they mean."""
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.cli.arguments import whole_number
 from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError
+from tidegate.pipeline.arguments import duration_ms
 
 if TYPE_CHECKING:
     from tidegate.pipeline.progress import OnProgress, Progress
@@ -48,8 +48,6 @@ _UNRELEASED = {  # as Maven Central had them on 2026-11-27
     "iceberg": "Apache Iceberg has no release for Spark 4.3: 1.12.0 is for Spark up to 4.1",
 }
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_DURATION = re.compile(r"([1-9][0-9]{0,6})([smhd])")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def directory_argument(parser: argparse.ArgumentParser) -> None:
@@ -294,12 +292,12 @@ def _table_format(text: str) -> str:
 
 def duration_type(text: str) -> int:
     """Return a length of time in ms. Raises `argparse.ArgumentTypeError`."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    found_ms = duration_ms(text)
+    if found_ms is None:
         raise argparse.ArgumentTypeError(
             f"expected a number with a unit s, m, h or d, such as 90s, 15m, 6h or 2d, got {text!r}"
         )
-    return int(match[1]) * _UNIT_MS[match[2]]
+    return found_ms
 
 
 @contextmanager

@@ -274,7 +274,8 @@ class RequestColumns:
             elif logged.throttle_time_ms > 0 and not response["responses"]:
                 fetch_bytes, other_topics = UNKNOWN_BYTES, NO_TOPICS
             else:
-                fetch_bytes = response_bytes - _fetch_header(api_version) + 4
+                header_bytes = 5 if API_BY_KEY[FETCH].has_tagged_response_header(api_version) else 4
+                fetch_bytes = response_bytes - header_bytes + 4
                 record_bytes = _record_bytes(response)
                 read_from = _read_from(body["topics"], response["responses"])
         elif api_key == PRODUCE:
@@ -465,10 +466,6 @@ def _throttle_ms(response: dict[str, Any]) -> int:
     if type(throttle_ms) is not int or not 0 <= throttle_ms <= SIZE_MAX:
         raise LineError(f"throttleTimeMs of the response is not a whole number from 0 to {SIZE_MAX}")
     return throttle_ms
-
-
-def _fetch_header(api_version: int) -> int:
-    return 5 if API_BY_KEY[FETCH].has_tagged_response_header(api_version) else 4
 
 
 def _sizes(

@@ -9,14 +9,14 @@ from typing import TypeAlias
 from tidegate.config.locations import Location, Uri, location
 from tidegate.errors import ArgumentError, ConfigError
 
-__all__ = ["Path_", "Time", "local_path", "location_of", "range_ms"]
+__all__ = ["Path_", "Time", "duration_ms", "local_path", "location_of", "range_ms"]
 
 Path_: TypeAlias = str | os.PathLike[str] | Uri
 Time: TypeAlias = datetime | str
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _LAST = re.compile(r"([1-9][0-9]{0,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ZONE_HINT = "give it a time zone, such as datetime(2026, 11, 22, 14, tzinfo=UTC)"
 
 
@@ -73,6 +73,12 @@ def range_ms(
     return from_ms, to_ms, None if last is None else _last_ms(last)
 
 
+def duration_ms(text: str) -> int | None:
+    """Return a length of time such as 90s, 15m, 6h or 2d in ms; None: it is none."""
+    match = _LAST.fullmatch(text)
+    return None if match is None else int(match[1]) * _UNIT_MS[match[2]]
+
+
 def _ms_of(time: datetime, what: str) -> int:
     try:
         found = (time - _EPOCH) // timedelta(milliseconds=1)
@@ -84,11 +90,10 @@ def _ms_of(time: datetime, what: str) -> int:
 
 
 def _last_ms(last: timedelta | str) -> int:
-    found = last
-    if isinstance(last, str) and (match := _LAST.fullmatch(last)):
-        found = timedelta(**{_UNITS[match[2]]: int(match[1])})
-    if not isinstance(found, timedelta) or found < timedelta(milliseconds=1):
+    if isinstance(last, str) and (last_ms := duration_ms(last)) is not None:
+        return last_ms
+    if not isinstance(last, timedelta) or last < timedelta(milliseconds=1):
         raise ArgumentError(
             f"last must be a timedelta above 0, or a text such as 90s, 15m, 6h or 2d, got {last!r}"
         )
-    return found // timedelta(milliseconds=1)
+    return last // timedelta(milliseconds=1)

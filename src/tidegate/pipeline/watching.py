@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ArgumentError, ConfigError
@@ -20,6 +19,7 @@ from tidegate.pipeline.plan_arguments import Quotas, plans_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.results.writing import as_written
+from tidegate.pipeline.rollup.sums import table_of
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY, WATCHED_USAGE
 from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.warm_up import kernel_at_hand
@@ -287,7 +287,7 @@ def _follow(
 
 
 def _table(rows: Sequence[dict[str, Any]], table: StructType) -> pa.Table:
-    return as_written(pa.Table.from_pylist(list(rows), to_arrow_schema(table)))
+    return as_written(table_of(rows, table))
 
 
 def _classic(session: SparkSession) -> RunningSpark:

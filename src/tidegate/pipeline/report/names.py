@@ -52,7 +52,10 @@ def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
     """
     if name is None:
         return NOTHING
-    shown = "".join(char if char.isprintable() else _escaped(char) for char in name) or "''"
+    characters = (
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in name
+    )
+    shown = "".join(characters) or "''"
     if len(shown) <= longest:
         return shown
     tail = longest * _TAIL // _WHOLE
@@ -133,7 +136,3 @@ def padded(text: str, cells: int, *, is_left: bool = True) -> str:
     """
     blanks = " " * (cells - cell_len(text))
     return text + blanks if is_left else blanks + text
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
