@@ -5,6 +5,7 @@ from random import Random
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.peeking import peek
 from tests.replaying.kernel import Replayed, differences, replay_events
 from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
@@ -36,11 +37,11 @@ def _other_sensors(replayed: Replayed, node: RecordingNode, now_ms: int) -> list
     """Return every sensor that measures another value in the replay than in the engine."""
     found: list[tuple[object, ...]] = []
     for manager in node.managers:
-        peek = bucket_peek if manager.quota_type is QuotaType.CONTROLLER_MUTATION else rate_peek
+        measured = bucket_peek if manager.quota_type is QuotaType.CONTROLLER_MUTATION else rate_peek
         for client in CLIENTS if manager.enabled else ():
             value, expected = (
-                peek(*replayed.sensors[manager.quota_type, *client], now_ms),
-                manager.peek(*client, now_ms),
+                measured(*replayed.sensors[manager.quota_type, *client], now_ms),
+                peek(manager, *client, now_ms),
             )
             if value != expected:
                 found.append((manager.quota_type, client, value, expected))

@@ -36,10 +36,10 @@ def test_who_took_nothing_for_the_longest_is_closed() -> None:
     memory.took_some("a")
     memory.hold("d", 500, "User:a")
     assert closed == ["b", "c"]
-    assert memory.held_bytes == 800
+    assert memory._held.used == 800
     memory.let_go("a")
     memory.let_go("a")
-    assert memory.held_bytes == 500
+    assert memory._held.used == 500
 
 
 def test_the_principal_that_holds_most_loses_a_connection() -> None:
@@ -69,7 +69,7 @@ def test_a_holder_is_counted_once() -> None:
     memory = memory_of(1000, [])
     memory.hold("a", 300, "User:a")
     memory.hold("a", 200, "User:a")
-    assert memory.held_bytes == 200
+    assert memory._held.used == 200
 
 
 def large_answer(request: Request) -> Answer:
@@ -101,11 +101,11 @@ def test_clients_that_do_not_read_have_a_bound_together(with_node, caplog) -> No
         await until(lambda: len(node.node._front.channels) < 30)
         assert await ask_and_read(await node.connect("reads")) > LARGE
         await (await node.connect("small")).ask(METADATA, METADATA_VERSION, NO_TOPICS)
-        await until(lambda: memory.held_bytes <= 20_000_000)
+        await until(lambda: memory._held.used <= 20_000_000)
         assert 2 <= len(memory._held) <= 4
         for client in unread:
             client.writer.transport.abort()
-        await until(lambda: memory.held_bytes == 0)
+        await until(lambda: memory._held.used == 0)
         await asyncio.sleep(0)
 
     with_node(scenario, queued_max_request_bytes="20000000", socket_request_max_bytes="20000000")

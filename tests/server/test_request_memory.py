@@ -56,7 +56,7 @@ def test_who_does_not_fit_waits_in_order() -> None:
     memory.give_back(first)
     clock.turns()
     assert (large.granted, small.granted) == (True, True)
-    assert (memory.granted_bytes, memory.waiting) == (510, 0)
+    assert (memory.granted_bytes, len(memory._owners)) == (510, 0)
 
 
 def test_one_request_always_fits() -> None:
@@ -87,7 +87,7 @@ def test_giving_back_twice_or_nothing_is_harmless() -> None:
     for client in (other, waiting, waiting, holder, holder):
         memory.give_back(client)
     clock.turns()
-    assert (memory.granted_bytes, memory.waiting, waiting.granted) == (0, 0, False)
+    assert (memory.granted_bytes, len(memory._owners), waiting.granted) == (0, 0, False)
 
 
 def test_a_holder_behind_the_pace_is_named_while_others_wait() -> None:
@@ -182,7 +182,7 @@ def test_a_principal_alone_loses_no_grant() -> None:
     clock.now_ns = int(1e6 * 1e9)
     memory.revoke_some()
     assert revoked == []
-    assert memory.waiting == 7
+    assert len(memory._owners) == 7
 
 
 def test_a_principal_that_would_hold_as_much_revokes_nothing() -> None:
@@ -253,7 +253,7 @@ def test_any_order_of_events_keeps_the_bound_and_serves_everybody() -> None:
         holding += [client for client in waiting if client.granted and client not in revoked]
         waiting = [client for client in waiting if not client.granted]
         assert memory.granted_bytes <= 1000
-        assert memory.waiting == len(waiting)
+        assert len(memory._owners) == len(waiting)
     for _ in range(len(holding) + len(waiting) + 1):
         clock.turns()
         holding += [client for client in waiting if client.granted and client not in revoked]

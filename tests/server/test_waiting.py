@@ -108,12 +108,12 @@ def test_large_requests_share_the_memory_of_the_node(with_node) -> None:
         for client in clients:
             client._sent.append((PRODUCE, 9))
             client.writer.write(len(frame).to_bytes(4, "big") + frame[:-1])
-        await until(lambda: node.node._memory.waiting == len(clients) - 2)
+        await until(lambda: len(node.node._memory._owners) == len(clients) - 2)
         assert node.node._memory.granted_bytes == 2 * len(frame)
         for client in clients:
             client.writer.write(frame[-1:])
         await asyncio.gather(*(client.receive() for client in clients))
-        assert (node.node._memory.granted_bytes, node.node._memory.waiting) == (0, 0)
+        assert (node.node._memory.granted_bytes, len(node.node._memory._owners)) == (0, 0)
 
     with_node(scenario, queued_max_request_bytes="2100000", socket_request_max_bytes="2100000")
 
@@ -126,13 +126,13 @@ def test_clients_that_leave_give_their_memory_back(with_node) -> None:
         holder.writer.write((2_000_000).to_bytes(4, "big") + bytes(100_000))
         await until(lambda: node.node._memory.granted_bytes == 2_000_000)
         other.writer.write((1_500_000).to_bytes(4, "big") + bytes(1_500_000))
-        await until(lambda: node.node._memory.waiting == 1)
+        await until(lambda: len(node.node._memory._owners) == 1)
         for channel in node.node._front.channels:
             channel.last_active_ns -= 0 if channel.collected_bytes else 10**15
         node.node.closing.idle()
         assert len(node.node._front.channels) == 2, "who is not read is not idle"
         reset(holder)
-        await until(lambda: node.node._memory.waiting == 0)
+        await until(lambda: len(node.node._memory._owners) == 0)
         assert await other.closed(), "its zeros are no request"
         assert node.node._memory.granted_bytes == 0
 
@@ -148,14 +148,14 @@ def test_half_a_request_does_not_keep_whole_ones_out(with_node, caplog) -> None:
         await until(lambda: node.node._memory.granted_bytes == 2_000_000)
         node.node.closing.slow()
         other.writer.write((1_500_000).to_bytes(4, "big") + bytes(1_500_000))
-        await until(lambda: node.node._memory.waiting == 1)
+        await until(lambda: len(node.node._memory._owners) == 1)
         (channel,) = node.node._memory._granted
         assert not channel.closed
         size, since_ns = node.node._memory._granted[channel]
         node.node._memory._granted[channel] = size, since_ns - 30_000_000_000
         node.node.closing.slow()
         assert channel.closed
-        await until(lambda: node.node._memory.waiting == 0)
+        await until(lambda: len(node.node._memory._owners) == 0)
         assert await other.closed()
 
     with_node(scenario, queued_max_request_bytes="2100000", socket_request_max_bytes="2100000")

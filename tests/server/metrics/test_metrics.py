@@ -374,7 +374,7 @@ def test_memory_of_requests_is_seen(with_node) -> None:
         holder, waiter = await node.connect(), await node.connect()
         for client in (holder, waiter):
             client.writer.write((900_000).to_bytes(4, "big") + bytes(100_000))
-        await until(lambda: node.node._memory.waiting == 1)
+        await until(lambda: len(node.node._memory._owners) == 1)
         await asyncio.sleep(0.05)
         found, server = read(node), "kafka.network:type=SocketServer,name=MemoryPool"
         assert found[f"{server}Used", "Value"] == 900_000.0

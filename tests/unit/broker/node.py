@@ -95,7 +95,7 @@ class Node(StorageNode):
         if isinstance(result, Answer):
             return result
         answers: list[Answer] = []
-        result.then(answers.append)
+        result.when_ready(lambda: answers.append(result.answer()))
         for _ in range(_TURNS):
             if answers:
                 break

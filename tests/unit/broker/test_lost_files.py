@@ -94,7 +94,7 @@ def test_who_waits_for_records_of_a_lost_partition_is_answered(tmp_path: Path) -
     shutil.rmtree(tmp_path / "data" / "orders-0")
     answers: list[Any] = []
     assert isinstance(deferred, Deferred)
-    deferred.then(answers.append)
+    deferred.when_ready(lambda: answers.append(deferred.answer()))
     node.scheduler.advance(0.6)
     (answer,) = answers
     (partition,) = decoded(FETCH, 4, answer)["responses"][0]["partitions"]

@@ -45,7 +45,7 @@ class Reply:
         self.errors: list[int] | None = None
         self.charge: Charge | None = None
         assert isinstance(result, Deferred), "the answer did not wait"
-        result.then(self._take)
+        result.when_ready(lambda: self._take(result.answer()))
 
     def _take(self, answer: Answer) -> None:
         self.charge = answer.charge

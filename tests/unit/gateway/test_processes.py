@@ -100,7 +100,7 @@ def test_cluster_wide_quotas_are_shared_with_all_gateways() -> None:
         "tidegate_cluster_quota_followed"
     ] == 1
     process.sharing.set_cluster_wide(ServerConfig.load({}))
-    process.brokers[1].produce.charge("wide", "", 1.0, START_MS)
+    process.brokers[1].produce.sensor("wide", "", START_MS).decide(1.0, START_MS)
     assert process.sensor(1, "wide").is_of_broker
 
 

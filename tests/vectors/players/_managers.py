@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from players._doubles import decode
 from tidegate.quota import DEFAULT, DelayQueue, QuotaEntity, QuotaType, QuotaWindow, ThrottledChannel
 from tidegate.quota.managers.sensor_manager import SensorManager
+from tidegate.quota.measure.throttle import narrow_to_int32
 
-__all__ = ["ManagerPlayer", "Throttles", "bounds", "entity_of", "java_text", "measure", "window_of"]
+__all__ = ["ManagerPlayer", "Throttles", "bounds", "charge", "entity_of", "java_text", "measure", "window_of"]
 
 
 def entity_of(entity: dict) -> QuotaEntity:
@@ -19,10 +20,21 @@ def window_of(samples: int, window_s: int) -> QuotaWindow:
     return QuotaWindow(samples=samples, window_ms=window_s * 1000)
 
 
+def charge(manager: SensorManager, user: str, client_id: str, value: float, now_ms: int) -> int:
+    """Charge `value` and return the throttle time in ms, also while no quota of this type is defined (B§3.6)."""
+    sensor = manager.sensor(user, client_id, now_ms)
+    if manager.quota_type is not QuotaType.CONTROLLER_MUTATION:
+        return sensor.decide(value, now_ms)
+    if sensor.bucket.tokens(now_ms) < 0.0:  # permits are checked first, then charged
+        return narrow_to_int32(sensor.bucket.throttle_ms(now_ms))
+    sensor.record(value, now_ms)
+    return 0
+
+
 def measure(manager: SensorManager, tags: dict, now_ms: int) -> list:
     """Return `[name, tags, value]` of each metric with exactly these tags, measured once each, sorted by name.
 
-    Measuring has effects, and the files were made by measuring: so `peek` would not do.
+    Measuring has effects, and the files were made by measuring: so peeking would not do.
     """
     sensors = [sensor for sensor in manager.up_to_date_sensors() if dict(sensor.tags) == tags]
     throttles = [throttle for _, throttle in manager.sensors.throttles() if dict(throttle.tags) == tags]

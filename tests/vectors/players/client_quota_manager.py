@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from players._doubles import decode
-from players._managers import ManagerPlayer, window_of
+from players._managers import ManagerPlayer, charge, window_of
 from players._sweeping import expire_manager, throttle_sensor_name
 from tidegate.quota import ClientQuotaManager, QuotaType
 
@@ -23,7 +23,7 @@ class _Player(ManagerPlayer):
 
     def record(self, user: str, client_id: str, value: list, t: int) -> dict:
         self.manager.sensor(user, client_id, self.now_ms)
-        return {"throttle_ms": self.manager.charge(user, client_id, decode(value), t)}
+        return {"throttle_ms": charge(self.manager, user, client_id, decode(value), t)}
 
     def maybe_record(self, user: str, client_id: str, value: list, t: int) -> dict:
         if self.manager.enabled:

@@ -84,7 +84,10 @@ class _Player:
         assert self._quotas.record_arrival(listener, now_ms=self._now_ms) == 0
         assert self._quotas.slot_available(listener)
         admission = self._quotas.admit(listener, ip, now_ms=self._now_ms)
-        got: dict = {"result": admission.outcome.value, "ip_count": self._quotas.count(ip)}
+        got: dict = {
+            "result": admission.outcome.value,
+            "ip_count": self._quotas._counts.get(host_address(ip), 0),
+        }
         if admission.outcome is AdmissionOutcome.THROTTLED:
             got |= {
                 "throttle_ms": admission.throttle_ms,
@@ -100,7 +103,7 @@ class _Player:
             self._quotas.release(listener, ip)
         except ConnectionCountError as error:
             return {"error": "IllegalArgumentException", "message": str(error)}
-        return {"ip_count": self._quotas.count(ip)}
+        return {"ip_count": self._quotas._counts.get(host_address(ip), 0)}
 
     def listener_arrival(self, listener: str) -> dict:
         return {"throttle_ms": self._quotas.record_arrival(listener, now_ms=self._now_ms)}

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from players._doubles import decode
-from players._managers import Throttles, bounds, entity_of, java_text, window_of
+from players._managers import Throttles, bounds, charge, entity_of, java_text, window_of
 from players._sweeping import throttle_sensor_name
 from tidegate.quota import CallbackError, ClusterMetadata, ClusterNode, QuotaEntity, QuotaManagers, QuotaType
 
@@ -118,7 +118,7 @@ class _Player:
         return {"types_enabled": int(self._managers.produce.levels)}
 
     def record(self, type: str, user: str, client_id: str, value: list, t: int) -> dict:
-        return {"throttle_ms": self._manager(type).charge(user, client_id, decode(value), t)}
+        return {"throttle_ms": charge(self._manager(type), user, client_id, decode(value), t)}
 
     def update_quota(self, type: str, entity: dict, quota: list | None) -> dict:
         manager = self._manager(type)

@@ -99,11 +99,6 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    @property
-    def used_bytes(self) -> int:
-        """Return the memory of all sessions in bytes, as `session_bytes` counts it."""
-        return self._bytes.used
-
     def session_of(self, session_id: int) -> FetchSession | None:
         """Return the session of an id."""
         return self._by_id.get(session_id)

@@ -286,10 +286,6 @@ class ConnectionQuotas:
 
     # What can be seen
 
-    def count(self, address: str) -> int:
-        """Return how many connections of one address are counted."""
-        return self._counts.get(host_address(address), 0)
-
     def metrics(self, now_ms: int) -> Iterator[Metric]:
         """Yield every metric without any effect. Addresses may come and go while that is under way."""
         for name, tags, stat in self.stats():

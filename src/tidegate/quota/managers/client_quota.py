@@ -83,10 +83,6 @@ class ClientQuotaManager(SensorManager[RateSensor]):
                 return 0
         return sensor.decide(value, now_ms)
 
-    def charge(self, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Charge `value` as `record` does, but also while no quota of this type is defined (B§3.6)."""
-        return self.sensor(user, client_id, now_ms).decide(value, now_ms)
-
     def record_unchecked(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Charge `value` without asking for a verdict: it bites on the next `record`."""
         sensor = self._nearest.get(client_id)
@@ -104,11 +100,6 @@ class ClientQuotaManager(SensorManager[RateSensor]):
     def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Subtract what was charged at the same `now_ms`, even while no quota is defined (B§6.3)."""
         self.sensor(user, client_id, now_ms, charges=False).record(-value, now_ms)
-
-    def peek(self, user: str, client_id: str, now_ms: int) -> float:
-        """Return a client's rate per second, 0.0 if it has none, without any effect."""
-        sensor = self.sensors.get(self.sensor_name(user, client_id))
-        return 0.0 if sensor is None else sensor.peek(now_ms)
 
     def max_value_in_window(
         self, user: str, client_id: str, now_ms: Callable[[], int], *, makes_sensor: bool = False

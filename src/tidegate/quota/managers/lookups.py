@@ -26,16 +26,14 @@ class Lookups(Generic[S]):
 
     sensors: by user, then client id. nearest: by client id, for the user that is the sensor's `found_for`.
     max_values: by (user, client id). All are read in place, by every decision, and stay the same tables.
-    version: grows whenever what was looked up before may be wrong.
     """
 
-    __slots__ = ("_bytes", "max_values", "nearest", "sensors", "version")
+    __slots__ = ("_bytes", "max_values", "nearest", "sensors")
 
     def __init__(self) -> None:
         self.nearest: dict[str, S] = {}
         self.sensors: dict[str, dict[str, S]] = {}
         self.max_values: dict[tuple[str, str], float] = {}
-        self.version = 0
         self._bytes = 0
 
     def remember(self, user: str, client_id: str, sensor: S) -> None:
@@ -58,7 +56,6 @@ class Lookups(Generic[S]):
         self.sensors.clear()
         self.max_values.clear()
         self._bytes = 0
-        self.version += 1
 
     def _may_remember(self, user: str, client_id: str) -> bool:
         """Count the bytes of one more lookup; return False where its names are too long to be kept."""

@@ -84,11 +84,6 @@ class SensorManager(ABC, Generic[S]):
         self._limits = 0  # grows with every change of a quota
 
     @property
-    def version(self) -> int:
-        """Grows whenever a sensor that was looked up before may be the wrong one."""
-        return self._lookups.version
-
-    @property
     def levels(self) -> Level:
         """The levels in use, as Kafka's `quotaTypesEnabled` (B§3.3)."""
         return self._own_rules.levels if self._custom is None else Level.CUSTOM

@@ -44,11 +44,6 @@ class AnswerMemory:
         self._held: ReclaimableBound[Hashable] = ReclaimableBound(most_bytes)
         self._closing = False
 
-    @property
-    def held_bytes(self) -> int:
-        """Return the bytes of all answers that wait."""
-        return self._held.used
-
     def hold(self, holder: Hashable, size: int, owner: str) -> None:
         """Count `size` bytes for a holder, a connection of the principal `owner`, instead of what it had."""
         self._held.remove(holder)

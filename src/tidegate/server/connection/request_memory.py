@@ -156,11 +156,6 @@ class RequestMemory:
         """Return how much is granted."""
         return self._held.used
 
-    @property
-    def waiting(self) -> int:
-        """Return how many requests wait."""
-        return len(self._owners)
-
     def ask(self, holder: GrantHolder, size: int, owner: str) -> bool:
         """Return whether `holder` may take `size` bytes now; if not, `on_grant` is called when it may.
 

@@ -351,10 +351,6 @@ class Deferred:
                 answer = Answer(None, close=True, error=error)
         return answer
 
-    def then(self, on_answer: Callable[[Answer], object]) -> None:
-        """Call `on_answer` with the answer, at once if it is there already."""
-        self.when_ready(lambda: on_answer(self.answer()))
-
     def cancel(self) -> None:
         """Cancel the wait of a client that is gone: call `on_cancel`, if set and no answer is there. For the front."""
         if self.on_cancel is None:

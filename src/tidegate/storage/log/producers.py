@@ -80,16 +80,6 @@ class ProducerMemory:
         self.period = 0
         self._bound: ReclaimableBound[ProducerState] = ReclaimableBound(max_bytes)
 
-    @property
-    def used_bytes(self) -> int:
-        """Return the bytes that all producers take, by the estimates of this module."""
-        return self._bound.used
-
-    @property
-    def max_bytes(self) -> int:
-        """Return the most bytes that all producers may take."""
-        return self._bound.capacity
-
     def begin_period(self) -> None:
         """Begin a period: producers that are heard from now on were heard later than those heard before."""
         self.period += 1

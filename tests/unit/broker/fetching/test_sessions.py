@@ -93,7 +93,7 @@ def test_closed_sessions_leave_room() -> None:
     session_id = create(sessions, 1)
     sessions.close(session_id)
     sessions.close(session_id)
-    assert (len(sessions), sessions.used_bytes, sessions.session_of(session_id)) == (0, 0, None)
+    assert (len(sessions), sessions._bytes.used, sessions.session_of(session_id)) == (0, 0, None)
     assert create(sessions, 1)
     assert FetchSessions(0).create(of(1), by_ids=False, privileged=False, now_ms=0) == NO_SESSION
 
@@ -132,7 +132,7 @@ def test_what_grows_past_the_bound_is_closed_uncounted() -> None:
     assert session is not None
     session.partitions.update(of(MAX_PARTITIONS + 1))
     assert not sessions.has_room(session)
-    assert (len(sessions), sessions.used_bytes) == (0, 0)
+    assert (len(sessions), sessions._bytes.used) == (0, 0)
 
 
 def test_what_was_closed_meanwhile_is_not_counted() -> None:
@@ -143,7 +143,7 @@ def test_what_was_closed_meanwhile_is_not_counted() -> None:
     sessions.close(session.id)
     session.partitions.update(of(2))
     assert not sessions.has_room(session)
-    assert (len(sessions), sessions.used_bytes) == (0, 0)
+    assert (len(sessions), sessions._bytes.used) == (0, 0)
 
 
 def test_a_session_that_grows_is_counted() -> None:
@@ -153,10 +153,10 @@ def test_a_session_that_grows_is_counted() -> None:
     assert session is not None
     session.partitions.update(of(5))
     assert sessions.has_room(session)
-    assert sessions.used_bytes == session_bytes(session.partitions)
+    assert sessions._bytes.used == session_bytes(session.partitions)
     session.partitions.update(of(5, "u"))
     assert not sessions.has_room(session)
-    assert (len(sessions), sessions.used_bytes) == (0, 0)
+    assert (len(sessions), sessions._bytes.used) == (0, 0)
 
 
 def test_the_largest_holder_makes_room_for_others() -> None:
@@ -293,6 +293,6 @@ def test_what_is_counted_is_no_less_than_the_memory_it_takes(topic: str) -> None
                 partition.answered_start_offset = 10**15 + number
             sessions.create(partitions, by_ids=False, privileged=False, now_ms=NOW_MS)
         del partitions, partition
-        assert tracemalloc.get_traced_memory()[0] - before <= sessions.used_bytes
+        assert tracemalloc.get_traced_memory()[0] - before <= sessions._bytes.used
     finally:
         tracemalloc.stop()

@@ -304,7 +304,7 @@ def waiting(node: Node, *parts: tuple[str, int, int], min_bytes: int = 1) -> tup
     deferred = node.ask(FETCH, 12, request)
     assert isinstance(deferred, Deferred)
     answers: list[Answer] = []
-    deferred.then(answers.append)
+    deferred.when_ready(lambda: answers.append(deferred.answer()))
     return deferred, answers
 
 
@@ -507,7 +507,7 @@ def test_long_poll_over_many_partitions_takes_no_long_step(node: Node) -> None:
     )  # the most that anything may hold the loop: the last step takes the places in 3,000 logs
     assert isinstance(deferred, Deferred)
     answers: list[Answer] = []
-    deferred.then(answers.append)
+    deferred.when_ready(lambda: answers.append(deferred.answer()))
     append(node.log("orders", 7), batch())
     longest_ns, turns = 0, 0
     with no_collection():

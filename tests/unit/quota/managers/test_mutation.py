@@ -1,6 +1,7 @@
 """The controller-mutation quota: which flavour, and what is charged."""
 
 import pytest
+from tests.peeking import peek
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota import DEFAULT, STRICT_SINCE, MutationKind, MutationQuotaManager, QuotaEntity, QuotaWindow
@@ -45,7 +46,7 @@ def test_strict_refuses_only_after_the_bucket_is_overdrawn() -> None:
         3000,
         True,
     )
-    assert manager.peek("alice", "c", NOW_MS) == -80.0
+    assert peek(manager, "alice", "c", NOW_MS) == -80.0
     assert quota.throttle_time_ms(NOW_MS + 9000) == 0
 
 
@@ -54,13 +55,6 @@ def test_permissive_admits_everything_and_throttles() -> None:
     quota = _manager().new_quota("alice", "c", CREATE_TOPICS, 5, NOW_MS)
     assert [quota.record(90.0, NOW_MS) for _ in range(3)] == [True, True, True]
     assert (quota.throttle_time_ms(NOW_MS), quota.exceeded) == (17_000, False)
-
-
-def test_peeking_takes_no_tokens_and_makes_no_sensor() -> None:
-    """A client without a sensor has a full bucket."""
-    manager = _manager()
-    assert manager.peek("alice", "c", NOW_MS) == 100.0
-    assert len(manager.sensors) == 0
 
 
 def test_a_snapshot_has_rate_and_tokens() -> None:
@@ -77,7 +71,7 @@ def test_a_removed_quota_does_not_refill_an_exhausted_bucket() -> None:
     manager.new_quota("alice", "c", CREATE_TOPICS, 6, NOW_MS).record(500.0, NOW_MS)
     manager.update_quota(QuotaEntity(user="alice"), None)
     manager.update_quota(QuotaEntity(user="alice"), 10.0)
-    assert manager.peek("alice", "c", NOW_MS + 1) == -399.99
+    assert peek(manager, "alice", "c", NOW_MS + 1) == -399.99
 
 
 def test_a_flood_of_client_ids_pays_nobodys_debt() -> None:

@@ -67,7 +67,7 @@ def test_another_callback_is_told_everything_before_all_managers_follow_it() -> 
         for number in range(250)
     ]
     for number in range(1500):
-        managers.produce.charge("u", f"client-{number}", 1.0, 0)
+        managers.produce.sensor("u", f"client-{number}", 0).decide(1.0, 0)
     before = managers.produce.sensors
     groups = QuotaGroups()
     prefix = "client.quota.callback.group.all"

@@ -149,7 +149,7 @@ def test_node_is_bounded_in_bytes() -> None:
         if at % 500 == 0:
             memory.begin_period()
             tables[0].record_batch(1, 0, 10 + at // 50, 9, 200 + at, 1000)
-        assert memory.used_bytes <= memory.max_bytes
+        assert memory._bound.used <= memory._bound.capacity
     assert tables[0].check(1, 0, 10 + 19_500 // 50, 9) == (200 + 19_500, 1000)
     assert tables[1].check(2, 0, 5000, 9) is None
     assert 1000 < sum(len(table) for table in tables) < 2000
@@ -162,7 +162,7 @@ def test_a_flood_evicts_its_own_producers() -> None:
     tables[0].record_batch(1, 0, 0, 9, 100, 1000, "User:victim")
     for at in range(5000):
         tables[at % 10].record_batch(1000 + at, 0, 0, 0, 1000 + at, 10**15, "User:mallory")
-    assert memory.used_bytes <= memory.max_bytes
+    assert memory._bound.used <= memory._bound.capacity
     assert tables[0].check(1, 0, 0, 9) == (100, 1000)
     assert tables[4999 % 10].check(1000 + 4999, 0, 0, 0) == (1000 + 4999, 10**15)
 
@@ -179,10 +179,10 @@ def test_the_newest_writer_owns_a_producer() -> None:
         other.record_batch(1000 + at, 0, 0, 0, at, 1000)
     assert table.check(7, 0, 10, 9) == (9000, 1001)
     assert table.check(499, 0, 0, 9) == (4990, 1000)
-    assert memory.used_bytes <= memory.max_bytes
+    assert memory._bound.used <= memory._bound.capacity
     for each in (table, other):
         each.clear()
-    assert memory.used_bytes == 0
+    assert memory._bound.used == 0
 
 
 def test_principals_of_one_partition_keep_their_producers() -> None:
@@ -204,12 +204,12 @@ def test_what_is_forgotten_is_not_counted() -> None:
     producers = Producers(DAY_MS, memory)
     for at in range(100):
         producers.record_batch(at % 20, at // 40, at, 0, at, at)
-    before = memory.used_bytes
+    before = memory._bound.used
     assert before > 0
     producers.expire(DAY_MS + 89)
-    assert 0 < memory.used_bytes < before
+    assert 0 < memory._bound.used < before
     producers.clear()
-    assert memory.used_bytes == 0
+    assert memory._bound.used == 0
 
 
 @pytest.mark.parametrize("batches", [1, REMEMBERED_BATCHES])
@@ -227,7 +227,7 @@ def test_bytes_are_counted_as_they_are(batches: int) -> None:
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert taken <= memory.used_bytes < 2 * taken
+    assert taken <= memory._bound.used < 2 * taken
 
 
 def test_unchanged_producers_need_no_new_snapshot(tmp_path: Path) -> None:
