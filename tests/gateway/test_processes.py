@@ -4,12 +4,14 @@ import itertools
 import json
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -22,6 +24,7 @@ from tests.gateway.raw_client import RawClient
 from tests.gateway.test_reloading import wait_for_line
 from tests.waiting import wait_until
 
+from tidegate.api_keys import METADATA
 from tidegate.cli.main import main
 
 PROCESSES = 3
@@ -35,6 +38,17 @@ VALUE_BYTES = 10_000
 WINDOW_S = 3.0
 SECONDS = 9.0
 WAIT_S = 20.0
+RATE_OF = {
+    "": r"kafka_server_socket_server_metrics_broker_connection_accept_rate",
+    "listener.name.plaintext.": (
+        r'kafka_server_socket_server_metrics_connection_accept_rate\{listener="PLAINTEXT"\}'
+    ),
+}
+ASKED = (
+    METADATA,
+    12,
+    {"topics": [], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False},
+)
 
 
 class SeveralProcesses(GatewayProcess):
@@ -209,6 +223,102 @@ def test_connections_of_an_address_count_in_all_processes(own, kafka, unique):
     assert accepted == most
 
 
+def answered(clients: list[RawClient]) -> list[RawClient]:
+    """Return the clients whose response has come."""
+    readable, _, _ = select.select([client.socket for client in clients], [], [], 0.0)
+    found = []
+    for client in clients:
+        with suppress(ConnectionError):
+            if client.socket in readable and client.socket.recv(1, socket.MSG_PEEK):
+                found.append(client)
+    return found
+
+
+def served(clients: list[RawClient], number: int) -> list[RawClient]:
+    """Return the clients that are served, so many and no more; the others wait."""
+    wait_until(lambda: len(answered(clients)) >= number, WAIT_S)
+    time.sleep(0.5)
+    found = answered(clients)
+    assert len(found) == number
+    for client in found:
+        client.receive()
+    return found
+
+
+def test_max_connections_is_of_all_processes_together(own, kafka, unique):
+    """Clients wait for a slot at any process, and get one when a connection closes, or its process is killed."""
+    most = 12
+    own.options += ("--override", f"max.connections={most}")
+    own.start()
+    with ExitStack() as closing:
+
+        def connect(number: int) -> list[RawClient]:
+            clients = [closing.enter_context(RawClient(own.port, unique)) for _ in range(number)]
+            for client in clients:
+                client.send(*ASKED)
+            return clients
+
+        clients = connect(most + 6)
+        alive = served(clients, most)
+        for client in alive[:2]:
+            client.socket.close()
+        waiting = [client for client in clients if client not in alive]
+        alive = alive[2:] + served(waiting, 2)
+        _, busiest = max(zip(connections_of(own), own.children, strict=True))
+        os.kill(busiest, signal.SIGKILL)
+        wait_until(lambda: f"(pid {busiest}) was killed by SIGKILL" in own.log, WAIT_S)
+        still = []
+        for client in alive:
+            with suppress(ConnectionError):
+                client.ask(*ASKED)
+                still.append(client)
+        assert len(still) < most
+        waiting = [client for client in waiting if client not in alive]
+        served(waiting + connect(most), most - len(still))
+
+
+def test_an_ip_quota_is_of_all_processes_together(own, kafka, unique, tmp_path):
+    """Wherever the kernel spreads them, an address makes as many connections as at one process."""
+    rate, source = 3, "127.0.0.78"
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text(f"quotas:\n  - ip: {{name: {source}}}\n    connection_creation_rate: {rate}\n")
+    own.options += ("--quotas", str(quotas))
+    own.start()
+    with ExitStack() as closing:
+        clients = [closing.enter_context(RawClient(own.port, unique, source=source)) for _ in range(30)]
+        accepted = 0
+        for client in clients:
+            with suppress(ConnectionError):
+                client.ask(*ASKED)
+                accepted += 1
+    assert accepted == rate * WINDOW_S
+
+
+@pytest.mark.parametrize("prefix", ["", "listener.name.plaintext."])
+def test_a_rate_of_connections_is_of_all_processes_together(own, kafka, unique, prefix):
+    """Each process measures the connections of all, and together they accept what one process accepts."""
+    rate, port = 8, free_metrics_port()
+    own.options += (
+        *("--override", f"{prefix}max.connection.creation.rate={rate}"),
+        *("--override", f"tidegate.metrics.listener=127.0.0.1:{port}"),
+    )
+    own.start()
+    burst = int(rate * WINDOW_S)
+    with ExitStack() as closing:
+        begun_s = time.monotonic()
+        clients = [closing.enter_context(RawClient(own.port, unique)) for _ in range(PROCESSES * burst)]
+        for client in clients:
+            client.send(*ASKED)
+        wait_until(lambda: len(answered(clients)) >= burst, WAIT_S)
+        for number in range(PROCESSES):
+            metrics = urlopen(f"http://127.0.0.1:{port + 1 + 1000 * number}/metrics").read().decode()
+            (found,) = re.findall(r"\n" + RATE_OF[prefix] + r" (\S+)", metrics)
+            assert 0.6 * rate < float(found) < 1.4 * rate
+        wait_until(lambda: len(answered(clients)) > burst + rate, WAIT_S)
+        accepted, took_s = len(answered(clients)), time.monotonic() - begun_s
+    assert accepted <= burst + rate * took_s + PROCESSES, took_s
+
+
 @pytest.mark.parametrize("connections", [1, 9])
 def test_a_client_has_its_whole_mutation_quota(own, kafka, unique, connections: int):
     """All processes charge the same bucket, whether the client has one connection or several."""
@@ -231,6 +341,14 @@ def test_a_client_has_its_whole_mutation_quota(own, kafka, unique, connections: 
     assert full <= created <= full + rate * took_s + 1, created
 
 
+def free_metrics_port() -> int:
+    """Return a port from which every process has one for its metrics."""
+    port = free_port()
+    while port + 2001 > 65_535 or port < 5000:
+        port = free_port()
+    return port
+
+
 def test_processes_end_with_a_killed_parent(own):
     """Their standard input ends with it."""
     own.start()
@@ -242,9 +360,7 @@ def test_processes_end_with_a_killed_parent(own):
 
 def test_each_process_has_metrics_of_its_own(own):
     """The port of a process is a thousand above that of the one before."""
-    port = free_port()
-    while port + 2001 > 65_535 or port < 5000:
-        port = free_port()
+    port = free_metrics_port()
     own.options += ("--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
     own.start()
     for number in range(PROCESSES):

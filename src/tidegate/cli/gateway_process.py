@@ -85,7 +85,9 @@ def _parted(args: argparse.Namespace) -> Place | int:
         return Place(process=ONLY)
     with lifecycle_log(args) as log:
         try:
-            return Parent(args, log).run()
+            config = load_config(args, _DEFAULTS)
+            check_processes(config)
+            return Parent(args, log, samples=config.quota_windows.rate.samples).run()
         except TidegateError as error:
             return code_of_error(args, error)
 

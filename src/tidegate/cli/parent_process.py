@@ -13,11 +13,10 @@ import logging
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ from tidegate.cli.arguments import EXIT_ERROR
 from tidegate.cli.process import fresh_port_file, no_input, tell, write_ports
 from tidegate.clock import SystemClock
 from tidegate.errors import ConfigError
-from tidegate.gateway.address_counts import AddressCounts
+from tidegate.gateway.connection_counts import ConnectionCounts
 from tidegate.gateway.processes import MAX_PROCESSES, Process, SharedReports
-from tidegate.gateway.shared_buckets import SharedBuckets
+from tidegate.gateway.shared_states import SharedBuckets, SharedRates
 
 __all__ = ["RESTART_S", "STOP_S", "Parent", "Place"]
 
@@ -71,15 +70,23 @@ class _Child:
 
 
 class Parent:
-    """The processes of one gateway. args: of the command; in a process, `run` changes them to those of the process."""
+    """The processes of one gateway. args: of the command; in a process, `run` changes them to those of the process.
 
-    def __init__(self, args: argparse.Namespace, log: logging.Logger) -> None:
+    samples: of a rate of connections.
+    """
+
+    def __init__(self, args: argparse.Namespace, log: logging.Logger, *, samples: int) -> None:
         if not 1 < args.processes <= MAX_PROCESSES:
             raise ConfigError(f"--processes is {args.processes}, expected 1 to {MAX_PROCESSES}")
         self._args = args
-        self._reports = SharedReports(args.processes)
-        self._addresses = AddressCounts(args.processes)
-        self._buckets = SharedBuckets() if sys.platform == "linux" else None
+        self._connections = ConnectionCounts(args.processes)
+        self._process = Process(
+            count=args.processes,
+            reports=SharedReports(args.processes),
+            connections=self._connections,
+            buckets=SharedBuckets(),
+            rates=SharedRates(samples),
+        )
         self._clock = SystemClock()
         self._reloads = args.config is not None or args.quotas is not None
         self._children: dict[int, _Child] = {}
@@ -153,14 +160,7 @@ class Parent:
         if pid == 0:
             os.close(ready)
             self._become_process(number)
-            process = Process(
-                number=number,
-                count=self._args.processes,
-                has_others=bool(self._children),
-                reports=self._reports,
-                addresses=self._addresses,
-                buckets=self._buckets,
-            )
+            process = replace(self._process, number=number, has_others=bool(self._children))
             return Place(process=process, clock=self._clock, announce=_announcing(announces))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.close(announces)
@@ -275,7 +275,7 @@ class Parent:
                 if child is not None:
                     del self._children[child.number]
                     self._close_ready(child)
-                    self._addresses.clear(child.number)
+                    self._connections.clear(child.number)
                     self._on_ended(child, os.waitstatus_to_exitcode(status))
 
     def _close_ready(self, child: _Child) -> None:

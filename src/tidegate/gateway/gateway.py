@@ -301,8 +301,7 @@ class Gateway:
                 loop=loop,
                 network=network,
                 recorder=recorder,
-                processes=self._process.count,
-                other_connections=self._process.other_connections(broker_id),
+                others=self._process.others_of(broker_id, self._clock.now_ms),
             )
             undo.callback(node.close)
             security = UpstreamSecurity(

@@ -2,14 +2,13 @@
 
 The processes of one gateway serve the same brokers. The quotas of a broker are measured as cluster-wide quotas are
 (`sharing`), but only between these processes. Each writes its report to a part of one memory, and reads those of the
-others twice a second. The buckets of mutation quotas are in shared memory (`shared_buckets`). Limits of connections are
-divided.
+others twice a second. The buckets of mutation quotas, and numbers and rates of connections, are in shared memory, too
+(`shared_states`, `connection_counts`).
 """
 
 import asyncio
 import logging
 import mmap
-import re
 import struct
 import sys
 import zlib
@@ -19,8 +18,8 @@ from functools import partial
 from uuid import uuid4
 
 from tidegate.errors import ConfigError
-from tidegate.gateway.address_counts import AddressCounts, BrokerAddresses
-from tidegate.gateway.shared_buckets import SharedBuckets
+from tidegate.gateway.connection_counts import ConnectionCounts, SharedConnections
+from tidegate.gateway.shared_states import SharedBuckets, SharedRates
 from tidegate.gateway.sharing import TICK_MS, Sharing, follow_sensors
 from tidegate.gateway.usage_report import UsageReport, decode_report, encode_report
 from tidegate.in_slices import run_at_once
@@ -44,7 +43,6 @@ __all__ = [
     "SharedReports",
     "check_processes",
     "record_node",
-    "settings_of_process",
 ]
 
 _log = logging.getLogger("tidegate.gateway")
@@ -56,7 +54,6 @@ REPORT_ROOM = 256 * 128 * 1024
 """Bytes for the report of a process with 256 brokers. That of a broker has at most 110 KB (`MAX_FOLLOWED` quotas)."""
 _HEADER = struct.Struct("=QII")  # number of the report, bytes, CRC of both and of the report
 _PART = struct.Struct("=iI")  # broker, bytes
-_LIMITS = re.compile(r"(listener\.name\..+\.)?(max\.connections|max\.connection\.creation\.rate)")
 
 
 class SharedReports:
@@ -99,18 +96,26 @@ def _checksum(number: int, report: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One of the processes of a gateway. number: from 1. has_others: others have bound the ports before it starts."""
+    """One of the processes of a gateway, and what it shares with the others.
+
+    number: from 1. has_others: others have bound the ports before it starts.
+    """
 
     number: int = 1
     count: int = 1
     has_others: bool = False
     reports: SharedReports | None = None
-    addresses: AddressCounts | None = None
+    connections: ConnectionCounts | None = None
     buckets: SharedBuckets | None = None
+    rates: SharedRates | None = None
 
-    def other_connections(self, broker_id: int) -> BrokerAddresses | None:
+    def others_of(self, broker_id: int, now_ms: Callable[[], int]) -> SharedConnections | None:
         """Return the connections of a broker's clients in the other processes."""
-        return None if self.addresses is None else BrokerAddresses(self.addresses, self.number, broker_id)
+        if self.connections is None or self.rates is None:
+            return None
+        return SharedConnections(
+            self.connections, self.rates, process=self.number, broker_id=broker_id, now_ms=now_ms
+        )
 
     def spread(self, *, is_started: bool) -> Spread:
         """Return how connections are spread: only the first process, at its start, requires that a port is free."""
@@ -139,22 +144,6 @@ def check_processes(given: ServerConfig) -> None:
             f"{SMOOTH} is {given[SMOOTH]!r}, and quotas that several processes share are not smooth",
             hint=f"remove {SMOOTH} or --processes",
         )
-
-
-def settings_of_process(given: ServerConfig, count: int) -> dict[str, str]:
-    """Return the settings that are different in each of several processes: limits of connections are divided.
-
-    >>> settings_of_process(ServerConfig.load({"max.connections": "10"}), 4)["max.connections"]
-    '3'
-    """
-    texts = {name: _part(given.given[name], count) for name in given.given if _LIMITS.fullmatch(name)}
-    return texts | {
-        CLUSTER_WIDE: "all"
-    }  # shared, and recorded as that: `ProcessSharing` knows with which processes
-
-
-def _part(limit: str, count: int) -> str:
-    return str(-(-int(limit) // count))
 
 
 def record_node(broker_id: int, process: Process) -> int:

@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
 from tidegate.gateway.addresses import BROKER_ID, MAX_PORT, ServerNames
-from tidegate.gateway.processes import METRICS_STEP, ONLY, Process, record_node, settings_of_process
+from tidegate.gateway.processes import METRICS_STEP, ONLY, Process, record_node
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 from tidegate.server.listening.listener_config import ListenerConfig
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, PLAIN
 from tidegate.server.monitoring.entities import ONLY_PROCESS, ProcessPorts
@@ -58,7 +59,8 @@ def broker_config(given: ServerConfig, broker_id: int, process: Process = ONLY) 
         own = broker_id + (process.number - 1) * METRICS_STEP
         texts[METRICS_LISTENER] = _of_broker(given[METRICS_LISTENER], own, by_name)
     if process.count > 1:
-        texts |= settings_of_process(given, process.count)
+        # Shared, and recorded as that: `ProcessSharing` knows with which processes.
+        texts[CLUSTER_WIDE] = "all"
     return ServerConfig.load(texts)
 
 

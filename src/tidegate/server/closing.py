@@ -61,19 +61,15 @@ class Closing:
         There are more than that after one came by the protected listener, whose own are left alone, and after the
         maximum was lowered.
         """
-        if self._excess() > 0 and not self._closes_excess:
+        if self._quotas.excess() > 0 and not self._closes_excess:
             self._closes_excess = True
             self._slices.schedule(self._close_excess)
 
-    def _excess(self) -> int:
-        most: int = self._settings()["max.connections"]
-        return self._quotas.total - most
-
     def _close_excess(self) -> bool:
         self._closes_excess = False
-        is_closable = self._quotas.max_connections_exceeded
-        others = [c for c in self._front.channels if is_closable(c.connection.listener)]
-        self._close(nsmallest(self._excess(), others, key=lambda channel: channel.last_active_ns))
+        is_protected = self._quotas.is_protected
+        others = [c for c in self._front.channels if not is_protected(c.connection.listener)]
+        self._close(nsmallest(self._quotas.excess(), others, key=lambda channel: channel.last_active_ns))
         return True
 
     def idle(self) -> None:

@@ -6,7 +6,6 @@ ApiVersions and requests to that administration it answers itself. Everything ru
 
 import asyncio
 import logging
-import math
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from functools import partial
@@ -25,7 +24,7 @@ from tidegate.quota import (
     QuotaRecord,
     changed_records_in_slices,
 )
-from tidegate.quota.connections.connection_quotas import OtherConnections
+from tidegate.quota.connections.connection_quotas import OtherProcesses
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.administration.acl_administration import AclAdministration
@@ -86,6 +85,7 @@ _STALL_CHECK_S = 5.0
 _MEMORY_CHECK_S = 1.0
 _REVOKE_CHECK_S = 0.1  # a tenth of how long a tenant's first request may take
 _LOGIN_CHECK_S = 1.0
+_OTHERS_CHECK_S = 0.1
 _IDLE_CHECKS_PER_LIMIT = 4
 
 
@@ -117,16 +117,13 @@ class Node:
         network: Network,
         recorder: Recorder | None,
         controller: "Node | None" = None,
-        processes: int = 1,
-        other_connections: OtherConnections | None = None,
+        others: OtherProcesses | None = None,
     ) -> None:
         """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one.
 
-        processes: the number of processes that serve the same broker. Each applies an equal part of connection rates.
-        other_connections: those of the other processes.
+        others: the other processes that serve the same broker.
         """
         self.config = config
-        self._processes = processes
         self.managers = QuotaManagers(
             window=config.quota_windows.rate,
             controller_window=config.quota_windows.mutation,
@@ -140,7 +137,8 @@ class Node:
             loop=loop,
             note_exchange=None if recorder is None else recorder.callback,
         )
-        self.connections = connection_quotas(config, other_connections)
+        self.connections = connection_quotas(config, others)
+        self._has_others = others is not None
         self._shares = ConnectionShares(self.connections)
         self._static_quotas = static_quotas(config)
         self.tls = TlsListeners(config, loop)
@@ -309,6 +307,8 @@ class Node:
         self._memory.on_revoke = self.closing.revoke
         self._every("revoke", _REVOKE_CHECK_S, self._memory.revoke_some)
         self._every("logins", _LOGIN_CHECK_S, self.closing.late_logins)
+        if self._has_others:
+            self._every("others", _OTHERS_CHECK_S, self._follow_others)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
             self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self.closing.idle)
@@ -363,8 +363,6 @@ class Node:
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Limit the rate of new connections."""
-        if rate is not None and self._processes > 1:
-            rate = math.ceil(rate / self._processes)
         self.connections.set_ip_rate(address, rate)
 
     def _limit_hosts(self, quotas: QuotaAdministration, hosts: list[str]) -> None:
@@ -546,6 +544,11 @@ class Node:
         """Notify the acceptors that there may be a slot for a waiting connection."""
         for acceptor in self._acceptors.values():
             acceptor.slot_freed()
+
+    def _follow_others(self) -> None:
+        """Use slots that other processes have freed, and close connections that are too many together with theirs."""
+        self.closing.excess()
+        self._on_slots()
 
     # --- timers ---------------------------------------------------------------------------------------------------
 

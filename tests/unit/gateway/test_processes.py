@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from tests.simulation.shared_limit import START_MS, WINDOW_MS
 
-from tidegate.gateway.address_counts import AddressCounts, BrokerAddresses
 from tidegate.gateway.processes import Process, ProcessSharing, SharedReports
 from tidegate.gateway.settings import broker_config
 from tidegate.gateway.sharing import LOST_AFTER_MS, TICK_MS, Sharing
@@ -116,25 +115,8 @@ def test_a_process_that_is_lost_leaves_its_share() -> None:
     assert processes[0].sharing.processes(1) == 1
 
 
-def test_connections_of_an_address_count_in_all_processes() -> None:
-    """Until they are closed, or their process has ended; also where many addresses have been there before."""
-    counts = AddressCounts(2, places=256)
-    first, second = (BrokerAddresses(counts, process, 1) for process in (1, 2))
-    other_broker = BrokerAddresses(counts, 1, 2)
-    for number in range(10_000):
-        first.set_own(f"192.0.2.{number}", 1)
-        assert second.count(f"192.0.2.{number}") == 1
-        first.set_own(f"192.0.2.{number}", 0)
-        assert second.count(f"192.0.2.{number}") == 0
-    first.set_own("192.0.2.7", 3)
-    other_broker.set_own("192.0.2.7", 5)
-    assert (first.count("192.0.2.7"), second.count("192.0.2.7")) == (0, 3)
-    counts.clear(1)
-    assert second.count("192.0.2.7") == 0
-
-
-def test_limits_are_divided_and_metrics_have_ports_of_their_own() -> None:
-    """Those of a listener, too; the ports of listeners are the same in all processes."""
+def test_limits_are_those_of_the_gateway_and_metrics_have_ports_of_their_own() -> None:
+    """Processes share the limits of connections; the ports of listeners are the same in all processes."""
     given = ServerConfig.load(
         {
             "listeners": "PLAINTEXT://127.0.0.1:19092",
@@ -145,9 +127,9 @@ def test_limits_are_divided_and_metrics_have_ports_of_their_own() -> None:
         }
     )
     config = broker_config(given, 1, Process(number=3, count=4))
-    assert config["max.connections"] == 3
+    assert config["max.connections"] == 10
     assert config["max.connections.per.ip"] == 9
-    assert config.listeners[0].limits.max_connections == 2
+    assert config.listeners[0].limits.max_connections == 6
     assert config.listeners[0].address.port == 19093
     assert config.metrics is not None
     assert config.metrics.port == 11_301

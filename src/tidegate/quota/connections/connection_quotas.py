@@ -5,7 +5,8 @@ Nothing here waits. The acceptor of a listener asks, for each socket that it acc
 1. `record_arrival` says how long to hold back; accept nothing more on this listener meanwhile.
 2. `slot_available` says whether there is room; if not, ask again after each `release`.
 3. `admit`, in the same breath, counts the connection or says why it is refused. A throttled socket is parked
-   (`ParkedConnections`) and was not counted. One refused as too many *was* counted: close it and `release` it.
+   (`ParkedConnections`) and was not counted. One refused as too many *was* counted: close it and `release` it. If
+   another process took the last slot meanwhile, the socket was not counted and waits.
 
 >>> quotas = ConnectionQuotas(ConnectionLimits(max_connections_per_ip=1), samples=11, window_ms=1000)
 >>> quotas.add_listener("PLAINTEXT")
@@ -22,8 +23,9 @@ the one that was quiet longest begins anew.
 """
 
 import enum
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -51,7 +53,7 @@ __all__ = [
     "AdmissionOutcome",
     "ConnectionCountError",
     "ConnectionQuotas",
-    "OtherConnections",
+    "OtherProcesses",
 ]
 
 CONNECTION_METRICS = "socket-server-metrics"
@@ -71,13 +73,15 @@ class AdmissionOutcome(enum.Enum):
     ACCEPTED = "accepted"
     THROTTLED = "throttled"
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    NO_SLOT = "no_slot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """The verdict over one socket.
 
-    THROTTLED has `throttle_ms` and `end_ms`, TOO_MANY_CONNECTIONS the `maximum`; both have Kafka's `message`.
+    THROTTLED has `throttle_ms` and `end_ms`, TOO_MANY_CONNECTIONS the `maximum`; both have Kafka's `message`. NO_SLOT:
+    another process took the last slot.
     """
 
     outcome: AdmissionOutcome
@@ -98,14 +102,17 @@ class ConnectionCountError(TidegateError, ValueError):
 
 
 _ACCEPTED = Admission(outcome=AdmissionOutcome.ACCEPTED)
+_NO_SLOT = Admission(outcome=AdmissionOutcome.NO_SLOT)
+_BROKER = "broker"
 
 
 class _Listener:
     """Counts and rates of one listener."""
 
-    __slots__ = ("connections", "ip_throttle_time", "max_connections", "rate", "throttle_time")
+    __slots__ = ("connections", "ip_throttle_time", "max_connections", "name", "rate", "throttle_time")
 
-    def __init__(self, rate: SampledRate, max_connections: int) -> None:
+    def __init__(self, name: str, rate: SampledRate, max_connections: int) -> None:
+        self.name = name
         self.rate = rate
         self.max_connections = max_connections
         self.connections = 0
@@ -113,18 +120,21 @@ class _Listener:
         self.ip_throttle_time = Avg(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
 
 
-class OtherConnections(Protocol):
-    """Connections to the same broker that are counted elsewhere: in other processes."""
+class OtherProcesses(Protocol):
+    """The other processes that serve the same broker. name: of the broker, a listener or an address."""
 
-    def count(self, ip: str) -> int:
-        """Return the connections of an address elsewhere."""
+    def count(self, name: str) -> int:
+        """Return the connections that they count."""
 
-    def set_own(self, ip: str, connections: int) -> None:
-        """Publish the connections of an address that are counted here."""
+    def set_own(self, name: str, connections: int) -> None:
+        """Publish the connections that are counted here."""
+
+    def rate(self, name: str, *, samples: int, window_ms: int, bound: float, cap_ms: int) -> SampledRate:
+        """Return a rate that they record, too."""
 
 
 class ConnectionQuotas:
-    """Counts and rates of all connections of one broker. others: connections that count for an address, too."""
+    """Counts and rates of all connections of one broker. others: share its limits."""
 
     def __init__(
         self,
@@ -134,7 +144,7 @@ class ConnectionQuotas:
         window_ms: int,
         inter_broker_listener: str | None = None,
         max_ip_rates: int = MAX_IP_RATES,
-        others: OtherConnections | None = None,
+        others: OtherProcesses | None = None,
     ) -> None:
         self._others = others
         each_bytes = SENSOR_BYTES + SAMPLE_BYTES * (samples + 1)
@@ -142,7 +152,7 @@ class ConnectionQuotas:
         self._samples, self._window_ms = samples, window_ms
         self._inter_broker_listener = inter_broker_listener
         self._listeners: dict[str, _Listener] = {}
-        self._broker_rate = self._new_rate(limits.max_connection_creation_rate)
+        self._broker_rate = self._new_rate(_BROKER, limits.max_connection_creation_rate)
         self._ip_rates: dict[str, SampledRate] = {}  # in the order of their last record
         self._ip_limits: dict[str, int] = {}
         self._default_ip_limit = UNLIMITED_CONNECTIONS
@@ -166,7 +176,8 @@ class ConnectionQuotas:
         max_connections = _given(limits.max_connections, self._limits.max_connections)
         listener = self._listeners.get(name)
         if listener is None:
-            self._listeners[name] = _Listener(self._new_rate(rate), max_connections)
+            shared_name = f"listener {name}"
+            self._listeners[name] = _Listener(shared_name, self._new_rate(shared_name, rate), max_connections)
         else:
             listener.max_connections = max_connections
             self._configure(listener.rate, rate)
@@ -208,9 +219,7 @@ class ConnectionQuotas:
 
     def slot_available(self, listener_name: str) -> bool:
         """Return whether listener and broker have room for one more; a protected listener only asks itself."""
-        listener = self._listeners[listener_name]
-        has_room = self.is_protected(listener_name) or self.total < self._limits.max_connections
-        return has_room and listener.connections < listener.max_connections
+        return self._has_room(listener_name, 1)
 
     def is_protected(self, listener_name: str) -> bool:
         """Return whether `max.connections` closes and refuses no connection of a listener."""
@@ -219,22 +228,38 @@ class ConnectionQuotas:
     def address_is_full(self, address: str) -> bool:
         """Return whether an address has as many connections as it may."""
         ip = host_address(address)
-        return self._everywhere(ip, self._counts.get(ip, 0)) >= self._most_of(ip)
+        return self._room(ip, self._counts.get(ip, 0), self._most_of(ip)) <= 0
 
     def listener_is_full(self, listener_name: str) -> bool:
         """Return whether a listener has as many connections as its own maximum."""
         listener = self._listeners[listener_name]
-        return listener.connections >= listener.max_connections
+        return self._room(listener.name, listener.connections, listener.max_connections) <= 0
+
+    def excess(self) -> int:
+        """Return how many connections to close because the broker has too many: a part of those over `max.connections`.
+
+        The part is that of the broker's connections that are counted here.
+        """
+        most = self._limits.max_connections
+        over = -self._room(_BROKER, self.total, most)
+        return 0 if over <= 0 else -(-over * self.total // (most + over))
 
     def max_connections_exceeded(self, listener_name: str) -> bool:
         """Return whether the broker has too many: close the connection of this listener idle for longest."""
-        return self.total > self._limits.max_connections and not self.is_protected(listener_name)
+        return self.excess() > 0 and not self.is_protected(listener_name)
 
     def admit(self, listener_name: str, address: str, *, now_ms: int) -> Admission:
         """Count a connection, or say why not. Call it right after `slot_available` said yes."""
         ip = host_address(address)
+        self._count(
+            listener_name, ip, 1
+        )  # before the others are asked: never do two processes take the last slot
+        if self._others is not None and not self._has_room(listener_name, 0):
+            self._count(listener_name, ip, -1)
+            return _NO_SLOT
         throttle_ms = self._record_ip(listener_name, ip, now_ms)
         if throttle_ms > 0:
+            self._count(listener_name, ip, -1)
             return Admission(
                 outcome=AdmissionOutcome.THROTTLED,
                 message=f"/{ip} throttled for {throttle_ms}",
@@ -242,12 +267,7 @@ class ConnectionQuotas:
                 end_ms=now_ms + throttle_ms,
             )
         maximum = self._most_of(ip)
-        self._counts[ip] = count = self._counts.get(ip, 0) + 1
-        self.total += 1
-        self._listeners[listener_name].connections += 1
-        if self._others is not None:
-            self._others.set_own(ip, count)
-        if self._everywhere(ip, count) > maximum:
+        if self._room(ip, self._counts[ip], maximum) < 0:
             return Admission(
                 outcome=AdmissionOutcome.TOO_MANY_CONNECTIONS,
                 message=f"Too many connections from /{ip} (maximum = {maximum})",
@@ -258,19 +278,9 @@ class ConnectionQuotas:
     def release(self, listener_name: str, address: str) -> None:
         """Remove a closed connection from the counts. Raises `ConnectionCountError` if its address has none left."""
         ip = host_address(address)
-        count = self._counts.get(ip, 0)
-        if count == 0:
+        if ip not in self._counts:
             raise ConnectionCountError(ip)
-        if count == 1:
-            del self._counts[ip]
-        else:
-            self._counts[ip] = count - 1
-        if self._others is not None:
-            self._others.set_own(ip, count - 1)
-        self.total -= 1
-        listener = self._listeners.get(listener_name)
-        if listener is not None:
-            listener.connections = max(listener.connections - 1, 0)
+        self._count(listener_name, ip, -1)
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
         """Forget addresses that have been quiet for an hour, in slices. An address that connects meanwhile stays."""
@@ -308,9 +318,34 @@ class ConnectionQuotas:
 
     # Helpers
 
-    def _everywhere(self, ip: str, here: int) -> int:
-        """Return the connections of an address, here and elsewhere."""
-        return here if self._others is None else here + self._others.count(ip)
+    def _count(self, listener_name: str, ip: str, change: int) -> None:
+        """Count a connection, or count it no longer."""
+        listener = self._listeners[listener_name]
+        self._counts[ip] = count = self._counts.get(ip, 0) + change
+        if count == 0:
+            del self._counts[ip]
+        self.total += change
+        listener.connections += change
+        if self._others is not None:
+            self._others.set_own(ip, count)
+            self._others.set_own(_BROKER, self.total)
+            self._others.set_own(listener.name, listener.connections)
+
+    def _has_room(self, listener_name: str, more: int) -> bool:
+        """Return whether `more` connections are within the limits of broker and listener."""
+        listener = self._listeners[listener_name]
+        if (
+            not self.is_protected(listener_name)
+            and self._room(_BROKER, self.total, self._limits.max_connections) < more
+        ):
+            return False
+        return self._room(listener.name, listener.connections, listener.max_connections) >= more
+
+    def _room(self, name: str, here: int, most: int) -> int:
+        """Return how many connections more a limit allows, here and in the other processes."""
+        if self._others is None or most == UNLIMITED_CONNECTIONS:
+            return most - here
+        return most - here - self._others.count(name)
 
     def _most_of(self, ip: str) -> int:
         return self._overrides.get(ip, self._limits.max_connections_per_ip)
@@ -337,7 +372,7 @@ class ConnectionQuotas:
         if rate is not None:
             self._bring_up_to_date(rate, limit)
         else:
-            rate = self._new_rate(limit)
+            rate = self._new_rate(ip, limit)
             if len(self._ip_rates) >= self._max_ip_rates:
                 del self._ip_rates[next(iter(self._ip_rates))]
         self._ip_rates[ip] = rate
@@ -348,8 +383,10 @@ class ConnectionQuotas:
         if rate.bound != limit:
             self._configure(rate, limit)
 
-    def _new_rate(self, limit: int) -> SampledRate:
-        return SampledRate(
+    def _new_rate(self, name: str, limit: int) -> SampledRate:
+        new: Callable[..., SampledRate]
+        new = SampledRate if self._others is None else partial(self._others.rate, name)
+        return new(
             samples=self._samples, window_ms=self._window_ms, bound=float(limit), cap_ms=self._window_ms
         )
 

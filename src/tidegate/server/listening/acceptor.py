@@ -14,7 +14,7 @@ from tidegate.clock import Clock
 from tidegate.fair_share import Rounds, address_owner
 from tidegate.in_slices import run_at_once
 from tidegate.quota import AdmissionOutcome, ConnectionQuotas
-from tidegate.quota.connections.connection_quotas import OtherConnections
+from tidegate.quota.connections.connection_quotas import OtherProcesses
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
 from tidegate.scheduling import Scheduler, Timer
@@ -87,7 +87,10 @@ class Acceptor:
         """Admit a connection if there is a slot, or can be; else keep it until there is."""
         if self._has_slot(host):
             self._admit(transport, host)
-            return
+        else:
+            self._wait(transport, host)
+
+    def _wait(self, transport: Transport, host: str) -> None:
         self._waiting.append((transport, host), address_owner(host))
         if len(self._waiting) > MAX_WAITING:
             self._drop_waiting()
@@ -175,6 +178,8 @@ class Acceptor:
                 raise
         elif admission.outcome is AdmissionOutcome.THROTTLED:
             self._park(transport, admission.end_ms)
+        elif admission.outcome is AdmissionOutcome.NO_SLOT:
+            self._wait(transport, host)
         else:
             _log.info(
                 "Rejected connection from /%s, address already has the configured maximum of %d connections.",
@@ -208,7 +213,7 @@ class Acceptor:
             self._loop.call_soon(self._close_some)
 
 
-def connection_quotas(config: ServerConfig, others: OtherConnections | None = None) -> ConnectionQuotas:
+def connection_quotas(config: ServerConfig, others: OtherProcesses | None = None) -> ConnectionQuotas:
     """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
     window = config.quota_windows.rate
     quotas = ConnectionQuotas(

@@ -1,0 +1,240 @@
+"""Buckets of mutation quotas and rates of connections, in memory that the processes of a gateway share.
+
+A quota has one state, whichever process charges it: a client with one connection has its whole quota. Each process
+keeps the limit and the window of its quota, and finds the numbers that charges change in a place of a shared table. It
+locks the place while it reads or changes it, with a record lock of the kernel, which ends with its process.
+
+A state of a broker is named by a digest, and has one of the `PROBES` places from that of its digest on. A place that
+no process has charged for an hour is free, because sensors expire then. Without a free place, a new state takes the one
+that was charged least recently, whose quota begins anew.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tidegate.quota.measure.bucket_kernel import TOKENS, UPDATED
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.rate_kernel import (
+    BOUND,
+    CAP_MS,
+    SAMPLES,
+    WINDOW_MS,
+    rate_configure,
+    rate_state,
+)
+from tidegate.quota.measure.token_bucket import TokenBucket
+from tidegate.quota.measure.window import QuotaWindow
+
+__all__ = ["IDLE_MS", "MAX_BYTES", "PLACES", "PROBES", "SharedBuckets", "SharedRates"]
+
+PLACES = 1 << 17
+PROBES = 32
+MAX_BYTES = 96 << 20
+"""Most memory of a table: with many samples in a window it has fewer places."""
+IDLE_MS = 3_600_000
+"""Time without a charge after which a state begins anew, as a sensor that has expired."""
+_HEAD = struct.Struct("=Qq")  # digest, time of the last charge
+_KEY_BYTES = 8
+_TRIES = 1000
+"""Tries to lock before a process goes on without: another one was stopped while it held the lock."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class SharedStates:
+    """The table of all processes of a gateway. Made before the processes are forked.
+
+    numbers: those of a state, as `struct` describes them.
+    """
+
+    def __init__(self, numbers: str, *, places: int = PLACES) -> None:
+        self._numbers = struct.Struct(f"={numbers}")
+        self._size = _HEAD.size + self._numbers.size
+        self._places = min(places, MAX_BYTES // self._size)
+        self._end = self._places * self._size
+        self._fd = os.memfd_create("tidegate-quotas", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, self._end)
+        self._memory = mmap.mmap(self._fd, self._end)
+
+    def find(self, key: int, now_ms: int) -> int:
+        """Return where the place of a state begins: its own, or one that becomes its own, with zeros."""
+        first = key % (self._places - PROBES) * self._size
+        best, best_ms, idle_ms = first, now_ms, now_ms - IDLE_MS
+        with self.locked(self._end):  # behind the last place: the table as a whole
+            for at in range(first, first + PROBES * self._size, self._size):
+                found, charged_ms = _HEAD.unpack_from(self._memory, at)
+                if found == key and charged_ms >= idle_ms:
+                    return at
+                if found == key or idle_ms <= best_ms > charged_ms:
+                    best, best_ms = at, charged_ms
+                if found in (key, 0):
+                    break
+            self._memory[best : best + self._size] = _HEAD.pack(key, now_ms) + bytes(self._numbers.size)
+        return best
+
+    def holds(self, at: int, key: int) -> bool:
+        """Return whether a place is still that of a state."""
+        return bool(_HEAD.unpack_from(self._memory, at)[0] == key)
+
+    def load(self, at: int) -> tuple[Any, ...]:
+        """Return the numbers of a place."""
+        return self._numbers.unpack_from(self._memory, at + _HEAD.size)
+
+    def store(self, at: int, key: int, numbers: tuple[Any, ...], charged_ms: int | None) -> None:
+        """Keep the numbers of a state. charged_ms: None: nothing was charged."""
+        if charged_ms is not None:
+            _HEAD.pack_into(self._memory, at, key, charged_ms)
+        self._numbers.pack_into(self._memory, at + _HEAD.size, *numbers)
+
+    @contextmanager
+    def locked(self, at: int) -> Iterator[None]:
+        """Keep the other processes from a place of the table."""
+        has_lock = False
+        for _ in range(_TRIES):
+            with suppress(OSError):
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self._size, at)
+                has_lock = True
+                break
+            os.sched_yield()
+        try:
+            yield
+        finally:
+            if has_lock:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, self._size, at)
+
+
+class _Place:
+    """The place of one state in a table."""
+
+    __slots__ = ("_at", "_key", "_now_ms", "_table")
+
+    def __init__(self, table: SharedStates, broker_id: int, now_ms: Callable[[], int], name: str) -> None:
+        digest = blake2b(f"{broker_id} {name}".encode(), digest_size=_KEY_BYTES).digest()
+        self._table, self._now_ms = table, now_ms
+        self._key = int.from_bytes(digest, "big") or 1
+        self._at = table.find(self._key, now_ms())
+
+    @contextmanager
+    def opened(self, state: "_SharedBucket | _SharedRate", charged_ms: int | None) -> Iterator[None]:
+        """Load a state from its place, and store it at the end. charged_ms: when it is charged."""
+        table, key = self._table, self._key
+        if not table.holds(self._at, key):
+            self._at = table.find(key, self._now_ms())
+        at = self._at
+        with table.locked(at):
+            has_place = table.holds(at, key)
+            if has_place:
+                state.load(table.load(at))
+            yield
+            if has_place:
+                table.store(at, key, state.numbers(), charged_ms)
+
+
+def _shared(
+    method: Callable[Concatenate[Any, _P], _R], *, charges: bool = False
+) -> Callable[Concatenate[Any, _P], _R]:
+    """Return a method that works on the shared state. charges: at the time that is its last argument."""
+
+    def with_place(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        charged_ms: Any = args[-1] if charges else None
+        with self.place.opened(self, charged_ms):
+            return method(self, *args, **options)
+
+    return with_place
+
+
+class _SharedBucket(TokenBucket):
+    """A bucket whose balance is shared. Its rate and window are those of this process."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: _Place, window: QuotaWindow, rate: float) -> None:
+        self.place = place
+        super().__init__(samples=window.samples, window_ms=window.window_ms, rate=rate)
+
+    record = _shared(TokenBucket.record, charges=True)
+    tokens = _shared(TokenBucket.tokens)
+    throttle_ms = _shared(TokenBucket.throttle_ms)
+    forgive = _shared(TokenBucket.forgive)
+    peek = _shared(TokenBucket.peek)
+    peek_throttle_ms = _shared(TokenBucket.peek_throttle_ms)
+    snapshot = _shared(TokenBucket.snapshot)
+
+    def load(self, numbers: tuple[Any, ...]) -> None:
+        """Use the balance of the place."""
+        self.floats[TOKENS], self.ints[UPDATED] = numbers
+
+    def numbers(self) -> tuple[Any, ...]:
+        """Return the balance."""
+        return self.floats[TOKENS], self.ints[UPDATED]
+
+
+class _SharedRate(SampledRate):
+    """A rate whose samples are shared. Its bound and window are those of this process.
+
+    Only the methods that connection quotas use work on the samples of all processes.
+    """
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: _Place, *, samples: int, window_ms: int, bound: float, cap_ms: int) -> None:
+        self.place = place
+        super().__init__(samples=samples, window_ms=window_ms, bound=bound, cap_ms=cap_ms)
+
+    record = _shared(SampledRate.record, charges=True)
+    decide = _shared(SampledRate.decide, charges=True)
+    peek = _shared(SampledRate.peek)
+
+    def load(self, numbers: tuple[Any, ...]) -> None:
+        """Use the samples of the place, with the own bound: what follows from both is computed again."""
+        floats, ints = self._floats, self._ints
+        own = floats[BOUND], ints[SAMPLES], ints[WINDOW_MS], ints[CAP_MS]
+        floats[:], ints[:] = numbers[: len(floats)], numbers[len(floats) :]
+        rate_configure(floats, ints, *own)
+        self._take()
+
+    def numbers(self) -> tuple[Any, ...]:
+        """Return all that the kernel keeps."""
+        floats, ints = self._give()
+        return *floats, *ints
+
+
+class SharedBuckets(SharedStates):
+    """The balances of all buckets."""
+
+    def __init__(self, *, places: int = PLACES) -> None:
+        super().__init__("dq", places=places)
+
+    def of_broker(
+        self, broker_id: int, now_ms: Callable[[], int]
+    ) -> Callable[[str, QuotaWindow, float], TokenBucket]:
+        """Return what makes the bucket of a sensor of a broker, from the sensor's name, window and rate."""
+        place_of = partial(_Place, self, broker_id, now_ms)
+        return lambda name, window, rate: _SharedBucket(place_of(name), window, rate)
+
+
+class SharedRates(SharedStates):
+    """The samples of all rates of connections. samples: how many a rate has, without the extra one."""
+
+    def __init__(self, samples: int, *, places: int = PLACES) -> None:
+        floats, ints = rate_state(samples)
+        super().__init__(f"{len(floats)}d{len(ints)}q", places=places)
+        self._samples = samples
+
+    def rate(
+        self, broker_id: int, now_ms: Callable[[], int], name: str, *, samples: int, **settings: Any
+    ) -> SampledRate:
+        """Return a rate of a broker with the arguments of `SampledRate`."""
+        if samples != self._samples:
+            return SampledRate(
+                samples=samples, **settings
+            )  # the settings were changed before this process started
+        return _SharedRate(_Place(self, broker_id, now_ms, name), samples=samples, **settings)
