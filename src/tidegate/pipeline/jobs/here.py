@@ -60,6 +60,9 @@ _ROWS_AT_ONCE = 1 << 15  # of results
 _PARTITIONS = 8
 _FEW_ROWS = 1 << 17  # are done before threads have started
 _MOST_THREADS = 4  # that hold a chunk each
+_ROWS_OF_CLIENT = (
+    16  # with fewer, a replay is mostly Python objects of each client: threads would wait for one another
+)
 
 
 class Here(BackEnd):
@@ -187,7 +190,7 @@ class _PlacedHere(PlacedRows):
     ) -> None:
         self.layout = layout
         rows = sum(block.rows for of_partition in blocks.values() for block in of_partition)
-        self._threads = threads if rows > _FEW_ROWS else 1
+        self._threads = threads if rows > max(_FEW_ROWS, _ROWS_OF_CLIENT * len(layout.users)) else 1
         self._blocks, self._repeats, self._on_progress = blocks, repeats, on_progress
         (members,) = layout.members(1)
         self._members = members.__getitem__

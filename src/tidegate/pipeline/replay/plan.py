@@ -1,6 +1,6 @@
 """Plans to replay traffic against: quotas from a file, or the quotas in force when the traffic was recorded."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,7 @@ __all__ = [
     "Definitions",
     "Plan",
     "Resolved",
+    "ResolvedColumns",
     "Rung",
     "between",
     "group_tags",
@@ -57,6 +58,7 @@ _FEW_CLIENTS = 32  # are matched one by one: grouping equal ones takes longer
 _IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS, CLUSTER_WIDE}  # recorded rows contain their effects
 
 Ints = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 
 class Rung(NamedTuple):
@@ -136,6 +138,28 @@ class Resolved(NamedTuple):
     bound: float
     cap_bytes: int
     entity: QuotaEntity | None
+
+
+class ResolvedColumns(NamedTuple):
+    """The fields of `Resolved` of several clients, a column each."""
+
+    tags: list[Tags | str]
+    sensors: list[Tags | str]
+    bounds: Doubles
+    caps_bytes: Ints
+    entities: list[QuotaEntity | None]
+
+    @classmethod
+    def of(cls, rows: Sequence[Resolved]) -> "ResolvedColumns":
+        """Return the columns of rows."""
+        tags, sensors, bounds, caps_bytes, entities = zip(*rows, strict=True) if rows else [()] * 5
+        return cls(
+            list(tags),
+            list(sensors),
+            np.array(bounds, np.float64),
+            np.array(caps_bytes, np.int64),
+            list(entities),
+        )
 
 
 def is_beyond_kafka(record: QuotaRecord) -> bool:
@@ -243,26 +267,45 @@ class Definitions:
 
     def resolved(
         self, index: int, users: pa.Array, client_ids: pa.Array, windows: Windows
-    ) -> Iterator[Resolved]:
-        """Yield what `resolve` returns of each client."""
-        clients = zip(users.to_pylist(), client_ids.to_pylist(), strict=True)
-        if self._rung is not None or len(users) <= max(_FEW_CLIENTS, len(self._quotas[index])):
-            yield from (self.resolve(index, *client, windows) for client in clients)
-            return
-        members = self.members(users, client_ids)
-        of_groups = {group: self._of_group(index, group, windows) for group in set(members.values())}
+    ) -> ResolvedColumns:
+        """Return what `resolve` returns of each client."""
+        if len(users) <= max(_FEW_CLIENTS, len(self._quotas[index])):
+            clients = zip(users.to_pylist(), client_ids.to_pylist(), strict=True)
+            return ResolvedColumns.of([self.resolve(index, *client, windows) for client in clients])
         alike, first = self.alike(index, users, client_ids)
-        found = [
-            self._of_own_rules(index, users[place].as_py(), client_ids[place].as_py(), windows)
-            for place in first.tolist()
-        ]
-        for place, ((user, client_id), number) in enumerate(zip(clients, alike.tolist(), strict=True)):
-            if place in members:
-                yield of_groups[members[place]]
-                continue
-            (tag_user, tag_client_id), _, *rest = found[number]
-            tags = sanitize(user) if tag_user else "", client_id if tag_client_id else ""
-            yield Resolved(tags, tags, *rest)
+        of_alike = ResolvedColumns.of(
+            [
+                self._of_own_rules(index, users[place].as_py(), client_ids[place].as_py(), windows)
+                for place in first.tolist()
+            ]
+        )
+        has_user, has_client_id = (
+            np.array([bool(tags[part]) for tags in of_alike.tags])[alike].tolist() for part in range(2)
+        )
+        names, client_names = users.to_pylist(), client_ids.to_pylist()
+        written = {name: sanitize(name) for name in set(names)}
+        tags = list(
+            zip(
+                [written[name] if has else "" for name, has in zip(names, has_user, strict=True)],
+                [name if has else "" for name, has in zip(client_names, has_client_id, strict=True)],
+                strict=True,
+            )
+        )
+        entities = [of_alike.entities[number] for number in alike.tolist()]
+        bounds, caps_bytes = of_alike.bounds[alike], of_alike.caps_bytes[alike]
+        if self._rung is not None:
+            limited = [_limited(index, self._rung.bound(index, each), windows) for each in tags]
+            bounds, caps_bytes = (
+                np.array([bound for bound, _ in limited]),
+                np.array([cap for _, cap in limited]),
+            )
+        found = ResolvedColumns([*tags], [*tags], bounds, caps_bytes, entities)
+        for place, group in self.members(users, client_ids).items():
+            of_group = self._of_group(index, group, windows)
+            found.tags[place], found.sensors[place] = of_group.tags, of_group.sensor
+            found.bounds[place], found.caps_bytes[place] = of_group.bound, of_group.cap_bytes
+            found.entities[place] = None
+        return found
 
     def alike(self, index: int, users: pa.Array, client_ids: pa.Array) -> tuple[Ints, Ints]:
         """Return which clients are alike, by a number for each, and the first client of each number.

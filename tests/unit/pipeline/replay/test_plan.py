@@ -13,7 +13,7 @@ from tests.replaying.plans import callback_of, random_groups
 
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
-from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, in_force_plan, load_plans
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Resolved, in_force_plan, load_plans
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.window import QuotaWindow
@@ -151,4 +151,12 @@ def test_many_clients_are_resolved_as_one_by_one(seed):
             expected = [definitions.resolve(index, *client, Windows()) for client in some]
             columns = [pa.array([client[part] for client in some], pa.string()) for part in range(2)]
             found = definitions.resolved(index, *columns, Windows())
-            assert list(map(repr, found)) == list(map(repr, expected))
+            rows = map(
+                Resolved,
+                found.tags,
+                found.sensors,
+                found.bounds.tolist(),
+                found.caps_bytes.tolist(),
+                found.entities,
+            )
+            assert list(map(repr, rows)) == list(map(repr, expected))

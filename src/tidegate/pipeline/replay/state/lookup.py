@@ -5,7 +5,8 @@ engine's own rules when its first row comes, and again when the definitions of t
 the definitions, a quota callback may say where a client is counted.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from tidegate.pipeline.replay.plan import (
     QUOTA_TYPES,
     Definitions,
     Plan,
-    Resolved,
+    ResolvedColumns,
     resolved_answer,
 )
 from tidegate.pipeline.replay.state.sensors import Sensors
@@ -136,46 +137,55 @@ class Lookup:
         """Find the accounts and sensors of clients under the definitions as they are now."""
         sensors = self._sensors
         cap_ms = sensors.windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
-        are_known = self.reason == EXACT
-        limit: Limit | None = None
-        found = Found([], [], [], [], [])
-        for client, resolved in zip(clients.tolist(), self._resolved(index, clients), strict=True):
-            sensor, is_smooth = sensors.open(index, resolved)
-            cap_bytes = MAX_INT64  # what was recorded had its cap
-            if not self._is_in_force and resolved.cap_bytes != MAX_INT64:
-                most = (
-                    saturate_to_int32(smooth_max_value(resolved.bound)) if is_smooth else resolved.cap_bytes
+        found = self._resolved(index, clients)
+        opened, are_smooth = sensors.open(index, found)
+        caps_bytes = np.full(len(opened), MAX_INT64)  # what was recorded had its cap
+        if not self._is_in_force:
+            capped = found.caps_bytes != MAX_INT64
+            caps_bytes[capped] = found.caps_bytes[capped] + FETCH_ANSWER_BYTES
+            for place in np.flatnonzero(capped & are_smooth).tolist():
+                caps_bytes[place] = (
+                    saturate_to_int32(smooth_max_value(found.bounds[place].item())) + FETCH_ANSWER_BYTES
                 )
-                cap_bytes = most + FETCH_ANSWER_BYTES
+        are_cluster_wide = (found.bounds != UNLIMITED) & sensors.beyond.are_cluster_wide(index, found.tags)
+        numbers = clients.tolist()
+        accounts = list(map(Account._make, zip(repeat(index), numbers, found.tags)))
+        rows = self.accounts.rows_for(accounts, self._limits(index, numbers, found))
+        self.accounts.lead(rows, Found(opened, found.bounds, caps_bytes, are_cluster_wide), cap_ms=cap_ms)
+        self.account_of[index, clients] = rows
+        self._looked_up[index, clients] = self._versions[index]
+
+    def _limits(self, index: int, clients: Sequence[int], found: ResolvedColumns) -> list[Limit]:
+        """Return the limit of each client; neighbours with the same limit share the object."""
+        are_known = self.reason == EXACT
+        limits: list[Limit] = []
+        limit: Limit | None = None
+        for client, bound, entity in zip(clients, found.bounds.tolist(), found.entities, strict=True):
             is_known = are_known and (index, client) not in self._uncertain
             if (
                 limit is None
-                or limit.bound is not resolved.bound
-                or limit.entity is not resolved.entity
+                or limit.bound != bound
+                or limit.entity is not entity
                 or limit.is_known is not is_known
             ):
-                limit = Limit(resolved.bound, resolved.entity, is_known)
-            number = self.accounts.row_for(Account(index, client, resolved.tags), limit)
-            is_cluster_wide = resolved.bound != UNLIMITED and sensors.beyond.is_cluster_wide(
-                index, resolved.tags
-            )
-            found.add_row(number, sensor, resolved.bound, cap_bytes, is_cluster_wide=is_cluster_wide)
-        self.account_of[index, clients] = self.accounts.lead(found, cap_ms=cap_ms)
-        self._looked_up[index, clients] = self._versions[index]
+                limit = Limit(bound, entity, is_known)
+            limits.append(limit)
+        return limits
 
-    def _resolved(self, index: int, clients: Clients) -> Iterator[Resolved]:
-        """Yield where each client is counted, by the definitions or as the callback said."""
+    def _resolved(self, index: int, clients: Clients) -> ResolvedColumns:
+        """Return where each client is counted, by the definitions or as the callback said."""
         users, client_ids = columns_of(self._names, clients)
         if not self.asks_callback:
-            yield from self.definitions.resolved(index, users, client_ids, self._sensors.windows)
-            return
+            return self.definitions.resolved(index, users, client_ids, self._sensors.windows)
+        found = []
         for client, *names in zip(clients.tolist(), users.to_pylist(), client_ids.to_pylist(), strict=True):
             of_client = QUOTA_TYPES[index].key, *names
             if self._answers.is_certain(*of_client):
                 self._uncertain.discard((index, client))
             else:
                 self._uncertain.add((index, client))
-            yield resolved_answer(self._answers.last_answer(*of_client), *names)
+            found.append(resolved_answer(self._answers.last_answer(*of_client), *names))
+        return ResolvedColumns.of(found)
 
     def is_enabled(self, index: int) -> bool:
         """Return whether there may be a quota of the type."""

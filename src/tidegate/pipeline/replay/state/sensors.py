@@ -4,10 +4,13 @@ Three families lie beside one another: rates, token buckets of permits, and the 
 stated or carried waits in `stated` until its sensor is used.
 """
 
+import numpy as np
+import numpy.typing as npt
+
 from tidegate.config.windows import Windows
-from tidegate.pipeline.layout import COLD_START, EXACT, FETCH, MUTATION, PRODUCE
+from tidegate.pipeline.layout import COLD_START, EXACT, FETCH, MUTATION, PRODUCE, Int64s
 from tidegate.pipeline.replay.kernel.certainty import FOREVER
-from tidegate.pipeline.replay.plan import Plan, Resolved
+from tidegate.pipeline.replay.plan import Plan, ResolvedColumns
 from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.state.stated import StatedSensors
 from tidegate.pipeline.replay.state.tables import SensorTable
@@ -32,16 +35,19 @@ class Sensors:
         self.stated = StatedSensors(self.rates, self.buckets, self.beyond)
         self.reason = EXACT
 
-    def open(self, index: int, resolved: Resolved) -> tuple[int, bool]:
-        """Return the row of a client's sensor, made if it is not there, and whether it is in smooth mode."""
-        key = index, resolved.sensor
+    def open(self, index: int, found: ResolvedColumns) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+        """Return the rows of clients' sensors, made if they are not there, and which are in smooth mode."""
+        keys = [(index, sensor) for sensor in found.sensors]
         table = self.buckets if index == MUTATION else self.rates
-        number = table.row_for(key, bound=resolved.bound)
-        is_smooth = False
+        rows = table.rows_for(keys, found.bounds)
+        are_smooth = np.zeros(len(rows), bool)
         if self.beyond.is_needed and index in (PRODUCE, FETCH):
-            is_smooth = self.beyond.choose(index, number, resolved.tags, rates=len(self.rates.use))
-        self.stated.note_used(key, number)
-        return number, is_smooth
+            are_smooth[:] = [
+                self.beyond.choose(index, row, tags, rates=len(self.rates.use))
+                for row, tags in zip(rows.tolist(), found.tags, strict=True)
+            ]
+        self.stated.note_used(keys, rows.tolist())
+        return rows, are_smooth
 
     def set_windows(self, windows: Windows) -> None:
         """Measure in other windows from here on; the sensors begin anew."""

@@ -4,10 +4,11 @@ The arrays have a row for each rate, none where no setting was on that the kerne
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tidegate.pipeline.layout import (
     CHECKS_FIRST,
@@ -73,11 +74,13 @@ class SettingsBeyondKafka:
         self._extensions.cluster_wide = EntitySelection()
         return was_any
 
-    def is_cluster_wide(self, index: int, tags: Tags | str) -> bool:
-        """Return whether the limit of a sensor of a quota type, counted under `tags`, is one over all brokers."""
+    def are_cluster_wide(self, index: int, tags: Sequence[Tags | str]) -> npt.NDArray[np.bool_]:
+        """Return which limits of sensors of a quota type, counted under `tags`, are over all brokers."""
         if index == MUTATION or not self._extensions.cluster_wide.any:
-            return False
-        names = _named(tags)
+            return np.zeros(len(tags), bool)
+        return np.array([self._is_cluster_wide(_named(each)) for each in tags], bool)
+
+    def _is_cluster_wide(self, names: Mapping[str, str]) -> bool:
         user, client_id = name_of_tag(names.get("user", "")), names.get("client-id", "")
         return self._extensions.cluster_wide.selects(user, client_id)
 

@@ -42,18 +42,19 @@ class StatedSensors:
             else:
                 self._restore(key, number, state, sweep)
 
-    def note_used(self, key: Key, number: int) -> None:
-        """Restore the state that waits for a sensor, the row `number` of its table. Raises `UsageFilesError`."""
-        waiting = self._waiting.pop(key, None)
-        if waiting is not None:
-            self._restore(key, number, *waiting)
-            if key in self._lost:
-                make_unknown(self._table(key).use[number : number + 1], *self._lost.pop(key))
+    def note_used(self, keys: Iterable[Key], numbers: Iterable[int]) -> None:
+        """Restore the states that wait for sensors, at these rows of their tables. Raises `UsageFilesError`."""
+        for key, number in zip(keys, numbers, strict=True) if self._waiting else ():
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None:
+                self._restore(key, number, *waiting)
+                if key in self._lost:
+                    make_unknown(self._table(key).use[number : number + 1], *self._lost.pop(key))
 
     def use_all(self) -> None:
         """Make the sensors whose state waits, and restore them. Raises `UsageFilesError`."""
         for key in list(self._waiting):
-            self.note_used(key, self._table(key).row_for(key, bound=UNLIMITED))
+            self.note_used([key], [self._table(key).row_for(key, bound=UNLIMITED)])
 
     def lose(self, reason: int, since_ms: int) -> None:
         """Mark the waiting states as not known: up to `since_ms` anything may have been recorded."""

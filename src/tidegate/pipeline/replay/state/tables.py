@@ -1,7 +1,7 @@
 """Growing arrays that the kernel works on: the sensors of one family, and the accounts with their tallies."""
 
 import copy
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = ["Account", "AccountTable", "Found", "Limit", "SensorTable", "Used"]
 
 _FEW = 64  # rows that an array begins with
 
+Doubles = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
 _Table = TypeVar("_Table", "SensorTable", "AccountTable")
@@ -90,26 +91,15 @@ class Used(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Accounts that were looked up, none twice: their rows, sensors, bounds, and the largest fetch.
+    """Sensors, bounds and largest fetches of accounts that were looked up.
 
     are_cluster_wide: whether the bound was one over all brokers when the rows were recorded.
     """
 
-    accounts: list[int]
-    sensors: list[int]
-    bounds: list[float]
-    caps_bytes: list[int]
-    are_cluster_wide: list[bool]
-
-    def add_row(
-        self, account: int, sensor: int, bound: float, cap_bytes: int, *, is_cluster_wide: bool
-    ) -> None:
-        """Add one."""
-        self.accounts.append(account)
-        self.sensors.append(sensor)
-        self.bounds.append(bound)
-        self.caps_bytes.append(cap_bytes)
-        self.are_cluster_wide.append(is_cluster_wide)
+    sensors: Int64s
+    bounds: Doubles
+    caps_bytes: Int64s
+    are_cluster_wide: npt.NDArray[np.bool_]
 
 
 class SensorTable:
@@ -117,7 +107,7 @@ class SensorTable:
 
     def __init__(self, *, floats: int, ints: int) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._bounds: list[float] = []
+        self._bounds = np.zeros(_FEW)
         self.floats = np.zeros((_FEW, floats))
         self.ints: Int64s = np.zeros((_FEW, ints), np.int64)
         self.use: Int64s = np.zeros((_FEW, USE_COLUMNS), np.int64)
@@ -126,20 +116,22 @@ class SensorTable:
 
     def row_for(self, key: Hashable, *, bound: float) -> int:
         """Return the row of the sensor `key`, made if it is not there, with this bound from now on."""
-        number = self._numbers.setdefault(key, len(self._numbers))
-        if number == len(self._bounds):
-            self._bounds.append(bound)
-            if number == len(self.use):
-                self.floats, self.ints, self.use = (
-                    _doubled(self.floats),
-                    _doubled(self.ints),
-                    _doubled(self.use),
-                )
-                self._begin(self.use[number:])
-        elif self._bounds[number] != bound:
-            self._bounds[number] = bound
-            self.use[number, READY] = -1
-        return number
+        return int(self.rows_for([key], np.array([bound]))[0])
+
+    def rows_for(self, keys: Iterable[Hashable], bounds: Doubles) -> Int64s:
+        """Return the rows of sensors, made if they are not there, with these bounds from now on."""
+        numbers = self._numbers
+        rows = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+        before = len(self.use)
+        if len(numbers) > before:
+            self.floats, self.ints, self.use, self._bounds = (
+                _with_room(column, len(numbers))
+                for column in (self.floats, self.ints, self.use, self._bounds)
+            )
+            self._begin(self.use[before:])
+        self.use[rows[self._bounds[rows] != bounds], READY] = -1
+        self._bounds[rows] = bounds
+        return rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SensorTable":
         """Return a table of its own; keys never change."""
@@ -228,33 +220,39 @@ class AccountTable:
         self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
         self.peaks = np.zeros((_FEW, PEAKS))
 
-    def row_for(self, account: Account, limit: Limit) -> int:
-        """Return the row of `account`, made if it is not there, which this limit has from now on."""
-        number = self._numbers.setdefault(account, len(self._numbers))
-        if number == len(self.bounds):
-            self.accounts, self.bounds = _doubled(self.accounts), _doubled(self.bounds)
-            self.tallies, self.peaks = _doubled(self.tallies), _doubled(self.peaks)
-        if number == len(self._limits):
-            self._limits.append(limit)
-            self._latest.append(limit)
+    def rows_for(self, accounts: Sequence[Account], limits: Sequence[Limit]) -> Int64s:
+        """Return the rows of accounts, none given twice, made if they are not there, with these limits from now on."""
+        numbers = self._numbers
+        before = len(numbers)
+        rows = [numbers.setdefault(account, len(numbers)) for account in accounts]
+        if len(numbers) == before + len(rows):
+            self._limits += limits
+            self._latest += limits
         else:
-            self._limits[number] = self._limits[number].followed_by(limit)
-            self._latest[number] = self._latest[number].replaced_by(limit)
-        return number
+            for row, limit in zip(rows, limits, strict=True):
+                if row == len(self._limits):
+                    self._limits.append(limit)
+                    self._latest.append(limit)
+                else:
+                    self._limits[row] = self._limits[row].followed_by(limit)
+                    self._latest[row] = self._latest[row].replaced_by(limit)
+        self.accounts, self.bounds, self.tallies, self.peaks = (
+            _with_room(column, len(numbers))
+            for column in (self.accounts, self.bounds, self.tallies, self.peaks)
+        )
+        return np.array(rows, np.int64)
 
     def latest_limits(self, numbers: Int64s) -> list[Limit]:
         """Return the limit that each of some accounts had when it was last looked up."""
         return [self._latest[number] for number in numbers.tolist()]
 
-    def lead(self, found: "Found", *, cap_ms: int) -> Int64s:
-        """Link accounts to their sensors from now on; return the rows of the accounts."""
-        numbers = np.array(found.accounts, np.int64)
-        self.accounts[numbers, SENSOR] = found.sensors
-        self.accounts[numbers, CAP_MS] = cap_ms
-        self.accounts[numbers, CAP_BYTES] = found.caps_bytes
-        self.accounts[numbers, IS_CLUSTER_WIDE] = found.are_cluster_wide
-        self.bounds[numbers] = found.bounds
-        return numbers
+    def lead(self, rows: Int64s, found: "Found", *, cap_ms: int) -> None:
+        """Link accounts to their sensors from now on."""
+        self.accounts[rows, SENSOR] = found.sensors
+        self.accounts[rows, CAP_MS] = cap_ms
+        self.accounts[rows, CAP_BYTES] = found.caps_bytes
+        self.accounts[rows, IS_CLUSTER_WIDE] = found.are_cluster_wide
+        self.bounds[rows] = found.bounds
 
     def used(self) -> Used:
         """Return the accounts that have tallies."""
@@ -283,5 +281,10 @@ def _copied(table: _Table) -> _Table:
     return other
 
 
-def _doubled(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.concatenate([column, np.zeros_like(column)])
+def _with_room(column: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+    """Return a column for at least so many rows, those that are new 0."""
+    if rows <= len(column):
+        return column
+    found = np.zeros((max(rows, 2 * len(column)), *column.shape[1:]), column.dtype)
+    found[: len(column)] = column
+    return found

@@ -21,7 +21,7 @@ def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
     rates.make_unknown(AFTER_GAP, 6000)
     stated.lose(AFTER_GAP, 6000)
     number = rates.row_for(_KEY, bound=1.0)
-    stated.note_used(_KEY, number)
+    stated.note_used([_KEY], [number])
     assert rates.use[number, [REASON, UNKNOWN_MS]].tolist() == [AFTER_GAP, 6000]
     assert rates.floats[number].any()
     stated.forget()
@@ -29,5 +29,5 @@ def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
     for _ in range(2):
         stated.set_states([state._replace(tags=other[1])], sweep=0)
     number = rates.row_for(other, bound=1.0)
-    stated.note_used(other, number)
+    stated.note_used([other], [number])
     assert rates.use[number, REASON] == EXACT
