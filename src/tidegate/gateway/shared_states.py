@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -42,8 +43,11 @@ IDLE_MS = 3_600_000
 """Time without a charge after which a state begins anew, as a sensor that has expired."""
 _HEAD = struct.Struct("=Qq")  # digest, time of the last charge
 _KEY_BYTES = 8
-_TRIES = 1000
-"""Tries to lock before a process goes on without: another one was stopped while it held the lock."""
+_YIELDS, _SLEEPS, _SLEEP_S = 50, 100, 50e-6
+"""Tries to lock, some 10 ms, before a process goes on without: another one was stopped while it held the lock.
+
+After the first tries it sleeps, so that a process that holds the lock and has no processor gets one.
+"""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -98,12 +102,15 @@ class SharedStates:
     def locked(self, at: int) -> Iterator[None]:
         """Keep the other processes from a place of the table."""
         has_lock = False
-        for _ in range(_TRIES):
+        for tries in range(_YIELDS + _SLEEPS):
             with suppress(OSError):
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self._size, at)
                 has_lock = True
                 break
-            os.sched_yield()
+            if tries < _YIELDS:
+                os.sched_yield()
+            else:
+                time.sleep(_SLEEP_S)
         try:
             yield
         finally:
