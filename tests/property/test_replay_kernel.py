@@ -5,7 +5,6 @@ from random import Random
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.peeking import peek
 from tests.replaying.kernel import Replayed, differences, replay_events
 from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
@@ -41,7 +40,7 @@ def _other_sensors(replayed: Replayed, node: RecordingNode, now_ms: int) -> list
         for client in CLIENTS if manager.enabled else ():
             value, expected = (
                 measured(*replayed.sensors[manager.quota_type, *client], now_ms),
-                peek(manager, *client, now_ms),
+                manager.peek(*client, now_ms),
             )
             if value != expected:
                 found.append((manager.quota_type, client, value, expected))

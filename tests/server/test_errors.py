@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.peeking import peek
 from tests.server.nodes import (
     CLIENT,
     FETCH,
@@ -74,7 +73,7 @@ def test_a_request_whose_handler_failed_is_charged(with_node) -> None:
         await admin.alter(CLIENT, "request_percentage", 1e6)
         with pytest.raises(asyncio.IncompleteReadError):
             await bad.metadata("fail")
-        assert peek(node.node.managers.request, "ANONYMOUS", "c1", node.node.clock.now_ms()) > 0
+        assert node.node.managers.request.peek("ANONYMOUS", "c1", node.node.clock.now_ms()) > 0
         (row,) = [event for event in spool_events(node) if event["client_id"] == "c1"]
         assert (row["handler_ns"] > 0, row["response_bytes"]) == (True, 0)
 

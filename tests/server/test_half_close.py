@@ -7,7 +7,6 @@ import struct
 import time
 
 import pytest
-from tests.peeking import peek
 from tests.server.conftest import Pair, frame
 from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, until
 
@@ -218,7 +217,7 @@ def test_a_request_that_is_under_way_is_charged_when_its_client_has_left(with_no
         (row,) = rows()
         assert row["produce_bytes"] == size
         assert row["produce_throttle_ms"] > 10_000
-        assert peek(node.node.managers.produce, "ANONYMOUS", "c1", node.node.clock.now_ms()) > 1000
+        assert node.node.managers.produce.peek("ANONYMOUS", "c1", node.node.clock.now_ms()) > 1000
 
     with_node(scenario)
 

@@ -8,7 +8,6 @@ import struct
 import time
 
 import pytest
-from tests.peeking import peek
 from tests.server.nodes import (
     CLIENT,
     CREATE_TOPICS,
@@ -134,7 +133,7 @@ def test_a_throttled_fetch_is_empty_and_its_bytes_are_taken_back(with_node) -> N
         attempted = 1_000_000 + 62  # the cap, and what stands around the records in the body, + 4
         assert body["responses"] == []
         assert body["throttle_time_ms"] == throttle_ms(value=attempted, bound=100_000.0)
-        assert peek(node.node.managers.fetch, "ANONYMOUS", "c1", node.node.clock.now_ms()) == 0.0
+        assert node.node.managers.fetch.peek("ANONYMOUS", "c1", node.node.clock.now_ms()) == 0.0
 
     with_node(scenario)
 
@@ -222,7 +221,7 @@ def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
                 {"topics": topics, "timeout_ms": 1, "validate_only": False},
             )
         now_ms = node.node.clock.now_ms()
-        percent = peek(node.node.managers.request, "ANONYMOUS", "c1", now_ms)
+        percent = node.node.managers.request.peek("ANONYMOUS", "c1", now_ms)
         rows = [event for event in spool_events(node) if event["kind"] == "request"]
         charged_ns = sum(row["handler_ns"] + row["network_ns"] for row in rows)
         assert len(rows) == 6

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidegate.cli.metrics_client import MetricsClient, MetricsError
-from tidegate.quota import QuotaType
-from tidegate.server.monitoring.entities import CLUSTER, entity_order
+from tidegate.server.monitoring.entity_order import CLUSTER, entity_order
 
 __all__ = ["merged_document", "processes_text", "whole_document"]
 
@@ -23,17 +22,29 @@ def whole_document(client: MetricsClient, path: str, **query: str) -> dict[str, 
     """Return a document of all processes that serve the broker of a listener. Raises `MetricsError`.
 
     The listener itself has to answer. Another process may not: it is being started again, or its port is not reachable.
+    All are asked at once, so that several such ports take the time of one.
     """
     first = client.get(path, **query)
-    documents, unanswered = [first], []
-    for number, port in enumerate(first.get("process_ports", ()), 1):
-        if number == first["process"]:
-            continue
+    ports = [
+        port for number, port in enumerate(first.get("process_ports", ()), 1) if number != first["process"]
+    ]
+    if not ports:
+        return first
+
+    def ask(port: int) -> dict[str, Any] | None:
         try:
-            documents.append(replace(client, url=_with_port(client.url, port)).get(path, **query))
+            return replace(client, url=_with_port(client.url, port)).get(path, **query)
         except MetricsError:
-            unanswered.append(port)
-    return merged_document(documents, unanswered) if len(documents) + len(unanswered) > 1 else first
+            return None
+
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(ports)) as pool:
+        answers = list(pool.map(ask, ports))
+    documents = [first, *(answer for answer in answers if answer is not None)]
+    return merged_document(
+        documents, [port for port, answer in zip(ports, answers, strict=True) if answer is None]
+    )
 
 
 def merged_document(documents: Sequence[Mapping[str, Any]], unanswered: Sequence[int]) -> dict[str, Any]:
@@ -72,6 +83,8 @@ def _together(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Where processes share a limit by demand, each knows the rate of all of them. Otherwise the rates are added up.
     """
+    from tidegate.quota import QuotaType  # only here: `tidegate --help` loads this module
+
     first = uses[0]
     is_mutation = first["quota_type"] == QuotaType.CONTROLLER_MUTATION.value
     # A process whose clients did not use the quota does not know that it is cluster-wide.

@@ -106,7 +106,8 @@ class Reachability:
         if first is None:
             return False
         for found in (first, *(each for each in self._broker.addresses if each != first)):
-            if await _accepts(found):
+            # Meanwhile the broker may have got other addresses, and another broker this one.
+            if await _accepts(found) and found in self._broker.addresses:
                 self._broker.address = found
                 return True
         return False

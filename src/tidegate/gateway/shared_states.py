@@ -46,7 +46,7 @@ _KEY_BYTES = 8
 _YIELDS, _SLEEPS, _SLEEP_S = 50, 100, 50e-6
 """Tries to lock, some 10 ms, before a process goes on without: another one was stopped while it held the lock.
 
-After the first tries it sleeps, so that a process that holds the lock and has no processor gets one.
+After the first tries it sleeps, so that a process that holds the lock and is not running can run.
 """
 
 _P = ParamSpec("_P")
@@ -141,7 +141,8 @@ class _Place:
             if has_place:
                 state.load(table.load(at))
             yield
-            if has_place:
+            # Asked again: a new state may have taken the place meanwhile, behind the lock of the whole table.
+            if has_place and table.holds(at, key):
                 table.store(at, key, state.numbers(), charged_ms)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.peeking import peek
 from tests.server.monitoring.http_client import Got, get
 from tests.server.nodes import CLIENT, MemoryStore, RunningNode, running_node, until
 
@@ -94,7 +93,7 @@ def test_metrics_have_the_names_of_the_jmx_exporter(tmp_path: Path) -> None:
     async def scenario(node: RunningNode, port: int) -> None:
         throttle_ms = await throttled_producer(node)
         found = samples(await get(port, "/metrics"))
-        rate = peek(node.node.managers.produce, "ANONYMOUS", "c1", node.node.clock.now_ms())
+        rate = node.node.managers.produce.peek("ANONYMOUS", "c1", node.node.clock.now_ms())
         assert rate > 200.0
         assert found[of("kafka_server_produce_byte_rate", client_id="c1")] == rate
         assert found[of("kafka_server_produce_throttle_time", client_id="c1")] == throttle_ms
@@ -177,7 +176,7 @@ def test_entities_say_who_is_throttled_and_until_when(tmp_path: Path) -> None:
         first, second = document["entities"]
         assert (document["format"], document["node_id"], document["time_ms"]) == (1, 1, now_ms)
         assert document["quota_types"]["Produce"] == {"entities": 2, "omitted": 0}
-        rate = peek(produce, "ANONYMOUS", "c1", now_ms)
+        rate = produce.peek("ANONYMOUS", "c1", now_ms)
         assert first == {
             "quota_type": "Produce", "user": "", "client_id": "c1", "unit": "bytes per second", "scope": "broker",
             "limit": 100.0, "rate": rate, "utilization": rate / 100.0, "throttle_time_ms": throttle_ms,

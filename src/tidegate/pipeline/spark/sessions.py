@@ -169,12 +169,14 @@ def progress_in(session: Any, what: str, on_progress: OnProgress) -> Iterator[No
 @contextmanager
 def _sent_by_server(session: Any, stages: _Stages, report: Callable[[], None]) -> Iterator[None]:
     """Store what the server of Spark Connect sends about stages in the block."""
-    lock = threading.Lock()
+    lock = threading.RLock()
+    known = stages
 
-    def show(sent: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+    # PySpark gives the arguments by these names.
+    def show(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         with lock:
-            stages.update({each.stage_id: (each.num_completed_tasks, each.num_tasks) for each in sent or ()})
-            report()
+            known.update({each.stage_id: (each.num_completed_tasks, each.num_tasks) for each in stages or ()})
+            report()  # the caller's function may run a query of its own, whose progress comes here, too
 
     session.registerProgressHandler(show)
     try:

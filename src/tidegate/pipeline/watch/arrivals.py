@@ -68,7 +68,7 @@ _COLUMNS = tuple(dict.fromkeys((*ALL_COLUMNS, *usage_columns())))
 class Piece:
     """A row group of a file of one node: its rows are of these `seq`, but others may be among them elsewhere.
 
-    first_ms, last_ms: between these times its rows are.
+    first_ms, last_ms: its rows are between these times.
     """
 
     node_id: int

@@ -238,7 +238,7 @@ class ConnectionQuotas:
     def excess(self) -> int:
         """Return how many connections to close because the broker has too many: a part of those over `max.connections`.
 
-        The part is that of the broker's connections that are counted here.
+        The part is that of the broker's connections that are counted here, rounded up.
         """
         most = self._limits.max_connections
         over = -self._room(_BROKER, self.total, most)
@@ -251,9 +251,8 @@ class ConnectionQuotas:
     def admit(self, listener_name: str, address: str, *, now_ms: int) -> Admission:
         """Count a connection, or say why not. Call it right after `slot_available` said yes."""
         ip = host_address(address)
-        self._count(
-            listener_name, ip, 1
-        )  # before the others are asked: never do two processes take the last slot
+        # Before the others are asked, so that two processes never take the last slot.
+        self._count(listener_name, ip, 1)
         if self._others is not None and not self._has_room(listener_name, 0):
             self._count(listener_name, ip, -1)
             return _NO_SLOT

@@ -101,6 +101,11 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         """Subtract what was charged at the same `now_ms`, even while no quota is defined (B§6.3)."""
         self.sensor(user, client_id, now_ms, charges=False).record(-value, now_ms)
 
+    def peek(self, user: str, client_id: str, now_ms: int) -> float:
+        """Return a client's rate per second, 0.0 if it has none, without any effect."""
+        sensor = self.sensors.get(self.sensor_name(user, client_id))
+        return 0.0 if sensor is None else sensor.peek(now_ms)
+
     def max_value_in_window(
         self, user: str, client_id: str, now_ms: Callable[[], int], *, makes_sensor: bool = False
     ) -> float:

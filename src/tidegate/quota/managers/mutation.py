@@ -234,6 +234,13 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
             return MutationQuota(MutationKind.UNBOUNDED, None, up_to_date)
         return MutationQuota(kind, self.sensor(user, client_id, now_ms or 0, charges=False), up_to_date)
 
+    def peek(self, user: str, client_id: str, now_ms: int) -> float:
+        """Return a client's tokens without any effect; those of a full bucket if it has none yet."""
+        sensor = self.existing_sensor(user, client_id)
+        if sensor is None:
+            return own_bucket("", self.window, self.bound(user, client_id)).peek(now_ms)
+        return sensor.bucket.peek(now_ms)
+
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:
         bucket = self.new_bucket(name, self.window, bound)
         return MutationSensor(

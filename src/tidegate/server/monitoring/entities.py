@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from typing import Any
@@ -23,11 +23,10 @@ from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.managers.sensor_manager import CallbackError
 from tidegate.quota.measure.cluster_sensor import ClusterSensor
 from tidegate.quota.measure.sensors import Sensor, is_unlimited
+from tidegate.server.monitoring.entity_order import BROKER, CLUSTER, NO_QUOTA, entity_order
 from tidegate.server.node import METRICS_SLICE_NS, Node
 
 __all__ = [
-    "BROKER",
-    "CLUSTER",
     "FORMAT",
     "MAX_ENTITIES",
     "MAX_NAME_CHARS",
@@ -39,7 +38,6 @@ __all__ = [
     "ProcessPorts",
     "Throttled",
     "entities_document",
-    "entity_order",
     "find_entities",
     "find_throttled",
     "finite",
@@ -47,8 +45,6 @@ __all__ = [
     "use_of",
 ]
 
-BROKER, CLUSTER = "broker", "cluster"
-"""Scopes of a quota: one broker, or all brokers together (`tidegate.quota.cluster.wide`)."""
 FORMAT = 1
 """The version of the JSON documents."""
 MAX_ENTITIES = 500
@@ -69,7 +65,6 @@ _REASONS = {
     QuotaType.REQUEST: "request quota or controller mutation quota exceeded",
     QuotaType.CONTROLLER_MUTATION: "controller mutation quota exceeded",
 }
-_NO_QUOTA = -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +121,7 @@ class LiveEntities:
         """Count an entity, and list it or another one."""
         used, rate = sensor.utilization(now_ms), sensor.peek_rate(now_ms)
         self.count += 1
-        entry = (is_throttled, _NO_QUOTA if used is None else used, rate, self.count, sensor)
+        entry = (is_throttled, NO_QUOTA if used is None else used, rate, self.count, sensor)
         if len(self._listed) < MAX_ENTITIES:
             heappush(self._listed, entry)
         else:
@@ -273,11 +268,3 @@ def shown_name(name: str) -> str:
         return name
     digest = hashlib.blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
     return f"{name[:MAX_NAME_CHARS]}…{digest}"
-
-
-def entity_order(entity: Mapping[str, Any]) -> tuple[bool, float, float]:
-    """Return what entities of a document are sorted by: throttled ones first, then by utilization."""
-    used = entity["utilization"]
-    if used is None:
-        used = _NO_QUOTA if entity["limit"] is None else math.inf
-    return not entity["throttled_connections"], -used, -(entity["rate"] or 0.0)

@@ -9,7 +9,6 @@ from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.measure.sensors import is_unlimited
 from tidegate.server.monitoring.entities import (
-    BROKER,
     FORMAT,
     ONLY_PROCESS,
     UNITS,
@@ -21,6 +20,7 @@ from tidegate.server.monitoring.entities import (
     shown_name,
     use_of,
 )
+from tidegate.server.monitoring.entity_order import BROKER
 
 if TYPE_CHECKING:
     from tidegate.server.node import Node

@@ -6,7 +6,6 @@ import time
 import tracemalloc
 
 import pytest
-from tests.peeking import peek
 from tests.unit.in_slices import no_collection
 from tests.vectors.players._sweeping import expire_manager
 
@@ -51,7 +50,7 @@ def test_clients_of_a_user_share_its_quota() -> None:
     assert manager.record("alice", "c1", 600.0, NOW_MS) == 0
     assert manager.record("alice", "c2", 2000.0, NOW_MS + 250) == 15750
     manager.unrecord("alice", "c2", 2000.0, NOW_MS + 250)
-    assert peek(manager, "alice", "c3", NOW_MS + 250) == 58.53658536585366
+    assert manager.peek("alice", "c3", NOW_MS + 250) == 58.53658536585366
 
 
 def test_unchecked_records_bite_on_the_next_decision() -> None:
@@ -91,7 +90,7 @@ def test_a_scrape_changes_no_decision() -> None:
     scraped, alone = _manager(), _manager()
     for at_ms in range(0, 60_000, 700):
         assert len(list(scraped.metrics(NOW_MS + at_ms + 699))) == (2 if at_ms else 0)
-        peek(scraped, "alice", "c1", NOW_MS + at_ms + 400)
+        scraped.peek("alice", "c1", NOW_MS + at_ms + 400)
         expected = alone.record("alice", "c1", 90.0, NOW_MS + at_ms)
         assert scraped.record("alice", "c1", 90.0, NOW_MS + at_ms) == expected
 
@@ -340,7 +339,7 @@ def test_permits_are_asked_of_the_quota_that_holds_when_they_are_asked_for() -> 
     quota = manager.new_quota("alice", "c1", CREATE_TOPICS, 6, NOW_MS)
     assert quota.record(100.0, NOW_MS)
     manager.update_quota(QuotaEntity(user=DEFAULT), 1.0)
-    assert peek(manager, "alice", "c1", NOW_MS) == 0.0
+    assert manager.peek("alice", "c1", NOW_MS) == 0.0
     assert quota.record(10.0, NOW_MS)
     assert not quota.record(1.0, NOW_MS)
     assert quota.throttle_time_ms(NOW_MS) == 10_000

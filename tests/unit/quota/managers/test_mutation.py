@@ -1,7 +1,6 @@
 """The controller-mutation quota: which flavour, and what is charged."""
 
 import pytest
-from tests.peeking import peek
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota import DEFAULT, STRICT_SINCE, MutationKind, MutationQuotaManager, QuotaEntity, QuotaWindow
@@ -46,7 +45,7 @@ def test_strict_refuses_only_after_the_bucket_is_overdrawn() -> None:
         3000,
         True,
     )
-    assert peek(manager, "alice", "c", NOW_MS) == -80.0
+    assert manager.peek("alice", "c", NOW_MS) == -80.0
     assert quota.throttle_time_ms(NOW_MS + 9000) == 0
 
 
@@ -71,7 +70,7 @@ def test_a_removed_quota_does_not_refill_an_exhausted_bucket() -> None:
     manager.new_quota("alice", "c", CREATE_TOPICS, 6, NOW_MS).record(500.0, NOW_MS)
     manager.update_quota(QuotaEntity(user="alice"), None)
     manager.update_quota(QuotaEntity(user="alice"), 10.0)
-    assert peek(manager, "alice", "c", NOW_MS + 1) == -399.99
+    assert manager.peek("alice", "c", NOW_MS + 1) == -399.99
 
 
 def test_a_flood_of_client_ids_pays_nobodys_debt() -> None:

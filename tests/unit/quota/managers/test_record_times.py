@@ -2,7 +2,6 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.peeking import peek
 
 from tidegate.quota import QuotaEntity, RequestQuotaManager
 from tidegate.quota.managers.request import PERCENT_PER_NS
@@ -26,4 +25,4 @@ def test_both_times_at_once(bound: float, requests: list[tuple[int, int, int]]) 
         apart.record_unchecked("alice", "c1", network_ns * PERCENT_PER_NS, now_ms)
         expected = apart.record("alice", "c1", handler_ns * PERCENT_PER_NS, now_ms)
         assert together.record_times("alice", "c1", network_ns, handler_ns, now_ms) == expected
-        assert peek(together, "alice", "c1", now_ms).hex() == peek(apart, "alice", "c1", now_ms).hex()
+        assert together.peek("alice", "c1", now_ms).hex() == apart.peek("alice", "c1", now_ms).hex()

@@ -1,7 +1,5 @@
 """The request quota: units, cap and exempt time."""
 
-from tests.peeking import peek
-
 from tidegate.quota import QuotaEntity, RequestQuotaManager
 
 NOW_MS = 1_700_000_000_000
@@ -17,7 +15,7 @@ def test_nanoseconds_become_percent_seconds() -> None:
     """4 ms in a window of 10 s are 0.04 percent of one thread, to the bit (B§4.1)."""
     manager = _manager()
     assert manager.record_times("alice", "c1", 0, 4_000_000, NOW_MS) == 0
-    assert peek(manager, "alice", "c1", NOW_MS) == 0.039999999999999994
+    assert manager.peek("alice", "c1", NOW_MS) == 0.039999999999999994
 
 
 def test_a_throttle_is_at_most_one_window() -> None:

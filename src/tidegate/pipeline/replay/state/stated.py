@@ -6,6 +6,8 @@ A state waits until its sensor is used, as a partition has few of them all.
 import json
 from collections.abc import Iterable
 
+import numpy as np
+
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import MUTATION, REASON
 from tidegate.pipeline.read.steps import SensorState
@@ -53,8 +55,9 @@ class StatedSensors:
 
     def use_all(self) -> None:
         """Make the sensors whose state waits, and restore them. Raises `UsageFilesError`."""
-        for key in list(self._waiting):
-            self.note_used([key], [self._table(key).row_for(key, bound=UNLIMITED)])
+        for table in (self._rates, self._buckets):
+            keys = [key for key in self._waiting if self._table(key) is table]
+            self.note_used(keys, table.rows_for(keys, np.full(len(keys), UNLIMITED)).tolist())
 
     def lose(self, reason: int, since_ms: int) -> None:
         """Mark the waiting states as not known: up to `since_ms` anything may have been recorded."""
