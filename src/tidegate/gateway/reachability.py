@@ -107,7 +107,7 @@ class Reachability:
             return False
         for found in (first, *(each for each in self._broker.addresses if each != first)):
             # Meanwhile the broker may have got other addresses, and another broker this one.
-            if await _accepts(found) and found in self._broker.addresses:
+            if await _accepts(found) and found in (self._broker.address, *self._broker.addresses):
                 self._broker.address = found
                 return True
         return False
