@@ -15,7 +15,7 @@ def set_step(file: Path, step_ms: int) -> None:
 
 
 def follow_steps(file: Path) -> None:
-    """Let the wall clock of this process be ahead by what the file says, from now on."""
+    """Set the wall clock of this process ahead by the time in the file, from now on."""
     own_ns = time.time_ns
 
     def stepped_ns() -> int:

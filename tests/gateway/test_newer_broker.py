@@ -67,7 +67,7 @@ def connected(gateway: GatewayProcess) -> socket.socket:
 
 @pytest.mark.parametrize("version", range(5))
 def test_versions_of_the_future_are_not_offered(gateway, version):
-    """Of what the gateway reads it offers what it knows; what it only passes on is offered as the broker does."""
+    """The gateway offers versions that it knows of the APIs that it reads, and all versions of the others."""
     software = {"client_software_name": "x", "client_software_version": "1"}
     with connected(gateway) as sock:
         sock.sendall(encode_request(API_VERSIONS, version, 1, "x", software))

@@ -23,7 +23,7 @@ KEPT_BYTES = 1_000_000
 
 ATTEMPTS = 3
 """What is the broker's own shows each time, what a busy machine adds does not: the best attempt counts.
-Of steps, the best attempt at each place, less what the machine adds to one. The last one has stacks."""
+Of steps, the best attempt at each place. The last one has stacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,20 +175,17 @@ def judge_work(
             assert not fat, f"{'; '.join(found + fat)}\n{seen}"
         if not found:
             return first
-    assert first is not None
-    added_ms = _added_by_machine_ms(ATTEMPTS * seen.took_s)
-    found = _slow(seen, steps_cpu_ms, added_ms)
-    assert not found, (
-        f"{'; '.join(found)}, {ATTEMPTS} times\n{seen}\nthe machine adds {added_ms:.1f} ms to a step"
+    added_ms = _added_by_machine_ms(seen.took_s)
+    raise AssertionError(
+        f"{'; '.join(found)}, {ATTEMPTS} times\n{seen}\nthis machine alone added up to {added_ms:.1f} ms to equal steps"
     )
-    return first
 
 
 def _added_by_machine_ms(for_s: float) -> float:
     """Return the most processor time that this machine has added to one of many equal steps, within `for_s`.
 
-    The processor time of a thread contains what the host of a virtual machine and its interrupts take meanwhile. Steps
-    of 0.2 ms that only count took up to 2.5 ms within 20 s on a busy one, and once 8 ms within a minute.
+    It is reported and changes no bar. The processor time of a thread contains what the host of a virtual machine takes
+    meanwhile.
     """
     steps_ns: list[int] = []
     until_s = time.monotonic() + for_s
@@ -199,16 +196,11 @@ def _added_by_machine_ms(for_s: float) -> float:
     return (max(steps_ns) - statistics.median(steps_ns)) / 1e6 if steps_ns else 0.0
 
 
-def _slow(seen: Seen, steps_cpu_ms: Mapping[str, float], added_ms: float = 0.0) -> list[str]:
+def _slow(seen: Seen, steps_cpu_ms: Mapping[str, float]) -> list[str]:
     wait_ms = max(seen.neighbour_ms, default=0.0) - seen.processor_wait_ms
     return _over(
         ("the longest hold", seen.hold_ms, HOLD_MS, "ms"),
-        (
-            "the longest step of work in slices",
-            max(steps_cpu_ms.values(), default=0.0),
-            STEP_CPU_MS + added_ms,
-            "ms",
-        ),
+        ("the longest step of work in slices", max(steps_cpu_ms.values(), default=0.0), STEP_CPU_MS, "ms"),
         ("the neighbour's longest wait", wait_ms, NEIGHBOUR_MS, "ms"),
     )
 

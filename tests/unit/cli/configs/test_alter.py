@@ -113,6 +113,6 @@ def test_a_misspelt_key_has_a_hint():
 
 
 def test_nothing_to_change_for_a_pair():
-    """Where Kafka's tool ends with an IllegalStateException."""
+    """Kafka's tool ends with an IllegalStateException here."""
     with pytest.raises(ConfigError, match="nothing to change"):
         _changes("--user", "a", "--client", "c", "--add-config", ",")

@@ -204,7 +204,7 @@ def _check_joined(managers, names, joined):
 
 
 def test_too_many_sets_of_entities_join_by_name():
-    """Past the bound nobody is looked at one by one, and nobody who might share is left apart."""
+    """Above the bound no entity set is looked at alone, and clients that may share a sensor stay together."""
     node = RecordingNode()
     node.start(0)
     for number in range(2 * (MAX_ENTITY_SETS + 2)):

@@ -186,7 +186,7 @@ def test_results_say_what_they_were_made_of(usage, tmp_path, command, capsys):
 
 
 def test_it_is_bounded():
-    """Of many files, nodes and holes there is the number, and of all files a digest of their names."""
+    """A document has the number of many files, nodes and holes, and a digest of the names of all files."""
     record = location("s3://bucket/usage")
     nodes = {node_id: [End(1, 2), End(5, 9)] for node_id in range(2 * MOST_LISTED)}
     holes = [Missing(node_id=1, seq=9, ts_ms=0, reason="gap", lost_events=None)] * (2 * MOST_LISTED)

@@ -67,7 +67,7 @@ def open_segment(record: Path, process: int, opened_ms: int) -> Path:
 
 
 def finish(watch: WatchHere) -> None:
-    """Take all rows that are there."""
+    """Read all rows that exist."""
     while watch.step():
         pass
 
