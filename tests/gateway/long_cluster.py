@@ -14,11 +14,16 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.kafka_cluster import KafkaCluster
+from tests.gateway.raw_client import RawClient
 from tests.waiting import wait_until
+
+from tidegate.error_codes import THROTTLING_QUOTA_EXCEEDED
 
 ROUNDS = 3
 MOST_WAITING = 50_000
 TOPIC = "moving"
+MUTATION_RATE = 1.0
+MUTATION_BURST = 11  # of eleven windows of a second
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +117,31 @@ def consumed(address: str, group: str, wanted: int) -> Counter[int]:
                 quiet_since = time.monotonic()
     consumer.close()
     return found
+
+
+def created_before_a_refusal(ports: list[int], client_id: str) -> int:
+    """Create topics of one partition at each port in turn; return how many were created before error 89."""
+    for number in range(10_000):
+        with RawClient(ports[number % len(ports)], client_id) as client:
+            answer = client.create_topics((f"{client_id}-{number}", 1))
+        if answer["topics"][0]["error_code"]:
+            assert answer["topics"][0]["error_code"] == THROTTLING_QUOTA_EXCEEDED
+            return number
+    raise AssertionError("nothing is refused")
+
+
+def test_mutations_are_counted_as_by_the_controller(cluster, gateway):
+    """A client that spreads its requests over all brokers has its limit once, directly and through the gateway."""
+    created = {}
+    for way, ports in (("direct", cluster.ports), ("gateway", gateway.ports)):
+        own_ports = [ports[broker_id] for broker_id in (1, 2, 3)]
+        with RawClient(own_ports[0], "admin") as admin:
+            admin.set_quotas(way, controller_mutation_rate=MUTATION_RATE)
+        time.sleep(1.0)  # until the controller of Kafka has it
+        begun_s = time.monotonic()
+        created[way] = created_before_a_refusal(own_ports, way)
+        most = MUTATION_BURST + MUTATION_RATE * (time.monotonic() - begun_s) + 1
+        assert MUTATION_BURST <= created[way] <= most, created
 
 
 def test_brokers_that_fail_return_join_and_leave(cluster, gateway):

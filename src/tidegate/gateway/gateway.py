@@ -245,7 +245,7 @@ class Gateway:
             listener.close()
         for each in self._reachability:
             each.close()
-        for node in self.nodes.values():
+        for node in reversed(self.nodes.values()):
             node.close()
         self.nodes.clear()
         for port in self._ports.values():
@@ -301,6 +301,7 @@ class Gateway:
                 loop=loop,
                 network=network,
                 recorder=recorder,
+                controller=next(iter(self.nodes.values()), None),
                 others=self._process.others_of(broker_id, self._clock.now_ms),
             )
             undo.callback(node.close)

@@ -201,8 +201,7 @@ class ProcessSharing:
             run_at_once(self._receive_in_slices(other, {broker_id: own}))
         follow_sensors(managers, partial(self._follow, own, self._cluster.new_node()))
         if self._process.buckets is not None:
-            of_broker = self._process.buckets.of_broker(broker_id, self._now_ms)
-            managers.controller_mutation.new_bucket = of_broker
+            managers.controller_mutation.new_bucket = self._process.buckets.buckets(self._now_ms)
 
     def processes(self, broker_id: int) -> int:
         """Return the number of processes that share the quotas of a broker."""

@@ -4,7 +4,7 @@ A quota has one state, whichever process charges it: a client with one connectio
 keeps the limit and the window of its quota, and finds the numbers that charges change in a place of a shared table. It
 locks the place while it reads or changes it, with a record lock of the kernel, which ends with its process.
 
-A state of a broker is named by a digest, and has one of the `PROBES` places from that of its digest on. A place that
+A state is named by a digest, and has one of the `PROBES` places from that of its digest on. A place that
 no process has charged for an hour is free, because sensors expire then. Without a free place, a new state takes the one
 that was charged least recently, whose quota begins anew.
 """
@@ -123,8 +123,8 @@ class _Place:
 
     __slots__ = ("_at", "_key", "_now_ms", "_table")
 
-    def __init__(self, table: SharedStates, broker_id: int, now_ms: Callable[[], int], name: str) -> None:
-        digest = blake2b(f"{broker_id} {name}".encode(), digest_size=_KEY_BYTES).digest()
+    def __init__(self, table: SharedStates, now_ms: Callable[[], int], name: str) -> None:
+        digest = blake2b(name.encode(), digest_size=_KEY_BYTES).digest()
         self._table, self._now_ms = table, now_ms
         self._key = int.from_bytes(digest, "big") or 1
         self._at = table.find(self._key, now_ms())
@@ -216,16 +216,14 @@ class _SharedRate(SampledRate):
 
 
 class SharedBuckets(SharedStates):
-    """The balances of all buckets."""
+    """The balances of all buckets. A bucket is that of all brokers, as that of Kafka's controller is."""
 
     def __init__(self, *, places: int = PLACES) -> None:
         super().__init__("dq", places=places)
 
-    def of_broker(
-        self, broker_id: int, now_ms: Callable[[], int]
-    ) -> Callable[[str, QuotaWindow, float], TokenBucket]:
-        """Return what makes the bucket of a sensor of a broker, from the sensor's name, window and rate."""
-        place_of = partial(_Place, self, broker_id, now_ms)
+    def buckets(self, now_ms: Callable[[], int]) -> Callable[[str, QuotaWindow, float], TokenBucket]:
+        """Return what makes the bucket of a sensor, from the sensor's name, window and rate."""
+        place_of = partial(_Place, self, now_ms)
         return lambda name, window, rate: _SharedBucket(place_of(name), window, rate)
 
 
@@ -245,4 +243,5 @@ class SharedRates(SharedStates):
             return SampledRate(
                 samples=samples, **settings
             )  # the settings were changed before this process started
-        return _SharedRate(_Place(self, broker_id, now_ms, name), samples=samples, **settings)
+        place = _Place(self, now_ms, f"{broker_id} {name}")
+        return _SharedRate(place, samples=samples, **settings)
