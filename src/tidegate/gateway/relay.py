@@ -36,6 +36,7 @@ from tidegate.api_keys import (
 from tidegate.gateway.responses import (
     LAST_FETCH_WITHOUT_ADDRESSES,
     REWRITTEN,
+    KeptAnswers,
     Rewriter,
     fetch_answer,
     plain_answer,
@@ -49,16 +50,17 @@ from tidegate.server.handlers.api_versions import good_software, unsupported_ver
 from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
 from tidegate.wire import (
     API_BY_KEY,
+    Encoded,
     ProtocolError,
     RequestHeader,
     encode_response,
     read_response,
 )
-from tidegate.wire.encoded import LENGTH_BYTES
+from tidegate.wire.encoded import LENGTH_BYTES, NO_FIELD
 from tidegate.wire.errors import MalformedError
 from tidegate.wire.primitives import varint
 
-__all__ = ["RelayHandlers", "relay_handlers", "upstream_of"]
+__all__ = ["RelayHandlers", "narrowed", "relay_handlers", "upstream_of"]
 
 DESCRIBE_QUORUM = 55
 _NARROWED = {
@@ -102,7 +104,7 @@ def relay_handlers(rewriter: Rewriter, names: TopicNames, own: dict[int, Handler
     table: dict[int, Handler] = {
         PRODUCE: partial(handle_produce, rewriter, names),
         FETCH: partial(handle_fetch, names),
-        API_VERSIONS: handle_api_versions,
+        API_VERSIONS: partial(handle_api_versions, KeptAnswers()),
         **{api_key: partial(handle_with_addresses, rewriter) for api_key in REWRITTEN},
         **own,
     }
@@ -232,7 +234,7 @@ def handle_fetch(names: TopicNames, request: Request) -> Forwarded:
 # --- ApiVersions ------------------------------------------------------------------------------------------------------
 
 
-def handle_api_versions(request: Request) -> Forwarded:
+def handle_api_versions(kept: KeptAnswers, request: Request) -> Forwarded:
     """Forward ApiVersions, and leave out the versions that the gateway cannot forward.
 
     A version that Tidegate does not know is refused with the last one that it knows, which clients try then (KIP-511).
@@ -244,22 +246,24 @@ def handle_api_versions(request: Request) -> Forwarded:
         software = good_software(request)
         if software is not None:  # otherwise the broker refuses it
             connection.set_software(software)
-    return upstream_of(request).forward(request, _narrowed)
+    return upstream_of(request).forward(
+        request, lambda header, response: kept.answer(header, response, "", narrowed)
+    )
 
 
-def _narrowed(header: RequestHeader, response: Response) -> Answer:
+def narrowed(header: RequestHeader, response: Response, listener: str) -> Encoded:
     """Return the answer to ApiVersions. An error comes in version 0, whichever was asked for (KIP-511)."""
     frame = memoryview(response.frame)[LENGTH_BYTES:]
     version = header.api_version
     if frame[4:6] == _ACKS.pack(_UNSUPPORTED_VERSION):
-        return plain_answer(header, response)
+        return Encoded([response.frame], response.size, response.size - LENGTH_BYTES, NO_FIELD)
     message = read_response(API_VERSIONS, version, frame, 4)
     for each in message["api_keys"]:
         last = last_version(each["api_key"])
         if last is not None:
             each["max_version"] = min(each["max_version"], last)
     message["api_keys"] = [each for each in message["api_keys"] if each["min_version"] <= each["max_version"]]
-    return Answer(encode_response(API_VERSIONS, version, header.correlation_id, message))
+    return encode_response(API_VERSIONS, version, header.correlation_id, message)
 
 
 def last_version(api_key: int) -> int | None:

@@ -31,6 +31,7 @@ from tidegate.wire.encoded import LENGTH_BYTES, NO_FIELD
 __all__ = [
     "LAST_FETCH_WITHOUT_ADDRESSES",
     "REWRITTEN",
+    "KeptAnswers",
     "Rewriter",
     "fetch_answer",
     "plain_answer",
@@ -57,6 +58,10 @@ _THROTTLE_BYTES, _THROTTLE_AND_TAGS_BYTES = 4, 5
 _UNKNOWN = UNKNOWN_TOPICS[1]
 _SESSION = struct.Struct(">hi")  # error code, session id: behind the throttle time of a Fetch response
 _THROTTLE_SINCE, _SESSION_SINCE = 1, 7
+
+
+Make = Callable[[RequestHeader, Response, str], Encoded]
+"""Returns what a response becomes, for the clients of a listener."""
 
 
 class _Places(dict[tuple[int, int], int]):
@@ -255,26 +260,37 @@ def _stored_topic_before(frame: bytearray, at: int) -> bytes | None:
     return bytes(frame[begin : begin + size]) if topics == partitions == 1 and not error_code else None
 
 
-class Rewriter:
-    """Rewrites addresses of brokers in responses, for the clients of each listener."""
+class KeptAnswers:
+    """Answers by the bytes of the responses they are made from: clients ask for the same again and again."""
 
-    def __init__(self, addresses: Addresses) -> None:
-        self.addresses = addresses
+    def __init__(self) -> None:
         self._kept: dict[tuple[str, int, int, bytes], Encoded] = {}
 
-    def answer(self, header: RequestHeader, response: Response, listener: str) -> Answer:
-        """Return the answer with addresses of the gateway. Raises `ProtocolError`."""
+    def answer(self, header: RequestHeader, response: Response, listener: str, make: Make) -> Answer:
+        """Return the answer that `make` returns, or returned for the same bytes. Raises what `make` raises."""
         body = bytes(memoryview(response.frame)[_PREFIX_BYTES:])
         key = (listener, *header.api, body)
         made = self._kept.get(key)
         if made is not None:
             return Answer(made.with_correlation_id(header.correlation_id))
-        made = self._rewritten(header, response, listener)
+        made = make(header, response, listener)
         if len(body) <= MAX_KEPT_BYTES and made.size <= MAX_KEPT_BYTES:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
             self._kept[key] = made.with_correlation_id(0)
         return Answer(made)
+
+
+class Rewriter:
+    """Rewrites addresses of brokers in responses, for the clients of each listener."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.addresses = addresses
+        self._kept = KeptAnswers()
+
+    def answer(self, header: RequestHeader, response: Response, listener: str) -> Answer:
+        """Return the answer with addresses of the gateway. Raises `ProtocolError`."""
+        return self._kept.answer(header, response, listener, self._rewritten)
 
     def _rewritten(self, header: RequestHeader, response: Response, listener: str) -> Encoded:
         api_key, version, frame = header.api_key, header.api_version, response.frame
