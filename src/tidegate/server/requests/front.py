@@ -47,10 +47,15 @@ from tidegate.wire import (
     decode_request_header,
 )
 
-__all__ = ["Front"]
+__all__ = ["TIME_UNIT_NS", "Front"]
 
 _log = logging.getLogger("tidegate.server")
 
+TIME_UNIT_NS = 1_000
+"""Resolution of the times that a request is charged, in ns. The usage record is a third smaller than with all digits.
+
+The quotas and the record get the same times, so that a replay decides as the broker did (decision 0156).
+"""
 WAITING_NS = 1_000_000
 """Least time in a turn for requests that waited for it, in ns, however long the ready sockets took."""
 
@@ -364,7 +369,7 @@ class Front:
             if turn_end is not _DONE:
                 exchange.answer = _answer_after(exchange.answer, turn_end)
             exchange.now_ms = now_ms
-            self._take_network_ns(exchange)
+            self._take_times(exchange)
             self._decide(exchange)
             answer = exchange.answer
             response = answer.response
@@ -457,11 +462,14 @@ class Front:
             and len(exchange.header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS
         )
 
-    def _take_network_ns(self, exchange: Exchange) -> None:
-        """Set the network time that this request is charged: receiving it, and sending the previous answer.
+    def _take_times(self, exchange: Exchange) -> None:
+        """Set the times that this request is charged. Network time is receiving it, and sending the previous answer.
 
         The previous answer gets its own row if it belongs to another client id, or if only one of the two requests is
         exempt. A connection that is closed without an answer is not charged for receiving.
+
+        Both times become whole units (`TIME_UNIT_NS`). The rest of the handler time counts as network time, and the
+        rest of that is charged with the connection's next request.
         """
         channel, answer = exchange.channel, exchange.answer
         # A Produce without a response has acks=0: exempt (B§6.4), also when it fails and closes its connection.
@@ -482,12 +490,20 @@ class Front:
             else:
                 self._charge_sending(channel, exchange.now_ms)
         exchange.exempt = exempt
-        exchange.network_ns = network_ns
+        rest_ns = exchange.handler_ns % TIME_UNIT_NS
+        exchange.handler_ns -= rest_ns
+        network_ns += rest_ns
+        rest_ns = network_ns % TIME_UNIT_NS
+        channel.network_ns += rest_ns
+        exchange.network_ns = network_ns - rest_ns
 
     def _charge_sending(self, channel: Channel, now_ms: int) -> None:
         """Charge what sending the last answer took, with a row of its own, if no request has been charged with it."""
         answered, sent_ns = channel.answered, channel.sent_ns
         channel.sent_ns = 0
+        rest_ns = sent_ns % TIME_UNIT_NS
+        sent_ns -= rest_ns
+        channel.network_ns += rest_ns
         if not (channel.put_off_bytes or channel.sending):
             channel.answered = None  # nothing more is sent of it
         if answered is not None and sent_ns:
