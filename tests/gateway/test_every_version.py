@@ -19,7 +19,8 @@ from tidegate.api_keys import (
     FETCH,
     SASL_HANDSHAKE,
 )
-from tidegate.gateway.relay import DESCRIBE_QUORUM, last_version
+from tidegate.gateway.relay import last_version
+from tidegate.gateway.responses import DESCRIBE_QUORUM
 from tidegate.wire import API_BY_KEY, encode_request, read_response
 from tidegate.wire.definitions import Field, layout
 from tidegate.wire.header import decode_response_header
@@ -137,7 +138,30 @@ def test_only_versions_with_hidden_addresses_are_missing(gateway: GatewayProcess
         last = last_version(api_key)
         assert through[api_key] == (least, most if last is None else min(most, last))
     narrowed = {api_key for api_key in versions if through[api_key] != versions[api_key]}
-    assert narrowed <= {FETCH, DESCRIBE_QUORUM}
+    assert narrowed <= {FETCH}
+
+
+def test_controllers_have_no_addresses(kafka, gateway: GatewayProcess):
+    """No gateway listens there. The rest of the quorum is that which Kafka describes, directories included."""
+    topic = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+    direct, through = (described_quorum(port, [topic]) for port in (kafka.port, gateway.ports[1]))
+    assert direct["nodes"]
+    assert through["nodes"] == []
+    ((direct_voter,), (voter,)) = (
+        each["topics"][0]["partitions"][0]["current_voters"] for each in (direct, through)
+    )
+    assert voter["replica_id"] == direct_voter["replica_id"]
+    assert voter["replica_directory_id"] == direct_voter["replica_directory_id"]
+
+
+def described_quorum(port: int, topics: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the response to a DescribeQuorum of the newest version."""
+    version = API_BY_KEY[DESCRIBE_QUORUM].max_version
+    response = memoryview(
+        exchange(port, encode_request(DESCRIBE_QUORUM, version, 1, "x", {"topics": topics}))
+    )
+    _, at = decode_response_header(response, DESCRIBE_QUORUM, version)
+    return read_response(DESCRIBE_QUORUM, version, response, at)
 
 
 def difference(port: int, gateway: GatewayProcess, api_key: int, version: int) -> tuple[bytes, bytes] | None:

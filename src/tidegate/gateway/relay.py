@@ -5,6 +5,7 @@
 | Produce | the answer is charged with the size of the request; addresses of new leaders |
 | Fetch | the largest and the least size of the response, as Kafka itself lowers them (B§6.3.1) |
 | Metadata, FindCoordinator, DescribeCluster, ShareFetch, ShareAcknowledge | addresses |
+| DescribeQuorum | addresses of controllers are removed |
 | ApiVersions | versions whose responses could carry an address that cannot be rewritten |
 | CreateTopics, DeleteTopics, CreatePartitions | topics that the quota refuses are not forwarded (`mutations`) |
 | DescribeClientQuotas, AlterClientQuotas | the gateway answers them itself, with its own quotas (`rights`) |
@@ -62,12 +63,6 @@ from tidegate.wire.primitives import varint
 
 __all__ = ["RelayHandlers", "narrowed", "relay_handlers", "upstream_of"]
 
-DESCRIBE_QUORUM = 55
-_NARROWED = {
-    FETCH: LAST_FETCH_WITHOUT_ADDRESSES,
-    DESCRIBE_QUORUM: 1,  # version 2 has the addresses of controllers, where no gateway listens
-}
-"""The last version whose responses have no address that cannot be rewritten, by API."""
 _READ = REWRITTEN | {
     *(API_VERSIONS, PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE),
     *(CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS),
@@ -118,19 +113,8 @@ def upstream_of(request: Request) -> Upstream:
 
 
 def handle_other(request: Request) -> Forwarded:
-    """Forward a request whose response needs no change. Raises `ProtocolError` for a version that is not forwarded."""
-    _check_version(request.header)
+    """Forward a request whose response needs no change."""
     return upstream_of(request).forward(request, plain_answer, is_streamed=True)
-
-
-def _check_version(header: RequestHeader) -> None:
-    """Raise `ProtocolError` for a version whose responses have addresses that cannot be rewritten."""
-    last = _NARROWED.get(header.api_key)
-    if last is not None and header.api_version > last:
-        raise ProtocolError(
-            f"api_version of {API_BY_KEY[header.api_key].name} must be at most {last} through the gateway, "
-            f"got {header.api_version}"
-        )
 
 
 def handle_with_addresses(rewriter: Rewriter, request: Request) -> Forwarded:
@@ -200,7 +184,10 @@ def handle_fetch(names: TopicNames, request: Request) -> Forwarded:
     """
     header, upstream = request.header, upstream_of(request)
     version, frame = header.api_version, request.frame
-    _check_version(header)
+    if version > LAST_FETCH_WITHOUT_ADDRESSES:
+        raise ProtocolError(
+            f"api_version of Fetch must be at most {LAST_FETCH_WITHOUT_ADDRESSES} through the gateway, got {version}"
+        )
     at = header.body_at + (4 if version >= _REPLICA_SINCE else 8)  # behind max_wait_ms
     begins_session = False
     try:
@@ -270,4 +257,4 @@ def last_version(api_key: int) -> int | None:
     """Return the last version of an API that the gateway forwards; None: it forwards all."""
     if api_key in _READ:
         return API_BY_KEY[api_key].max_version
-    return _NARROWED.get(api_key)
+    return LAST_FETCH_WITHOUT_ADDRESSES if api_key == FETCH else None

@@ -40,7 +40,7 @@ __all__ = [
 
 LAST_FETCH_WITHOUT_ADDRESSES = 15
 """From version 16 on a Fetch response ends with addresses (KIP-951), which cannot be seen while it is streamed."""
-SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
+DESCRIBE_QUORUM, SHARE_FETCH, SHARE_ACKNOWLEDGE = 55, 78, 79
 MAX_KEPT = 64
 MAX_KEPT_BYTES = 64 * 1024
 MAX_READ_BYTES = 16 * 1024
@@ -321,11 +321,18 @@ def _rewrite_endpoints(addresses: Addresses, message: Message, listener: str) ->
     message["node_endpoints"] = addresses.rewrite(message["node_endpoints"], "node_id", listener)
 
 
+def _remove_controllers(_addresses: Addresses, message: Message, _listener: str) -> None:
+    """Remove the addresses of controllers, where no gateway listens (version 2); clients know brokers without them."""
+    if "nodes" in message:
+        message["nodes"] = []
+
+
 _REWRITERS: Mapping[int, Callable[[Addresses, Message, str], None]] = {
     FIND_COORDINATOR: _rewrite_coordinators,
     DESCRIBE_CLUSTER: _rewrite_cluster,
+    DESCRIBE_QUORUM: _remove_controllers,
     SHARE_FETCH: _rewrite_endpoints,
     SHARE_ACKNOWLEDGE: _rewrite_endpoints,
 }
 REWRITTEN = frozenset({METADATA, *_REWRITERS})
-"""The APIs whose responses carry addresses in every version. Produce carries them, too."""
+"""The APIs whose responses carry addresses and are read as a whole. Produce carries them, too."""
