@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
+from itertools import count
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tidegate.quota.measure.bucket_kernel import TOKENS, UPDATED
@@ -44,10 +46,13 @@ IDLE_MS = 3_600_000
 _HEAD = struct.Struct("=Qq")  # digest, time of the last charge
 _KEY_BYTES = 8
 _YIELDS, _SLEEPS, _SLEEP_S = 50, 100, 50e-6
-"""Tries to lock, some 10 ms, before a process goes on without: another one was stopped while it held the lock.
+"""Tries to lock, some 10 ms, before a process goes on without if another one was stopped while it held the lock.
 
 After the first tries it sleeps, so that a process that holds the lock and is not running can run.
 """
+_LONGEST_S = 0.25
+"""Time to lock while the process that has the lock can run: on a busy machine it waits for a processor."""
+_FLOCK = struct.Struct("@hhqqi4x")  # of Linux on 64 bits: type, whence, start, bytes, process
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -101,21 +106,40 @@ class SharedStates:
     @contextmanager
     def locked(self, at: int) -> Iterator[None]:
         """Keep the other processes from a place of the table."""
-        has_lock = False
-        for tries in range(_YIELDS + _SLEEPS):
-            with suppress(OSError):
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self._size, at)
-                has_lock = True
-                break
-            if tries < _YIELDS:
-                os.sched_yield()
-            else:
-                time.sleep(_SLEEP_S)
+        has_lock = self._lock(at)
         try:
             yield
         finally:
             if has_lock:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, self._size, at)
+
+    def _lock(self, at: int) -> bool:
+        """Lock a place; return False where the process that has the lock does not go on."""
+        end_s = 0.0
+        for tries in count():
+            with suppress(OSError):
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self._size, at)
+                return True
+            if tries < _YIELDS:
+                os.sched_yield()
+                continue
+            end_s = end_s or time.monotonic() + _LONGEST_S
+            time.sleep(_SLEEP_S)
+            if tries >= _YIELDS + _SLEEPS and (time.monotonic() > end_s or not self._holder_can_run(at)):
+                break
+        return False
+
+    def _holder_can_run(self, at: int) -> bool:
+        """Return whether the process that has locked a place runs, or waits for a processor or for memory."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, self._size, 0)
+        kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+        if kind == fcntl.F_UNLCK:
+            return True
+        try:
+            state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1]
+        except OSError:
+            return True  # it has ended, and its lock with it
+        return state in (b"R", b"D")
 
 
 class _Place:

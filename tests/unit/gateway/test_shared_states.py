@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -142,6 +143,32 @@ def test_a_killed_process_leaves_no_lock() -> None:
         os.kill(pid, signal.SIGKILL)
     bucket.record(1.0, clock.ms)
     assert process_of(table, clock)("alice").peek(clock.ms) == 998
+    os.close(locked)
+    os.close(tells)
+
+
+def test_a_process_waits_for_one_that_has_the_lock_and_can_run() -> None:
+    """On a busy machine that takes longer than it waits for one that was stopped; no charge is lost."""
+    clock = Clock()
+    table = SharedBuckets()
+    bucket = process_of(table, clock)("alice")
+    at, key = bucket.place._at, bucket.place._key
+    locked, tells = os.pipe()
+
+    def charge_slowly() -> None:
+        with table.locked(at):
+            tokens, updated_ms = table.load(at)
+            os.write(tells, b".")
+            until_s = time.monotonic() + 0.1
+            while time.monotonic() < until_s:
+                pass
+            table.store(at, key, (tokens - 1.0, updated_ms), clock.ms)
+
+    bucket.record(1.0, clock.ms)
+    with forked(charge_slowly):
+        assert os.read(locked, 1) == b"."
+        bucket.record(1.0, clock.ms)
+    assert bucket.peek(clock.ms) == 997
     os.close(locked)
     os.close(tells)
 
