@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from tidegate.config.quotas_file import load_quotas_file
-from tidegate.errors import TidegateError
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.gateway.gateway import Gateway, run_work
 from tidegate.quota import EXTENSION_SETTINGS, QuotaRecord
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -106,6 +106,7 @@ class Reloading:
         given = await asyncio.to_thread(self._read_config)
         records = None if self._file is None else await asyncio.to_thread(self._file.read)
         before = self._gateway.config
+        _check_names(before, given)
         config, changed, fixed = with_changes(before, given)
         if changed:
             await run_work(self._gateway.follow_settings_in_slices(config))
@@ -152,6 +153,13 @@ def with_changes(before: ServerConfig, given: ServerConfig) -> tuple[ServerConfi
         if name not in given.given:
             del texts[name]
     return ServerConfig.load(texts), changed, [name for name in names if name not in changed]
+
+
+def _check_names(before: ServerConfig, given: ServerConfig) -> None:
+    """Raise `ConfigError` for a new name that no setting has: a setting may be missing because it is misspelt."""
+    for name, notice in given.unknown_notices().items():
+        if name not in before.unknown:
+            raise ConfigError(notice)
 
 
 def _tell_change(

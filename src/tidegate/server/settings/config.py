@@ -162,12 +162,16 @@ class ServerConfig:
         """The windows that quotas are measured in."""
         return Windows.of({name: self[name] for name in WINDOW_SETTINGS})
 
-    def notices(self) -> list[str]:
-        """Return a line for every setting that was given and has no effect."""
+    def unknown_notices(self) -> dict[str, str]:
+        """Return the line about each unknown setting, by its name: it names the known setting that is most like it."""
         names = [each.name for each in self.listeners]
         of_listeners = sasl_settings(names) | tls_settings([*names, *self.tls_listeners])
         known = (*SETTINGS, *limit_settings(self.listeners), *sorted(of_listeners))
-        lines = [f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown]
+        return {name: f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown}
+
+    def notices(self) -> list[str]:
+        """Return a line for every setting that was given and has no effect."""
+        lines = list(self.unknown_notices().values())
         if JAAS in self.unknown:
             lines.append(f"{JAAS} is a setting of clients; hint: use listener.name.<name>.<mechanism>.{JAAS}")
         if not self[CALLBACK_CLASS]:
