@@ -240,7 +240,10 @@ def test_a_browser_shows_the_entities(
             assert name == _HOSTILE
             assert page.run("document.querySelectorAll('img').length") == 0
             assert page.run("document.querySelector('tr.throttled svg line') !== null")
-            assert re.search(r"Node 1: \d+ entities, \d+ throttled\.", page.run("document.body.innerText"))
+            state = page.run("document.querySelector('[role=status]').textContent")
+            found = re.fullmatch(r"Node 1: (\d+) (entity|entities), \d+ throttled\.", state)
+            assert found is not None, state
+            assert (found[2] == "entity") == (found[1] == "1")
             colours = set()
             for scheme in ("light", "dark"):
                 for width in (_NARROW, _WIDE):
@@ -249,6 +252,7 @@ def test_a_browser_shows_the_entities(
                         scheme,
                         width,
                     )
+                    assert page.run("document.querySelector('tr.throttled td:last-child').offsetWidth") > 180
                 colours.add(page.run("getComputedStyle(document.body).backgroundColor"))
             assert len(colours) == 2
             page.run("document.querySelector('#pause').focus()")
