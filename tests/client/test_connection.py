@@ -199,6 +199,19 @@ def test_nothing_listens():
     assert_clear(run(work), "Connection refused", "check that a broker listens")
 
 
+def test_a_host_without_an_address():
+    """The hint is about the name: no broker could be asked."""
+
+    async def work():
+        async with ScriptedBroker() as broker:
+            node = Node(type(broker.address)("no-such-host.invalid", 9092), settings_for(broker))
+            with pytest.raises(UnreachableError) as caught:
+                await node.ask(METADATA, {})
+            return caught.value
+
+    assert_clear(run(work), "no-such-host.invalid:9092", "check the host name")
+
+
 @pytest.mark.parametrize("address", [("a\0b", 1), ("localhost", 70_000), ("localhost", -5), ("x" * 300, 1)])
 def test_addresses_that_cannot_be(address):
     """A host or port from a broker that no connection can be made to is an error like any other."""

@@ -397,7 +397,8 @@ def test_one_port_for_all_brokers_is_served_by_all_processes(kafka, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--processes", "0"), "--processes is 0, expected 1 to 32"),
+        (("--processes", "two"), "--processes: expected a whole number from 1 to 32, got 'two'"),
+        (("--processes", "0"), "--processes: expected a whole number from 1 to 32, got '0'"),
         (
             ("--override", "tidegate.quota.smooth=all"),
             "tidegate.quota.smooth is 'all', and quotas that several",

@@ -25,6 +25,7 @@ _HINT = re.compile(r"(?P<problem>.*) \(hint: (?P<hint>.*)\)", re.DOTALL)
 _NO_CHOICE = re.compile(
     r"(?P<problem>.*invalid choice: (?P<given>.*)) \(choose from (?P<choices>.*)\)", re.DOTALL
 )
+_REQUIRED = "the following arguments are required"
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -32,11 +33,17 @@ class ArgumentParser(argparse.ArgumentParser):
     """Names the option or command that was probably meant, and prints no page of usage before that."""
 
     _commands: Any = None
+    _given: Sequence[str] = ()
 
     def add_subparsers(self, **options: Any) -> Any:
         """Add commands, which are read alike."""
         self._commands = super().add_subparsers(**options)
         return self._commands
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Remember the arguments: if a required one is missing, one of them may be misspelt."""
+        self._given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(self._given, namespace)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Return what `args` say. Ends the process with code 2 where they cannot be used."""
@@ -62,6 +69,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with the error in the form of all others."""
+        if message.startswith(_REQUIRED):
+            self._refuse_misspelt()
         problem, hint = message, self._help_hint()
         if found := _HINT.fullmatch(message):
             problem, hint = found["problem"], found["hint"]
@@ -72,6 +81,17 @@ class ArgumentParser(argparse.ArgumentParser):
             problem, hint = found["problem"], did_you_mean(found["given"].strip("'"), choices)
         print_error(problem, hint)
         raise SystemExit(EXIT_ERROR)
+
+    def _refuse_misspelt(self) -> None:
+        """End with the first option that this parser does not know, if there is one before `--`."""
+        for argument in self._given:
+            if argument == "--":
+                return
+            word = argument.partition("=")[0]
+            if word.startswith("--") and not any(
+                known.startswith(word) for known in self._option_string_actions
+            ):
+                self.refuse(argument)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or version; unlike argparse's own, raise the error if it cannot be written."""

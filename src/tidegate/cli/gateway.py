@@ -2,9 +2,12 @@
 
 import argparse
 
+from tidegate.cli.arguments import whole_number
 from tidegate.cli.serve import add_process_options
 
 __all__ = ["add_parser", "run"]
+
+_MAX_PROCESSES = 32
 
 _EPILOG = """\
 examples:
@@ -95,7 +98,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "--processes",
-        type=int,
+        type=whole_number(1, _MAX_PROCESSES),
         default=1,
         metavar="N",
         help="number of processes that serve the same ports, so that a broker has more than one core (default: 1)",

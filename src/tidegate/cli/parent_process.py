@@ -24,9 +24,8 @@ from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR
 from tidegate.cli.process import fresh_port_file, no_input, tell, write_ports
 from tidegate.clock import SystemClock
-from tidegate.errors import ConfigError
 from tidegate.gateway.connection_counts import ConnectionCounts
-from tidegate.gateway.processes import MAX_PROCESSES, Process, SharedReports
+from tidegate.gateway.processes import Process, SharedReports
 from tidegate.gateway.shared_states import SharedBuckets, SharedRates
 
 __all__ = ["RESTART_S", "STOP_S", "Parent", "Place"]
@@ -76,8 +75,6 @@ class Parent:
     """
 
     def __init__(self, args: argparse.Namespace, log: logging.Logger, *, samples: int) -> None:
-        if not 1 < args.processes <= MAX_PROCESSES:
-            raise ConfigError(f"--processes is {args.processes}, expected 1 to {MAX_PROCESSES}")
         self._args = args
         self._connections = ConnectionCounts(args.processes)
         self._process = Process(

@@ -122,7 +122,7 @@ def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
     first = f"{clock_text(document['time_ms'])} · node {document['node_id']}{processes_text(document)} · "
     first += f"{total:,} {'entity' if total == 1 else 'entities'}, {throttled:,} throttled"
     if not entities:
-        return [first, "", "no client has used a quota yet; rates appear when a quota of their type is set"]
+        return [first, "", "no client has used a quota since a quota of its type was set"]
     lines = [first, "", _line(_HEAD), "─" * 80]
     lines += [_line(_cells(entity)) for entity in entities]
     if len(entities) < total:

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import socket
 import ssl
 import struct
 from collections import deque
@@ -405,6 +406,10 @@ async def _connect(
         raise LoginError(
             f"TLS handshake with {address} failed: {_reason(error)}",
             hint=_TLS_HINT,
+        ) from error
+    except socket.gaierror as error:
+        raise UnreachableError(
+            f"cannot connect to {address}: {_reason(error)}", hint="check the host name"
         ) from error
     except (OSError, ValueError, OverflowError) as error:  # also for hosts and ports that no address can have
         raise UnreachableError(

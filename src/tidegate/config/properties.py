@@ -27,7 +27,10 @@ def load_properties(path: Path) -> dict[str, str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read settings from {str(path)!r}: {error.strerror}") from error
+        raise ConfigError(
+            f"cannot read settings from {str(path)!r}: {error.strerror}",
+            hint="check the path and its permissions",
+        ) from error
     if len(data) > MAX_PROPERTIES_BYTES:
         raise ConfigError(f"{str(path)!r} has {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}")
     try:

@@ -35,7 +35,6 @@ from tidegate.usage.process_nodes import MAX_BROKER_ID, node_of_process
 from tidegate.wire.records import Record
 
 __all__ = [
-    "MAX_PROCESSES",
     "METRICS_STEP",
     "ONLY",
     "Process",
@@ -47,7 +46,6 @@ __all__ = [
 
 _log = logging.getLogger("tidegate.gateway")
 
-MAX_PROCESSES = 32
 METRICS_STEP = 1000
 """Distance of the ports at which two processes serve the metrics of the same broker."""
 REPORT_ROOM = 256 * 128 * 1024

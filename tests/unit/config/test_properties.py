@@ -45,8 +45,9 @@ def test_names_the_line_of_a_bad_escape_and_no_password(escape: str) -> None:
 
 def test_a_missing_file_is_a_config_error(tmp_path) -> None:
     """A file that is not there is named."""
-    with pytest.raises(ConfigError, match=r"cannot read settings from .*none': No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read settings from .*none': No such file") as refused:
         load_properties(tmp_path / "none")
+    assert refused.value.hint == "check the path and its permissions"
 
 
 def test_a_huge_file_is_refused(tmp_path) -> None:

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _FILES_AT_ONCE = 16  # on a distant filesystem each opening waits
 _FEW_FILES = 10_000  # of a directory, of which the names are looked at
 _TIME = "ts_ms"
-_HINT = "give the usage directory of `tidegate serve`"
+_HINT = "give the usage directory of `tidegate serve` or `tidegate gateway`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

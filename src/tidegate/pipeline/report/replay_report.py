@@ -60,8 +60,8 @@ delay: throttle time of all requests; longest: of one request; delayed: share
 of the bytes (request quotas: of the thread time) in throttled requests;
 since: time of the first throttle, UTC"""
 _RANGE_LEGEND = """\
-1–2 s: a range, because the record does not show how the client sends; see
-docs/closed-loop.md"""
+a time such as 1–2 s is a range, because the record does not show how the
+client sends; see docs/closed-loop.md"""
 
 
 def _is_throttled(row: Row) -> bool:

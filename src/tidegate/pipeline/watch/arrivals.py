@@ -152,7 +152,7 @@ class Arrivals:
         try:
             paths = list_files(self._directory)
         except ConfigError as error:
-            hint = "give the usage directory of `tidegate serve`"
+            hint = "give the usage directory of `tidegate serve` or `tidegate gateway`"
             raise UsageFilesError(str(error), hint=hint) from error
         by_node: dict[int, list[ParquetFile]] = {}
         named = {file.path: file for file in map(ParquetFile.parse, paths) if file is not None}

@@ -55,7 +55,7 @@ def watch_on_spark(
     if not directory.is_dir():
         raise ConfigError(
             f"no usage record at {str(directory)!r}, expected a directory",
-            hint="give the usage directory of `tidegate serve`",
+            hint="give the usage directory of `tidegate serve` or `tidegate gateway`",
         )
     state = checkpoint.read(directory=directory, plans=plans)
     if state is None:

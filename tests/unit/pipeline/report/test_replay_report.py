@@ -228,8 +228,8 @@ def test_a_forecast_that_depends_on_the_client_is_a_range():
     assert delays == [["21–50", "s"], ["10–25", "s"], ["10–25", "s"]]
     assert _cells(lines, "longest")[-2:] == ["1.5", "s"]
     assert lines[-2:] == [
-        "1–2 s: a range, because the record does not show how the client sends; see",
-        "docs/closed-loop.md",
+        "a time such as 1–2 s is a range, because the record does not show how the",
+        "client sends; see docs/closed-loop.md",
     ]
 
 
