@@ -9,6 +9,8 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import CLIENTS, START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline.jobs import here
+from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
 from tidegate.pipeline.proposals.recommend import Wanted, forecast_levels
 from tidegate.pipeline.read.ingest import open_usage
@@ -248,6 +250,55 @@ def test_what_is_recommended_does_not_depend_on_the_shares_of_clients(tmp_path, 
         with jobs_here(files).back_end.place(files, plans) as rows:
             assert rows.shares > 1
     assert found() == together
+
+
+@_FEW
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    by=st.sampled_from(sorted(_NAMES)),
+    headroom=st.sampled_from([1.0, 1.5]),
+    budget=st.sampled_from([None, None, 70_000.0]),
+    is_throttled=st.booleans(),
+)
+def test_only_the_throttled_entities_of_a_forecast(
+    tmp_path_factory, seed, by, headroom, budget, is_throttled
+):
+    """Without the forecast that cannot throttle, the rows, quotas and notes are those of the forecast."""
+    directory = tmp_path_factory.mktemp("usage")
+    quota = QuotaRecord(entity=(("user", None),), key="producer_byte_rate", value=20_000.0)
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS, records=(quota,) if is_throttled else ())
+        random_traffic(node, Random(seed + node_id), events=_EVENTS, quotas_change=False)
+        write_events(directory, node.events)
+    budgets = {} if budget is None else {"producer_byte_rate": budget}
+    wanted = Wanted(force=True, headroom=headroom, budgets=budgets)
+    with open_usage(directory) as files:
+        every, few = (jobs_here(files).recommend(by, wanted, only_throttled=flag) for flag in (False, True))
+    assert [*few.outcomes] == [*rows_touched(every.outcomes, with_ranges=True)]
+    assert few.quotas == every.quotas
+    assert recommend_notes(few, wanted, events=1) == recommend_notes(every, wanted, events=1)
+
+
+@pytest.mark.parametrize(("budgets", "is_replayed"), [({}, False), ({"producer_byte_rate": 7000.0}, True)])
+def test_quotas_that_cannot_throttle_are_not_forecast(tmp_path, monkeypatch, budgets, is_replayed):
+    """Replay the record once to measure, and only under a budget once more, for the entities that it throttles."""
+    node = RecordingNode()
+    node.start(START_MS)
+    random_traffic(node, Random(3), events=_EVENTS, quotas_change=False)
+    write_events(tmp_path, node.events)
+    replayed = []
+    outcomes = here._PlacedHere.outcomes
+
+    def noted(rows, plans, share=None):
+        replayed.extend(plan.name for plan in plans)
+        return outcomes(rows, plans, share)
+
+    monkeypatch.setattr(here._PlacedHere, "outcomes", noted)
+    with open_usage(tmp_path) as files:
+        found = jobs_here(files).recommend("user", Wanted(force=True, budgets=budgets), only_throttled=True)
+    assert ("proposal" in replayed) is is_replayed
+    assert bool(found.outcomes) is is_replayed
 
 
 @_FEW

@@ -181,7 +181,7 @@ def _run_from_record(args: argparse.Namespace, wanted: "Wanted") -> None:
     plans = [levels_of("both"), forecast_levels("both")]
     options = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
     with opened(args) as files, running_record(args, files, plans=plans) as record:
-        found = recommend(record, by=args.by, **options)
+        found = recommend(record, by=args.by, only_throttled=True, **options)
     if args.json:
         document = recommend_document(found.found, wanted, notes=found.notes(), events=found.rows)
         print_document(document, found.missing)

@@ -53,7 +53,7 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.rollup.parts import usage_parts
-from tidegate.pipeline.rollup.sums import give_back, plain, table_of
+from tidegate.pipeline.rollup.sums import compact, give_back, plain, table_of
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     BACKLOGS,
@@ -264,18 +264,21 @@ class Jobs:
             entities=TableRows(entities), nodes=TableRows(nodes), missing=layout.missing, callback=callback
         )
 
-    def recommend(self, by: str | None, wanted: Wanted) -> Recommendation:
-        """Find quotas for the entities of the level `by` (None: `level_of`), and replay them."""
+    def recommend(self, by: str | None, wanted: Wanted, *, only_throttled: bool = False) -> Recommendation:
+        """Find quotas for the entities of the level `by` (None: `level_of`), and replay them.
+
+        only_throttled: the outcomes are those of the entities that the quotas throttle.
+        """
         chunks = self.files.chunks
         with self.back_end.running("finding limits"):
             users = chain.from_iterable(self.back_end.map(chunk_users, chunks, "scanning"))
             by = by or level_of(users, wanted)
             windows = windows_in(self.back_end.map(chunk_windows, chunks, "scanning"))
             steps = self.back_end.tables(partial(chunk_backlogs, by=by), chunks, BACKLOG_STEPS, "scanning")
-            backlogs = steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect()
+            backlogs = compact(steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect())
             with self.back_end.place(self.files, [levels_of(by), forecast_levels(by)]) as rows:
                 evidence = _evidence(rows.layout, by, windows)
-                return recommend(rows, by, wanted, backlogs, evidence)
+                return recommend(rows, by, wanted, backlogs, evidence, only_throttled=only_throttled)
 
     def _results(
         self, out: Out | None, command: str, overwrite: bool
@@ -338,4 +341,5 @@ def _evidence(layout: Layout, by: str, windows: int) -> Evidence:
         is_imported=any(timeline.is_imported for timeline in layout.timelines.values()),
         missing=layout.missing,
         callback=callback_in(layout.timelines),
+        has_before=layout.task.counted_from_ms is not None,
     )

@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.jobs.jobs import Jobs, UsageSummary
 from tidegate.pipeline.proposals.evidence import TooLittleDataError
-from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Recommendation, Wanted
+from tidegate.pipeline.proposals.needs import rows_touched
+from tidegate.pipeline.proposals.notes import recommend_notes
+from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Wanted
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.timeline import callback_in, timelines
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
@@ -28,7 +31,7 @@ from tidegate.pipeline.rollup.history import (
 )
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "find_out", "wanted_entities"]
+__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "Proposed", "find_out", "wanted_entities"]
 
 MOST_STEPS = 200
 """The largest number of time steps in a history, which are the points of a chart."""
@@ -42,14 +45,23 @@ _NAMES = ("quota_type", "entity_user", "entity_client_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """The proposed quotas, the notes on them, and how many entities they throttle in a forecast."""
+
+    entries: Sequence[QuotaEntry]
+    notes: Sequence[str]
+    throttled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The results that the sections of a report need.
 
     topics, apis: usage by topic and by API. plans: by name, without the quotas in force. replayed: rows
     `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in closed loop.
     callback: the setting of the quota callback that decided which clients share a limit, or None. limits: rows
-    `LIMITS_BY_ENTITY`, None if not wanted. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None if unknown. recommendation:
-    proposed quotas, or the reason why there are none; None if not wanted.
+    `LIMITS_BY_ENTITY`, None if not wanted. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None if unknown. proposed: quotas,
+    or the reason why there are none; None if not wanted.
     """
 
     rows: int
@@ -62,7 +74,7 @@ class Findings:
     history: History
     limits: TableRows | None
     obedience: Sequence[Mapping[str, Any]] | None
-    recommendation: Recommendation | str | None
+    proposed: Proposed | str | None
     is_imported: bool
     nodes: Sequence[int]
     missing: Sequence[Missing]
@@ -79,11 +91,19 @@ def find_out(
     with_limits: bool = False,
     with_recommendation: bool = False,
 ) -> Findings:
-    """Run the jobs. is_imported: the record was made from request logs. Raises `TidegateError`."""
+    """Run the jobs. is_imported: the record was made from request logs. Raises `TidegateError`.
+
+    The replay is last: it leaves more than the others, and what it leaves is held to the end.
+    """
     events = jobs.quota_events()
     found = timelines(events)
     callback = callback_in(found)
+    proposed = _proposed(jobs, rows) if with_recommendation else None
+    limits = jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else None
+    obedience = None if is_imported else jobs.obedience(out=None).libraries
     usage = jobs.usage(out=None, top=TOP_CLIENTS)
+    topics = jobs.usage(out=None, top=TOP_TOPICS, by=(TOPIC,))
+    apis = jobs.usage(out=None, top=TOP_APIS, by=(API,))
     wanted_plans = [in_force_plan(), *plans]
     summary = jobs.replay(wanted_plans, out=None)
     replayed = {plan.name: summary.entities.where(plan=plan.name) for plan in wanted_plans}
@@ -97,15 +117,15 @@ def find_out(
     return Findings(
         rows=rows,
         usage=usage,
-        topics=jobs.usage(out=None, top=TOP_TOPICS, by=(TOPIC,)),
-        apis=jobs.usage(out=None, top=TOP_APIS, by=(API,)),
+        topics=topics,
+        apis=apis,
         plans={plan.name: plan for plan in plans},
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),
-        limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else None,
-        obedience=None if is_imported else jobs.obedience(out=None).libraries,
-        recommendation=_recommendation(jobs) if with_recommendation else None,
+        limits=limits,
+        obedience=obedience,
+        proposed=proposed,
         is_imported=is_imported,
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
@@ -114,12 +134,18 @@ def find_out(
     )
 
 
-def _recommendation(jobs: Jobs) -> Recommendation | str:
-    """Return the proposed quotas, or the reason why there are none."""
+def _proposed(jobs: Jobs, rows: int) -> Proposed | str:
+    """Return the proposed quotas, or the reason why there are none. rows: of the record."""
+    wanted = Wanted()
     try:
-        return jobs.recommend(None, Wanted())
+        found = jobs.recommend(None, wanted, only_throttled=True)
     except (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError) as error:
         return f"No quotas are proposed: {error}."
+    return Proposed(
+        entries=found.quotas.entries,
+        notes=recommend_notes(found, wanted, events=rows),
+        throttled=len(rows_touched(found.outcomes)),
+    )
 
 
 def wanted_entities(in_force: TableRows, definitions: Sequence[Definitions]) -> WantedEntities:

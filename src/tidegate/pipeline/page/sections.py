@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.jobs.jobs import UsageSummary
 from tidegate.pipeline.page.charts import Bar, bar_chart
-from tidegate.pipeline.page.findings import Findings
+from tidegate.pipeline.page.findings import Findings, Proposed
 from tidegate.pipeline.page.html import Chart, Section
 from tidegate.pipeline.page.over_time import throttles_section, usage_section
 from tidegate.pipeline.page.plans import MOST_NAMED, plan_limits, plan_sentence, plans_section
-from tidegate.pipeline.proposals.needs import rows_touched
-from tidegate.pipeline.proposals.notes import recommend_notes
-from tidegate.pipeline.proposals.recommend import LEAST, Recommendation, Wanted
+from tidegate.pipeline.proposals.recommend import LEAST
 from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
 from tidegate.pipeline.report.names import QUOTA_NAMES, name_text, parts_text, quota_text
@@ -91,7 +89,7 @@ def report_sections(found: Findings) -> list[Section]:
         throttles_section(found.history),
         plans_section(found),
         _limits(found.limits),
-        _recommendation(found.recommendation, rows=found.rows),
+        _recommendation(found.proposed),
         _obedience(found.obedience),
         _not_exact(found),
     ]
@@ -137,14 +135,14 @@ def _usage_sentence(usage: UsageSummary) -> str:
 
 def _proposal_sentences(found: Findings) -> list[str]:
     """Return which quotas are proposed, what they do in the forecast, and how to set them."""
-    proposal = found.recommendation
+    proposal = found.proposed
     if proposal is None and found.plans:
         return ["Set a plan with tidegate quotas apply, after tidegate quotas plan."]
     if proposal is None:
         return ["To see what other quotas would have done, add --quotas FILE."]
     if isinstance(proposal, str):
         return [proposal]
-    entries = proposal.quotas.entries
+    entries = proposal.entries
     defaults = [entry for entry in entries if all(name is None for _, name in entry.entity)]
     own = [entry for entry in entries if entry not in defaults]
     parts = [f"a default of {_values_text(entry)}" for entry in defaults]
@@ -152,7 +150,7 @@ def _proposal_sentences(found: Findings) -> list[str]:
         named = "; ".join(f"{parts_text(entry.entity)} {_values_text(entry)}" for entry in own[:MOST_NAMED])
         more = "; …" if len(own) > MOST_NAMED else ""
         parts.append(f"{things_text(len(own), 'override')} ({named}{more})")
-    throttled = len(rows_touched(proposal.outcomes))
+    throttled = proposal.throttled
     effect = f"{things_text(throttled, 'entity', 'entities')}" if throttled else "no client"
     return [
         f"Proposed quotas, per second and broker: {' and '.join(parts)}. In a forecast for this record they throttle "
@@ -255,15 +253,15 @@ def _limits(rows: TableRows | None) -> Section | None:
     return Section(anchor="limits", title="Smallest limits", sentences=[sentence, *notes], tables=[table])
 
 
-def _recommendation(found: Recommendation | str | None, *, rows: int) -> Section | None:
+def _recommendation(found: Proposed | str | None) -> Section | None:
     """Return the section; None if no proposal was wanted. found: the quotas, or why there are none."""
     title = "Proposed quotas"
     if found is None:
         return None
     if isinstance(found, str):
         return Section(anchor="recommendation", title=title, sentences=[found])
-    entries = found.quotas.entries
-    notes = _joined(recommend_notes(found, Wanted(), events=rows))
+    entries = found.entries
+    notes = _joined(found.notes)
     if len(entries) > _QUOTAS_ROWS:
         notes.append(f"{count_text(len(entries) - _QUOTAS_ROWS)} more quotas are not shown.")
     notes.append("The command tidegate recommend prints them as a quotas.yaml, or as commands of Kafka.")

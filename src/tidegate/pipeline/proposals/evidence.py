@@ -68,6 +68,7 @@ class Evidence:
     windows: windows of `WINDOW_MS` with requests. internal: entities whose clients are all brokers. is_imported: some
     of the record comes from request logs, which lack the time of network threads. missing: rows that are missing.
     callback: the setting of the quota callback that was in use during the recording; None if there was none.
+    has_before: earlier rows are replayed too, and not counted.
     """
 
     windows: int
@@ -75,6 +76,7 @@ class Evidence:
     is_imported: bool
     missing: "Sequence[Missing]"
     callback: str | None = None
+    has_before: bool = False
 
 
 def was_throttled(row: Mapping[str, Any]) -> bool:

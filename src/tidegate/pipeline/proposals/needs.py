@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.config.quotas_file import QuotasFile
 from tidegate.pipeline.proposals import recommend
 from tidegate.pipeline.proposals.evidence import Evidence, Name
 from tidegate.pipeline.proposals.recommend import (
@@ -21,6 +22,7 @@ from tidegate.pipeline.proposals.recommend import (
     Wanted,
     name_of,
 )
+from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.report.rounding import chosen_up
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.sums import decoded
@@ -28,6 +30,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
     "TableNeeds",
+    "are_enough",
     "requests_by_type",
     "rows_judged",
     "rows_of_others",
@@ -89,6 +92,30 @@ class TableNeeds:
             nodes=list(nodes.of_entities({name_of(row) for row in shown}, _NAME)),
             on_node={count["values"]: count["counts"] for count in counts.to_pylist()},
         )
+
+
+def are_enough(quotas: QuotasFile, by: str, entities: TableRows) -> bool:
+    """Return whether quotas surely throttle, refuse and cut nothing in the record that they are proposed from.
+
+    entities: rows of `LIMITS_BY_ENTITY`, of all clients. Each has its smallest limit, or more. None was throttled when
+    recorded: without these throttles, requests would be sent at other times.
+    """
+    if len(rows_throttled(entities)):
+        return False
+    default = next((entry.values for entry in quotas.entries if entry.entity == ENTITIES_BY[by]), {})
+    for quota_type in QUOTA_TYPES:
+        key, rows = quota_type.key, entities.where(quota_type=quota_type.value)
+        own = {
+            tuple(dict(entry.entity).get(kind) for kind in ENTITY_COLUMNS): entry.values[key]
+            for entry in quotas.entries
+            if entry.entity != ENTITIES_BY[by] and key in entry.values
+        }
+        limit = np.full(len(rows), default.get(key, math.inf))
+        has_own = rows.are_of(own, _NAME) if own else np.zeros(len(rows), bool)
+        limit[has_own] = [own[name_of(row)] for row in rows.only(has_own)]
+        if not (rows.table["never_throttled"].to_numpy() <= limit).all():
+            return False
+    return True
 
 
 def rows_judged(rows: TableRows, left_out: Collection[Name], evidence: Evidence) -> TableRows:

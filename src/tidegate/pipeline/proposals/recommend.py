@@ -221,15 +221,29 @@ class _Limit:
 
 
 def recommend(
-    replays: "Replays", by: str, wanted: Wanted, backlogs: "pa.Table", evidence: Evidence
+    replays: "Replays",
+    by: str,
+    wanted: Wanted,
+    backlogs: "pa.Table",
+    evidence: Evidence,
+    *,
+    only_throttled: bool = False,
 ) -> Recommendation:
     """Return quotas for entities of the level `by`, with a forecast of the record under them as read from their file.
 
-    replays: of plans like `levels_of(by)` and `forecast_levels(by)`. backlogs: rows of `BACKLOGS`.
+    replays: of plans like `levels_of(by)` and `forecast_levels(by)`. backlogs: rows of `BACKLOGS`. only_throttled: the
+    outcomes are those that `rows_touched` returns; where none can be, nothing is forecast (decision 0154).
     Raises `NothingToRecommendError`, `TooLittleDataError`, and what `propose` raises.
     """
-    from tidegate.pipeline.proposals.needs import TableNeeds, requests_by_type, rows_judged, rows_of_others
+    from tidegate.pipeline.proposals.needs import (
+        TableNeeds,
+        are_enough,
+        requests_by_type,
+        rows_judged,
+        rows_of_others,
+    )
     from tidegate.pipeline.replay.limits import levels_of
+    from tidegate.pipeline.report.compared import entity_rows
     from tidegate.pipeline.results.table_rows import TableRows
     from tidegate.pipeline.rollup.limits import limits_without_tolerance
 
@@ -239,9 +253,8 @@ def recommend(
             hint="remove this budget, or use a record of `tidegate serve`",
         )
     left_out = evidence.internal - _named(wanted.protect, evidence.internal)
-    found = limits_without_tolerance(replays, levels_of(by))
-    entities, nodes = (rows_judged(TableRows(table), left_out, evidence) for table in found)
-    del found
+    found = [TableRows(table) for table in limits_without_tolerance(replays, levels_of(by))]
+    entities, nodes = (rows_judged(rows, left_out, evidence) for rows in found)
     if not entities:
         raise NothingToRecommendError(
             "nothing to recommend: the record has no request of an entity that can have a quota",
@@ -252,7 +265,11 @@ def recommend(
     few = {kind: count for kind, count in requests.items() if count < ENOUGH_REQUESTS and not wanted.force}
     proposal = proposal_of(by, TableNeeds(entities, nodes, wanted, withheld=few), wanted)
     quotas = parse_quotas_file(dump_quotas_file(proposal.quotas))
-    outcomes = _forecast(replays, quotas, proposal, left_out)
+    if only_throttled and not evidence.has_before and are_enough(quotas, by, found[0]):
+        outcomes = entity_rows([])
+    else:
+        del found
+        outcomes = _forecast(replays, quotas, proposal, left_out, only_throttled=only_throttled)
     return Recommendation(
         by=by,
         quotas=quotas,
@@ -293,7 +310,12 @@ def _check_evidence(evidence: Evidence, requests: Mapping[str, int], wanted: Wan
 
 
 def _forecast(
-    replays: "Replays", quotas: QuotasFile, proposal: Proposal, left_out: Collection[Name]
+    replays: "Replays",
+    quotas: QuotasFile,
+    proposal: Proposal,
+    left_out: Collection[Name],
+    *,
+    only_throttled: bool,
 ) -> "TableRows":
     """Return what the quotas would lead to. Raises `ConfigError` where they would throttle the protected."""
     from tidegate.pipeline.proposals.needs import rows_of_others, rows_touched
@@ -302,7 +324,11 @@ def _forecast(
 
     plan = Plan(name="proposal", records=tuple(quotas.records()), is_closed=True)
     found = replays.outcomes([plan])
-    outcomes = rows_of_others(TableRows(found.filter(found["bound"].is_valid())), left_out)
+    outcomes = TableRows(found.filter(found["bound"].is_valid()))
+    del found
+    outcomes = rows_of_others(outcomes, left_out)
+    if only_throttled:
+        outcomes = rows_touched(outcomes, with_ranges=True)
     for row in rows_touched(outcomes) if proposal.protected else ():
         if name_of(row) in proposal.protected:
             name = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
