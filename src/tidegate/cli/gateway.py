@@ -77,8 +77,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--login",
         choices=("clients", "gateway"),
-        help="whose logins the brokers see: of clients (they pass through), or of the gateway, with the credentials "
-        "of --upstream-config for every client (default: clients, unless a listener uses SASL)",
+        help="logins that reach the brokers: those of clients pass through, or the gateway logs in for every client "
+        "with the credentials of --upstream-config (default: clients, unless a listener uses SASL)",
     )
     parser.add_argument(
         "--listen",
@@ -101,7 +101,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=whole_number(1, _MAX_PROCESSES),
         default=1,
         metavar="N",
-        help="number of processes that serve the same ports, so that a broker has more than one core (default: 1)",
+        help=f"number of processes that serve the same ports, 1 to {_MAX_PROCESSES}, for a broker with more "
+        "traffic than one core can forward (default: 1)",
     )
     parser.add_argument(
         "--quotas",
