@@ -40,10 +40,11 @@ from tidegate.pipeline.rollup.ordered import OutOfOrderError, in_order
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.rollup.sums import give_back
 from tidegate.pipeline.rollup.sums_alone import parts_of_sums
+from tidegate.pipeline.rollup.totals import GROUPS_WITH_TOTALS, Totals, no_sums
 from tidegate.pipeline.schemas import CLIENT, EVENTS, TOPIC_SUMS, USAGE_PEAKS, USAGE_SUMS, usage_sums
 from tidegate.pipeline.threads import made_ahead, mapped
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
+from tidegate.quota.measure.throttle import MS_PER_S
 
 __all__ = ["GROUPS_AT_ONCE", "compile_usage_kernel", "usage_parts"]
 
@@ -60,6 +61,7 @@ _MANY_CELLS = 1 << 14  # leave much memory in pieces
 Int64s = npt.NDArray[np.int64]
 Numbers = dict[str, npt.NDArray[Any]]
 Flags = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
 
 
 def usage_parts(
@@ -121,9 +123,14 @@ class _Work(NamedTuple):
 
 
 class _Added(NamedTuple):
-    """The sums of rows, and the arrays that their peaks are measured by. used: by kind of sensor and group."""
+    """The arrays that the peaks of rows are measured by, and their sums.
 
-    columns: dict[str, Any]
+    columns: of the part; None: they are in the totals. number: of the group of each cell. used: by kind of sensor and
+    group.
+    """
+
+    columns: dict[str, Any] | None
+    number: Int64s
     rows: UsageRows
     marks: Marks
     used: Flags
@@ -132,7 +139,8 @@ class _Added(NamedTuple):
 class _Node:
     """The groups of a node, and their sensors.
 
-    What needs no row before is done by several threads, table by table: `_added`. Rates are measured in order.
+    What needs no row before is done by several threads, table by table: `_added`. Rates are measured in order. Without
+    steps of time, tables are added to totals while there are few groups.
 
     step_ms: parts are of steps of time; None: of all time.
     """
@@ -145,6 +153,7 @@ class _Node:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._starts = 0
         self._kernel = usage_kernel()
+        self._totals = Totals()
         window = Windows().rate
         least_s = max(0, window.samples - 2) * window.window_ms / MS_PER_S
         self._window = window.samples, window.window_ms, least_s
@@ -166,8 +175,13 @@ class _Node:
         works = self._numbered(tables, done)
         with made_ahead(works) if threads > 1 else nullcontext(works) as several:
             for added in mapped(self._added, several, threads=threads):
-                yield self._part(added)
+                peaks = self._measure(added)
+                if added.columns is None:
+                    self._totals.add_peaks(added.number, peaks)
+                else:
+                    yield _part(added.columns, peaks)
                 del added
+        yield from self._part_of_totals()
 
     def _numbered(self, tables: Iterable[pa.Table], done: dict[int, Flags]) -> Iterator[_Work]:
         """Yield the tables that have rows of groups to add up now, with the numbers of these."""
@@ -210,17 +224,16 @@ class _Node:
         counts = kind < kernel.RESTART
         numbers = {name: numbers_of(table, name) for name in ("ts_ms", *AMOUNTS, *THROTTLES)}
         check_number(table, "ts_ms", numbers["ts_ms"], LATEST_MS, counts)
-        groups = len(work.names)
+        groups, is_all = len(work.names), bool((work.number >= 0).all())
         if self._step_ms is not None:
             cell, of_group, steps = cells_of(group_of_row, numbers["ts_ms"] // self._step_ms, counts)
-        elif (work.number >= 0).all():
+        elif is_all:
             cell, of_group, steps = group_of_row, np.arange(groups), np.full(groups, ALL_TIME_MS)
         else:
             cell, of_group, steps = cells_of(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
         rows = _rows(table, numbers, kind, cell, work.number[group_of_row])
         cells = len(steps)
-        sums = np.zeros((cells, kernel.SUMS), np.int64)
-        sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
+        sums = no_sums(cells)
         of_row = len(kind)
         marks = Marks(
             np.empty(of_row, np.int8), np.empty(of_row, np.int32), np.empty((MEASURES, of_row), np.int16)
@@ -231,25 +244,46 @@ class _Node:
         if not 0 <= bits <= SMALL:
             for name in AMOUNTS:
                 check_amount(table, name, numbers[name], counts)
+        number = work.number[of_group]
+        counted = _counted(self._kernel, rows, marks, sums)
+        if self._step_ms is None and is_all and work.numbers <= GROUPS_WITH_TOTALS:
+            self._totals.add_sums(number, sums, *counted)
+            return _Added(None, number, rows, marks, used)
         names = work.names.take(pa.array(of_group))
-        columns = {
-            "minute_ms": steps * (self._step_ms or 1),
-            "node_id": np.full(cells, self._node_id, np.int32),
+        columns = self._columns(names, steps * (self._step_ms or 1), sums, _lists(*counted))
+        return _Added(columns, number, rows, marks, used)
+
+    def _columns(
+        self, names: pa.Table, minute_ms: Int64s, sums: Int64s, counts: dict[str, pa.Array]
+    ) -> dict[str, Any]:
+        """Return the columns of a part; those of `USAGE_PEAKS` are still to be measured."""
+        return {
+            "minute_ms": minute_ms,
+            "node_id": np.full(len(sums), self._node_id, np.int32),
             **{name: names[name] for name in self._by},
             **{name: sums[:, place] for place, name in enumerate(_SUMS) if name in self._wanted},
+            **dict.fromkeys(USAGE_PEAKS),
+            **counts,
         }
-        counted = _counted(self._kernel, rows, marks, sums)
-        return _Added({**columns, **dict.fromkeys(USAGE_PEAKS), **counted}, rows, marks, used)
 
-    def _part(self, added: _Added) -> pa.Table:
-        """Measure the rates of the rows, and return all as a part."""
-        peaks = np.zeros((len(added.columns["minute_ms"]), SENSORS))
+    def _part_of_totals(self) -> Iterator[pa.Table]:
+        """Yield the totals as a part, if there are any."""
+        group, sums, peaks, counts = self._totals.taken()
+        if len(group):
+            known = [*self._numbers]
+            keys = zip(*(known[number] for number in group.tolist()), strict=True)
+            names = pa.table({name: pa.array(column) for name, column in zip(self._by, keys, strict=True)})
+            yield _part(self._columns(names, np.full(len(group), ALL_TIME_MS), sums, counts), peaks)
+
+    def _measure(self, added: _Added) -> Doubles:
+        """Return the largest rates of the rows, by cell and kind of sensor."""
+        peaks = np.zeros((len(added.number), SENSORS))
         self._make_sensors(added.used)
         cell = np.full(len(self._start), -1, np.int64)
         sensors = Sensors(self._sensor_of, self._floats, self._ints, self._start, cell, self._best)
         has_steps = self._step_ms is not None
         self._kernel.measure(sensors, added.rows, added.marks, peaks, self._window, has_steps)
-        return pa.table({**added.columns, **dict(zip(USAGE_PEAKS, peaks.T, strict=True))})
+        return peaks
 
     def _make_sensors(self, used: Flags) -> None:
         """Add a sensor for each used kind and group that has none."""
@@ -267,6 +301,10 @@ class _Node:
             more = max(more, len(self._start) // 4)
             self._start = np.concatenate([self._start, np.full(more, -1)])
             self._best = np.concatenate([self._best, np.zeros(more)])
+
+
+def _part(columns: dict[str, Any], peaks: Doubles) -> pa.Table:
+    return pa.table({**columns, **dict(zip(USAGE_PEAKS, peaks.T, strict=True))})
 
 
 def _with_room(of_sensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -288,8 +326,8 @@ def _rows(
     return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **amounts, **flags)
 
 
-def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -> dict[str, pa.Array]:
-    """Return the columns `COUNTS`."""
+def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -> tuple[Int64s, ...]:
+    """Return where the counts of each cell begin and end, and these as the lists of `COUNTS`."""
     cells = len(sums)
     begins, order = np.zeros(cells + 2, np.int64), np.empty(len(rows.kind), np.int32)
     passes.sort_rows(rows.kind, rows.cell, begins, order)
@@ -297,13 +335,13 @@ def _counted(passes: UsageKernel, rows: UsageRows, marks: Marks, sums: Int64s) -
     codes, counts, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(cells + 1, np.int64)
     counted = np.zeros(BUCKETS, np.int64)
     passes.count_buckets(marks.buckets, order, begins, sums, counted, codes, counts, ends[1:])
-    # Copies, because a part that waits would hold the room for all.
-    return _lists(ends, codes[: ends[-1]].copy(), counts[: ends[-1]].copy())
+    return ends, codes[: ends[-1]], counts[: ends[-1]]
 
 
 def _lists(ends: Int64s, *values: Int64s) -> dict[str, pa.Array]:
     offsets = pa.array(ends.astype(np.int32))
     return {
-        name: pa.ListArray.from_arrays(offsets, pa.array(each))
+        # Copies, because a part that waits would hold the room for all.
+        name: pa.ListArray.from_arrays(offsets, pa.array(each.copy()))
         for name, each in zip(COUNTS, values, strict=True)
     }
