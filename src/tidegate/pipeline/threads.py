@@ -26,8 +26,14 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def mapped(function: Callable[[_A], _B], items: Iterable[_A], *, threads: int) -> Iterator[_B]:
-    """Yield what a function returns for each item, in their order; as many are begun ahead as there are threads."""
+def mapped(
+    function: Callable[[_A], _B], items: Iterable[_A], *, threads: int, ahead: int = 0
+) -> Iterator[_B]:
+    """Yield what a function returns for each item, in their order; as many are begun ahead as there are threads.
+
+    ahead: how many more are begun, so that no thread is idle while an earlier item takes longer. Their results wait in
+    memory.
+    """
     if threads == 1:
         yield from map(function, items)
         return
@@ -37,7 +43,7 @@ def mapped(function: Callable[[_A], _B], items: Iterable[_A], *, threads: int) -
             for item in items:
                 waiting.append(pool.submit(copy_context().run, function, item))
                 del item  # else it is held while the next is made
-                if len(waiting) == threads:
+                if len(waiting) == threads + ahead:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

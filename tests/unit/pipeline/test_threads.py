@@ -21,6 +21,18 @@ def test_results_come_in_order():
     assert list(mapped(lambda number: number + 1, [1, 2], threads=1)) == [2, 3]
 
 
+def test_more_items_are_begun_than_there_are_threads():
+    """So a thread goes on while an earlier item takes longer."""
+    is_begun = threading.Event()
+
+    def work(number):
+        if number == 2:
+            is_begun.set()
+        return is_begun.wait(10) if number == 0 else number
+
+    assert list(mapped(work, range(3), threads=2, ahead=1)) == [True, 1, 2]
+
+
 def test_an_error_comes_where_its_result_would():
     """The results before it are there."""
     found = []

@@ -101,7 +101,7 @@ def _sums_of_chunks(
         return parts.taken()
 
     together = Parts(("minute_ms", *by))
-    for tables in mapped(sums_of, rows.chunks, threads=threads):
+    for tables in mapped(sums_of, rows.chunks, threads=threads, ahead=threads):
         for table in tables:
             together.add_part(table)
     yield from together.taken()
