@@ -71,7 +71,7 @@ def usage(
     """Return the usage of each client: requests, bytes, thread time, throttle time, peaks and percentiles.
 
     by: the columns of `GROUPS` to group by. by_minute: also return the table by minute. with_peaks: False: only add
-    up, in half the time: peaks and percentiles are null. top: return only so many
+    up, in half the processor time: peaks and percentiles are null. top: return only so many
     groups, those with most bytes, in this order. out: write all groups, in all and by minute, to this directory, and
     return the groups alone. With a session and neither `top` nor `out`, nodes are found at once and rows are
     read when the data frames are used.

@@ -5,7 +5,6 @@ of the time of usage. Totals hold each bucket of a group, 12 KB, so only the fir
 """
 
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +66,6 @@ class Totals:
 
 def no_sums(cells: int) -> Int64s:
     """Return the sums of cells without rows: [cell, `kernel.SUMS`]."""
-    sums: Any = np.zeros((cells, SUMS), np.int64)
+    sums: Int64s = np.zeros((cells, SUMS), np.int64)
     sums[:, FIRST_TS_MS], sums[:, LAST_TS_MS] = MAX_INT64, -MAX_INT64
     return sums
