@@ -1,8 +1,8 @@
 """The jobs over a usage record: each runs in this process or on Spark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -32,8 +32,16 @@ from tidegate.pipeline.report.documents import made_of
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.results.table_rows import Row, TableRows
+from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS, backlogs_table, chunk_backlogs
-from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC, has_topics
+from tidegate.pipeline.rollup.groups import (
+    UNKNOWN_TOPIC,
+    chunk_groups,
+    first_chunks,
+    groups_in,
+    has_topics,
+    source_columns,
+)
 from tidegate.pipeline.rollup.history import (
     Buckets,
     WantedEntities,
@@ -52,7 +60,6 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_client_table,
     obedience_by_software_table,
 )
-from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.sums import compact, give_back, plain, table_of
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
@@ -80,6 +87,8 @@ __all__ = [
     "usage_by_minute_table_name",
     "usage_table_name",
 ]
+
+_GROUPS_SHOWN = 1000  # most that are measured alone
 
 Out: TypeAlias = Location | KeptTables
 
@@ -141,10 +150,21 @@ class Jobs:
         top: int,
         by: Sequence[str] = CLIENT,
         with_peaks: bool = True,
+        only: Collection[tuple[str | None, ...]] | None = None,
     ) -> UsageSummary:
-        """Sum up the usage files by the columns `by`. with_peaks: False: peaks and percentiles are null."""
+        """Sum up the usage files by the columns `by`. with_peaks: False: peaks and percentiles are null.
+
+        only: the groups that are summed up; None: all. Of many groups whose table is not written, only the first `top`
+        are measured: peaks and percentiles take several passes over the files otherwise.
+        """
         name = usage_table_name(by)
         minutes = usage_by_minute_table_name(by)
+        is_written = _wants(out, name) or _wants(out, minutes)
+        is_cut = only is None and with_peaks and not is_written
+        if is_cut and top <= min(_GROUPS_SHOWN, parts.GROUPS_AT_ONCE) and self._has_many_groups(by):
+            every = self.usage(out=None, top=top, by=by, with_peaks=False)
+            shown = {tuple(row[column] for column in by) for row in every.top}
+            return replace(every, top=self.usage(out=None, top=top, by=by, only=shown).top)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with self._results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
@@ -154,22 +174,23 @@ class Jobs:
             with_minutes = _wants(out, minutes)
             give_back()  # of what was looked through
             make = partial(
-                usage_parts,
+                parts.usage_parts,
                 by=by,
                 with_minutes=with_minutes,
                 with_peaks=with_peaks,
                 threads=self.back_end.threads,
+                only=only,
             )
             found = self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
-            with found.kept() as parts:
+            with found.kept() as kept:
                 takes = [partial(most_bytes, by=by, top=top), *([topic_totals] if has_topics(by) else ())]
-                groups, (most, *topics) = parts.together(
+                groups, (most, *topics) = kept.together(
                     by, partial(put_together, keys=by, table=in_all), in_all
                 ).written(results, name, *takes)
                 if results is not None and with_minutes:
                     keys = minute_keys(by)
                     merge = partial(put_together, keys=keys, table=by_minute)
-                    parts.together(keys, merge, by_minute).write(results, minutes)
+                    kept.together(keys, merge, by_minute).write(results, minutes)
                 if results is not None:
                     options = {"by": list(by), "peaks": with_peaks}
                     results.finish(self._made_of(coverage, options))
@@ -179,6 +200,13 @@ class Jobs:
             missing=coverage.missing,
             topics=_topic_counts(topics[0].to_pylist()) if topics and groups else None,
         )
+
+    def _has_many_groups(self, by: Sequence[str]) -> bool:
+        """Return whether the first rows have more groups than are measured in one pass."""
+        if self.files.rows <= parts.GROUPS_AT_ONCE or source_columns(by) != [*by]:
+            return False
+        found = self.back_end.map(partial(chunk_groups, by=by), first_chunks(self.files.chunks), "scanning")
+        return groups_in(found) > parts.GROUPS_AT_ONCE
 
     def obedience(self, *, out: Out | None, overwrite: bool = False) -> ObedienceSummary:
         """Find the client libraries that came back too early."""

@@ -4,13 +4,16 @@ A row counts for one topic: that of a Produce or Fetch with the most bytes of re
 whose name no topic can have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.api_keys import FETCH, api_name
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.columns import is_there, name_places, numbers_of, numbers_of_names
+from tidegate.pipeline.rollup.sums import decoded
 
 __all__ = [
     "API",
@@ -19,6 +22,9 @@ __all__ = [
     "NO_TOPICS",
     "TOPIC",
     "UNKNOWN_TOPIC",
+    "chunk_groups",
+    "first_chunks",
+    "groups_in",
     "has_topics",
     "source_columns",
     "with_groups",
@@ -34,6 +40,7 @@ NO_TOPIC = "(other requests)"
 
 NO_TOPICS = (NO_RECORDS, UNKNOWN_TOPIC, NO_TOPIC)
 
+_ROWS_LOOKED_AT = 1 << 20
 _SOURCES = {API: ("api_key",), TOPIC: ("topic", "other_topics", "api_key")}
 
 
@@ -45,6 +52,23 @@ def source_columns(by: Sequence[str]) -> list[str]:
 def has_topics(by: Sequence[str]) -> bool:
     """Return whether rows are grouped by topic."""
     return TOPIC in by
+
+
+def first_chunks(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return the chunks with the first million rows, by which the number of groups is estimated."""
+    before = accumulate((chunk.rows for chunk in chunks), initial=0)
+    return [chunk for chunk, rows in zip(chunks, before, strict=False) if rows < _ROWS_LOOKED_AT]
+
+
+def chunk_groups(chunk: Chunk, by: Sequence[str]) -> pa.Table:
+    """Return the values of `by`, columns of the usage record, that occur in a chunk. Raises `UsageFilesError`."""
+    return decoded(read_chunk(chunk, by)).group_by([*by], use_threads=False).aggregate([])
+
+
+def groups_in(found: Iterable[pa.Table]) -> int:
+    """Return how many groups `chunk_groups` found in all chunks together."""
+    together = pa.concat_tables(found)
+    return len(together.group_by(together.column_names, use_threads=False).aggregate([]))
 
 
 def with_groups(table: pa.Table, by: Sequence[str]) -> pa.Table:

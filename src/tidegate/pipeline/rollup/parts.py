@@ -1,6 +1,6 @@
 """Parts of usage: the sums, peaks and counts of each chunk of a node's rows, to be merged."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.config.windows import Windows
 from tidegate.pipeline.read.columns import THROTTLES, numbers_of
 from tidegate.pipeline.read.missing import NodeRows
+from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.cells import (
     ALL_TIME_MS,
@@ -65,12 +66,19 @@ Doubles = npt.NDArray[np.float64]
 
 
 def usage_parts(
-    rows: NodeRows, *, by: Sequence[str], with_minutes: bool, with_peaks: bool = True, threads: int = 1
+    rows: NodeRows,
+    *,
+    by: Sequence[str],
+    with_minutes: bool,
+    with_peaks: bool = True,
+    threads: int = 1,
+    only: Collection[tuple[str | None, ...]] | None = None,
 ) -> Iterator[pa.Table]:
     """Yield `compact` tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks, counts.
 
     with_peaks: False: only sums; peaks are NaN. threads: how many may work at once; what comes out does not depend on
-    it. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
+    it. only: groups, `GROUPS_AT_ONCE` at most, of which alone there are parts; None: all. Raises `UsageFilesError` for
+    rows that are no usage record, or too large to be added up.
     """
     step_ms = _MS_PER_MINUTE if with_minutes else None
     threads = threads if rows.rows > _FEW_ROWS else 1
@@ -81,7 +89,7 @@ def usage_parts(
     is_streamed = waits = True
     while waits:
         # New sensors for each pass: groups that found no room in the pass before are measured from their first row on.
-        node = _Node(rows.node_id, by, step_ms=step_ms)
+        node = _Node(rows.node_id, by, step_ms=step_ms, only=only)
         parts = Parts(("minute_ms", *by))
         tables = in_order(rows.node_id, rows.chunks, usage_columns(by), by, is_streamed=is_streamed)
         try:
@@ -95,7 +103,7 @@ def usage_parts(
             is_streamed, done = False, {}
             continue
         yield from parts.taken()
-        waits = not all(groups.all() for groups in done.values())
+        waits = only is None and not all(groups.all() for groups in done.values())
 
 
 def compile_usage_kernel() -> None:
@@ -142,11 +150,19 @@ class _Node:
     What needs no row before is done by several threads, table by table: `_added`. Rates are measured in order. Without
     steps of time, tables are added to totals while there are few groups.
 
-    step_ms: parts are of steps of time; None: of all time.
+    step_ms: parts are of steps of time; None: of all time. only: see `usage_parts`.
     """
 
-    def __init__(self, node_id: int, by: Sequence[str], *, step_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        by: Sequence[str],
+        *,
+        step_ms: int | None = None,
+        only: Collection[tuple[str | None, ...]] | None = None,
+    ) -> None:
         self._node_id = node_id
+        self._only = only
         self._by = by
         self._wanted = {*usage_sums(by), *TIMES}
         self._step_ms = step_ms
@@ -189,7 +205,7 @@ class _Node:
             kind = kinds_of(table)
             counts = kind < kernel.RESTART
             names, group_of_row = groups_of(table, self._by, counts)
-            before = done.get(place, np.zeros(len(names), bool))
+            before = done[place] if place in done else self._others(names)
             group = self._find(names, before)
             is_here = group >= 0
             done[place] = is_here | before
@@ -201,6 +217,12 @@ class _Node:
             if counts.any():
                 yield _Work(table, kind, names, group_of_row, group, len(self._numbers), starts)
             del table, kind, counts, group_of_row  # else they are held while the next are made
+
+    def _others(self, names: pa.Table) -> Flags:
+        """Return which groups are not wanted."""
+        if self._only is None:
+            return np.zeros(len(names), bool)
+        return ~TableRows(names).are_of(self._only, self._by)
 
     def _find(self, names: pa.Table, done: Flags) -> Int64s:
         """Return the numbers of groups, those that are not known with one of their own while there is room.

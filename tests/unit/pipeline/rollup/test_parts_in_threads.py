@@ -13,7 +13,7 @@ from tidegate.pipeline.jobs.jobs import Jobs
 from tidegate.pipeline.read import chunks
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.rollup import parts
-from tidegate.pipeline.schemas import USAGE_PEAKS
+from tidegate.pipeline.schemas import CLIENT, USAGE_PEAKS
 from tidegate.usage.arrow import arrow_schema
 
 _EVENTS = 1500
@@ -66,6 +66,31 @@ def test_several_threads_find_what_one_finds(rows, tmp_path, monkeypatch, groups
     monkeypatch.setattr(parts, "GROUPS_AT_ONCE", groups_at_once)
     for threads in (1, 2, 5):
         assert _tables(tmp_path / "usage", tmp_path / f"{threads}", threads=threads) == expected
+
+
+@pytest.mark.parametrize("by", [CLIENT, ("client_id",), ("topic",)])
+def test_the_first_of_many_groups_are_measured_alone(rows, tmp_path, monkeypatch, by):
+    """The rows are read once to add up, and once for the groups that are shown; results are equal."""
+    _write(tmp_path, rows)
+    passes = []
+    usage_parts = parts.usage_parts
+
+    def noted(of_node, *, with_peaks, only, **options):
+        passes.append((with_peaks, only and len(only)))
+        yield from usage_parts(of_node, with_peaks=with_peaks, only=only, **options)
+
+    def found():
+        passes.clear()
+        with open_usage(tmp_path) as files:
+            return Jobs(files=files, back_end=Here(threads=1)).usage(out=None, top=3, by=by)
+
+    monkeypatch.setattr(parts, "usage_parts", noted)
+    expected = found()
+    assert {*passes} == {(True, None)}
+    monkeypatch.setattr(parts, "GROUPS_AT_ONCE", 3)
+    assert found() == expected
+    assert {*passes} == ({(True, None)} if by == ("topic",) else {(False, None), (True, 3)})
+    assert len(expected.top) == 3 or by == ("topic",)
 
 
 def test_rows_in_any_order_are_put_in_order(rows, tmp_path, in_parts):
