@@ -5,9 +5,11 @@ connections in a table of its own, and adds those of the other tables when it ad
 broker has a name, of which the table has a digest.
 
 A table has `PLACES` places, and a name one of the `PROBES` places from that of its digest on. A place whose count is 0
-is free. Without a free one, the connections of an address do not count in other processes.
+is free, except those of brokers and listeners, which keep theirs. If no place is free for a name, its process assumes
+that each of the others has as many connections of it: its limit is divided, as a cluster-wide quota is without reports.
 """
 
+import logging
 import mmap
 import struct
 from collections.abc import Callable
@@ -23,13 +25,17 @@ PLACES = 1 << 15
 PROBES = 32
 _PLACE = struct.Struct("=QQ")  # digest, connections
 _KEY_BYTES = 8
+_KEPT = 1 << 63
+"""Added to the connections in a place that is never free."""
+
+_log = logging.getLogger("tidegate.gateway")
 
 
 class ConnectionCounts:
     """The tables of all processes. Made before the processes are forked; a process changes only its own."""
 
     def __init__(self, processes: int, *, places: int = PLACES) -> None:
-        self._processes, self._places = processes, places
+        self.processes, self._places = processes, places
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self._memory = mmap.mmap(-1, processes * places * _PLACE.size, flags)
 
@@ -40,28 +46,32 @@ class ConnectionCounts:
 
     def count_of_others(self, process: int, key: int) -> int:
         """Return the connections of a name in the processes other than this one."""
-        return sum(self._count(each, key) for each in range(1, self._processes + 1) if each != process)
+        return sum(self._count(each, key) for each in range(1, self.processes + 1) if each != process)
 
-    def set(self, process: int, key: int, connections: int) -> None:
-        """Set the connections of a name in this process."""
-        free = None
+    def set(self, process: int, key: int, connections: int, *, keeps_place: bool = False) -> bool:
+        """Set the connections of a name in this process. Return whether there is a place for it.
+
+        keeps_place: the place is never free again.
+        """
+        free, kept = None, _KEPT if keeps_place else 0
         for place in self._probed(key):
             found, count = _PLACE.unpack_from(self._memory, self._at(process, place))
             if found == key:
-                free = place
+                free, kept = place, kept | count & _KEPT
                 break
             if free is None and count == 0:
                 free = place
             if found == 0:
                 break
         if free is not None:
-            _PLACE.pack_into(self._memory, self._at(process, free), key, connections)
+            _PLACE.pack_into(self._memory, self._at(process, free), key, kept | connections)
+        return free is not None
 
     def _count(self, process: int, key: int) -> int:
         for place in self._probed(key):
             found, count = _PLACE.unpack_from(self._memory, self._at(process, place))
             if found == key:
-                return int(count)
+                return int(count & ~_KEPT)
             if found == 0:
                 break
         return 0
@@ -89,14 +99,28 @@ class SharedConnections:
         self._counts, self._rates = counts, rates
         self._process, self._broker_id = process, broker_id
         self._now_ms = now_ms
+        self._unplaced: dict[str, int] = {}  # connections of names that have no place
 
     def count(self, name: str) -> int:
-        """Return the connections of a name in other processes."""
-        return self._counts.count_of_others(self._process, self._key(name))
+        """Return the connections of a name in other processes, assumed for a name without a place."""
+        assumed = self._unplaced.get(name, 0) * (self._counts.processes - 1)
+        return max(assumed, self._counts.count_of_others(self._process, self._key(name)))
 
-    def set_own(self, name: str, connections: int) -> None:
-        """Publish the connections of a name in this process."""
-        self._counts.set(self._process, self._key(name), connections)
+    def set_own(self, name: str, connections: int, *, keeps_place: bool = False) -> None:
+        """Publish the connections of a name in this process. keeps_place: it has some again, whenever it has none."""
+        if self._counts.set(self._process, self._key(name), connections, keeps_place=keeps_place):
+            self._unplaced.pop(name, None)
+        elif connections:
+            self._unplaced[name] = connections
+            _log.warning(
+                "connections of %s are counted in this process alone, with its part of their limit: the table of "
+                "connection counts is full; hint: use more --processes, or several gateways, each with its own "
+                "--brokers",
+                name,
+                extra={"repeats": "connection counts"},
+            )
+        else:
+            self._unplaced.pop(name, None)
 
     def rate(self, name: str, **settings: Any) -> SampledRate:
         """Return a rate that all processes record."""

@@ -78,6 +78,54 @@ def test_connections_of_a_name_count_in_all_processes() -> None:
     assert second.count("192.0.2.7") == 0
 
 
+def fill_table(others: SharedConnections, addresses: int = 2000) -> None:
+    """Count a connection of each of more addresses than the table has places."""
+    for number in range(addresses):
+        others.set_own(f"198.51.{number >> 8}.{number & 255}", 1)
+
+
+def test_an_address_without_a_place_has_a_part_of_its_limit(caplog) -> None:
+    """Its process assumes as many connections of it in each of the others, and says so; the others admit it."""
+    processes = Processes(2)
+    fill_table(processes.others(1))
+    assert {record.repeats for record in caplog.records} == {"connection counts"}
+    assert "hint: " in caplog.records[0].getMessage()
+    first, second = processes.quotas
+    for quotas in processes.quotas:
+        quotas.set_ip_rate(None, None)
+        quotas.update_limits(ConnectionLimits(max_connections_per_ip=5))
+    ip = next(ip for ip in (f"203.0.113.{number}" for number in range(99)) if is_unplaced(processes, ip))
+    outcomes = [first.admit(LISTENER, ip, now_ms=T0).outcome for _ in range(3)]
+    assert outcomes == [AdmissionOutcome.ACCEPTED] * 2 + [AdmissionOutcome.TOO_MANY_CONNECTIONS]
+    assert first.address_is_full(ip)
+    for _ in outcomes:
+        first.release(LISTENER, ip)
+    assert not first.address_is_full(ip)
+    assert second.admit(LISTENER, ip, now_ms=T0).outcome is AdmissionOutcome.ACCEPTED
+
+
+def is_unplaced(processes: Processes, name: str) -> bool:
+    """Return whether the table of the first process has no place for a name."""
+    processes.others(1).set_own(name, 1)
+    is_seen = processes.others(2).count(name) == 1
+    processes.others(1).set_own(name, 0)
+    return not is_seen
+
+
+def test_brokers_and_listeners_keep_their_places() -> None:
+    """Addresses that come while a broker or a listener has no connections do not take its place."""
+    processes = Processes(2)
+    fill_table(processes.others(1))
+    first, second = processes.quotas
+    fill(first, 2)
+    first.admit("SMALL", "192.0.2.99", now_ms=T0)
+    others = processes.others(2)
+    assert [others.count(name) for name in ("broker", f"listener {LISTENER}", "listener SMALL")] == [3, 2, 1]
+    first.release("SMALL", "192.0.2.99")
+    assert others.count("listener SMALL") == 0
+    assert second.slot_available("SMALL")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_processes_decide_as_one(seed: int) -> None:
     """Connections that come and go at random processes are held back, admitted and refused as at one process."""

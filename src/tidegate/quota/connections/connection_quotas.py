@@ -126,8 +126,8 @@ class OtherProcesses(Protocol):
     def count(self, name: str) -> int:
         """Return the connections that they count."""
 
-    def set_own(self, name: str, connections: int) -> None:
-        """Publish the connections that are counted here."""
+    def set_own(self, name: str, connections: int, *, keeps_place: bool = False) -> None:
+        """Publish the connections that are counted here. keeps_place: the name will be published again."""
 
     def rate(self, name: str, *, samples: int, window_ms: int, bound: float, cap_ms: int) -> SampledRate:
         """Return a rate that they record, too."""
@@ -158,6 +158,8 @@ class ConnectionQuotas:
         self._default_ip_limit = UNLIMITED_CONNECTIONS
         self._counts: dict[str, int] = {}
         self.total = 0
+        if others is not None:
+            others.set_own(_BROKER, 0, keeps_place=True)
         self.update_limits(limits)
 
     # What is configured
@@ -178,6 +180,8 @@ class ConnectionQuotas:
         if listener is None:
             shared_name = f"listener {name}"
             self._listeners[name] = _Listener(shared_name, self._new_rate(shared_name, rate), max_connections)
+            if self._others is not None:
+                self._others.set_own(shared_name, 0, keeps_place=True)
         else:
             listener.max_connections = max_connections
             self._configure(listener.rate, rate)
@@ -327,8 +331,8 @@ class ConnectionQuotas:
         listener.connections += change
         if self._others is not None:
             self._others.set_own(ip, count)
-            self._others.set_own(_BROKER, self.total)
-            self._others.set_own(listener.name, listener.connections)
+            self._others.set_own(_BROKER, self.total, keeps_place=True)
+            self._others.set_own(listener.name, listener.connections, keeps_place=True)
 
     def _has_room(self, listener_name: str, more: int) -> bool:
         """Return whether `more` connections are within the limits of broker and listener."""
