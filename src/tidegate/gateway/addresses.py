@@ -13,7 +13,7 @@ contains `{id}`, the listener has one port, and distinguishes brokers by the ser
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tidegate.errors import ConfigError
 from tidegate.wire import Message
@@ -26,6 +26,8 @@ MAX_PORT = 65_535
 ANY_BROKER = -1
 """Target of a bootstrap name. No broker has this id."""
 BROKER_ID = "{id}"
+UNKNOWN_PLACE = "", -1
+"""Host and port of no broker."""
 _IDS = r"(0|[1-9][0-9]{0,9})"
 
 
@@ -40,34 +42,46 @@ class Addresses:
 
     def of(self, broker_id: int, listener: str) -> tuple[str, int]:
         """Return host and port. Raises `ConfigError` where the port would be none."""
-        host, port = self._listeners[listener]
-        if BROKER_ID in host:
-            return host.replace(BROKER_ID, str(broker_id)), port
-        if not 0 <= broker_id <= MAX_PORT - port:
+        place = self.place(broker_id, listener)
+        if place is None or broker_id < 0:
+            port = self._listeners[listener][1]
             raise ConfigError(
                 f"broker {broker_id} has no port: {port} and its id make {port + broker_id}, "
                 f"expected at most {MAX_PORT}",
                 hint="choose a lower port for --listen",
             )
-        return host, port + broker_id
+        return place
 
-    def rewrite(self, brokers: Iterable[Message], id_name: str, listener: str) -> list[Message]:
-        """Replace host and port of each broker in a response; return the brokers without those that have no port."""
-        return [broker for broker in brokers if self.rewrite_one(broker, id_name, listener)]
+    def place(self, broker_id: int, listener: str) -> tuple[str, int] | None:
+        """Return host and port, `UNKNOWN_PLACE` for the id of no broker; None if the broker has no port."""
+        host, port = self._listeners[listener]
+        if broker_id < 0:
+            return UNKNOWN_PLACE
+        if BROKER_ID in host:
+            return host.replace(BROKER_ID, str(broker_id)), port
+        return (host, port + broker_id) if broker_id <= MAX_PORT - port else None
+
+    def warn_hidden(self, broker_ids: Sequence[int], listener: str) -> None:
+        """Log that clients do not see brokers of a response, which have no port."""
+        try:
+            self.of(broker_ids[0], listener)
+        except ConfigError as error:
+            others = f"; {len(broker_ids) - 1} others have none either" if len(broker_ids) > 1 else ""
+            _log.warning(
+                "clients do not see broker %d: %s%s; hint: %s",
+                *(broker_ids[0], error, others, error.hint),
+                extra={"repeats": f"no port {broker_ids[0]}"},
+            )
 
     def rewrite_one(self, broker: Message, id_name: str, listener: str) -> bool:
         """Replace host and port of a broker, and return true; return false, with a warning, if it has no port."""
         if broker[id_name] < 0:  # none: a coordinator that is not known
             return True
-        try:
-            broker["host"], broker["port"] = self.of(broker[id_name], listener)
-        except ConfigError as error:
-            _log.warning(
-                "clients do not see broker %d: %s; hint: %s",
-                *(broker[id_name], error, error.hint),
-                extra={"repeats": f"no port {broker[id_name]}"},
-            )
+        place = self.place(broker[id_name], listener)
+        if place is None:
+            self.warn_hidden([broker[id_name]], listener)
             return False
+        broker["host"], broker["port"] = place
         return True
 
 

@@ -11,12 +11,17 @@ from tidegate.wire import ProtocolError
 from tidegate.wire.errors import MalformedError
 from tidegate.wire.primitives import MAX_TAGS, uvarint, varint
 
-__all__ = ["after_tags", "with_addresses"]
+__all__ = ["MAX_BROKERS", "after_tags", "with_addresses"]
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_ID_AND_SIZE, _ID_AND_COMPACT_SIZE = struct.Struct(">ih"), struct.Struct(">iB")
 _THROTTLE_SINCE = 3
 _RACK_SINCE = 1
 _COMPACT_SINCE = 9
+_ONE_BYTE = 128
+"""The least size that takes more than a byte as a varint."""
+MAX_BROKERS = 10_000
+"""Brokers of a cluster whose addresses are replaced in one step, some 10 ms; more are not believed."""
 
 
 def with_addresses(
@@ -44,46 +49,68 @@ def _with_addresses(
     else:
         (count,) = _INT32.unpack_from(frame, at)
         at += _INT32.size
-    parts: list[bytes | bytearray | memoryview] = [memoryview(frame)[:at]]
-    left_out = 0
-    for _ in range(count):
-        broker: dict[str, int | str] = {"node_id": _INT32.unpack_from(frame, at)[0], "host": "", "port": -1}
-        rack_at = _after_string(frame, at + _INT32.size, is_compact=is_compact) + _INT32.size
-        next_at = _after_string(frame, rack_at, is_compact=is_compact) if version >= _RACK_SINCE else rack_at
-        if is_compact:
-            next_at = after_tags(frame, next_at)
-        if not addresses.rewrite_one(broker, "node_id", listener):
-            left_out += 1
-            at = next_at
-            continue
-        host = str(broker["host"]).encode()
-        size = uvarint(len(host) + 1) if is_compact else _INT16.pack(len(host))
-        parts += (
-            frame[at : at + _INT32.size],
-            size,
-            host,
-            _INT32.pack(broker["port"]),
-            frame[rack_at:next_at],
+    if count > MAX_BROKERS:
+        raise ProtocolError(
+            f"a Metadata response has at most {MAX_BROKERS} brokers, this one {count}", path="brokers"
         )
+    parts: list[bytes | bytearray | memoryview] = [memoryview(frame)[:at]]
+    add, has_rack = parts.append, version >= _RACK_SINCE
+    hidden: list[int] = []
+    id_and_size = _ID_AND_COMPACT_SIZE if is_compact else _ID_AND_SIZE
+    fixed = (id_and_size.size - is_compact) + _INT32.size  # the size of a compact string counts its own byte
+    known, field, head = None, b"", _INT32
+    for _ in range(count):
+        node_id, size = id_and_size.unpack_from(frame, at)
+        if is_compact and not 0 < size < _ONE_BYTE:
+            rack_at = _after_string(frame, at + _INT32.size, is_compact) + _INT32.size
+        else:
+            rack_at = at + fixed + (size if size > 0 else 0)
+        next_at = rack_at
+        if is_compact:
+            size = frame[rack_at]
+            next_at = rack_at + size if 0 < size < _ONE_BYTE else _after_string(frame, rack_at, is_compact)
+            next_at = after_tags(frame, next_at) if frame[next_at] else next_at + 1
+        elif has_rack:
+            (size,) = _INT16.unpack_from(frame, rack_at)
+            next_at += _INT16.size + (size if size > 0 else 0)
+        place = addresses.place(node_id, listener)
+        if place is None:
+            hidden.append(node_id)
+        else:
+            host, port = place
+            if host != known:
+                known, field = host, _string(host, is_compact)
+                head = struct.Struct(f">i{len(field)}si")
+            add(head.pack(node_id, field, port))
+            add(frame[rack_at:next_at])
         at = next_at
     parts.append(memoryview(frame)[at:])
     if at > len(frame):
         raise IndexError
-    if left_out:
-        visible = count - left_out
+    if hidden:
+        addresses.warn_hidden(hidden, listener)
+        visible = count - len(hidden)
         parts[:1] = frame[:count_at], uvarint(visible + 1) if is_compact else _INT32.pack(visible)
     made = bytearray().join(parts)
     _INT32.pack_into(made, 0, len(made) - _INT32.size)
     return made
 
 
-def _after_string(frame: bytearray, at: int, *, is_compact: bool) -> int:
+def _string(text: str, is_compact: bool) -> bytes:
+    data = text.encode()
+    return (uvarint(len(data) + 1) if is_compact else _INT16.pack(len(data))) + data
+
+
+def _after_string(frame: bytearray, at: int, is_compact: bool) -> int:
     """Return the offset behind a string, which may be null."""
     if is_compact:
+        size = frame[at]
+        if 0 < size < _ONE_BYTE:
+            return at + size
         size, at = varint(frame, at)
         return at + max(size - 1, 0)
     (size,) = _INT16.unpack_from(frame, at)
-    return at + _INT16.size + max(int(size), 0)
+    return at + _INT16.size + (size if size > 0 else 0)
 
 
 def after_tags(frame: memoryview | bytearray, at: int) -> int:

@@ -29,11 +29,14 @@ from tidegate.api_keys import (
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_CLUSTER,
     FETCH,
+    FIND_COORDINATOR,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
+from tidegate.gateway.asking import UpstreamLostError, ask_broker
 from tidegate.gateway.responses import (
     LAST_FETCH_WITHOUT_ADDRESSES,
     REWRITTEN,
@@ -68,6 +71,8 @@ _READ = REWRITTEN | {
     *(CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS),
 }
 """The APIs whose requests or responses the gateway reads, which takes a version that Tidegate knows."""
+LONG_REQUEST_BYTES = 4096
+"""Longest request whose response is decoded at once: it has an address for each key, some ms of work."""
 _ACKS = struct.Struct(">h")
 _NO_ACKS = _ACKS.pack(0)
 _SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
@@ -127,9 +132,23 @@ def handle_with_addresses(rewriter: Rewriter, request: Request) -> Forwarded:
             f"got {header.api_version}"
         )
     listener = request.connection.listener
+    is_long = header.api_key == FIND_COORDINATOR and len(request.frame) > LONG_REQUEST_BYTES
+    if is_long or header.api_key == DESCRIBE_CLUSTER:
+        return _forward_decoded(rewriter, request)
     return upstream_of(request).forward(
         request, lambda header, response: rewriter.answer(header, response, listener)
     )
+
+
+def _forward_decoded(rewriter: Rewriter, request: Request) -> Work:
+    """Forward a request whose response may have thousands of addresses, and replace them in slices."""
+    body = yield from request.body_in_slices()
+    try:
+        message = yield from ask_broker(request, *request.header.api, body)
+    except UpstreamLostError:
+        return Answer(None, close=True)
+    yield from rewriter.rewrite_in_slices(request.header.api_key, message, request.connection.listener)
+    return (yield from request.answer_in_slices(message))
 
 
 # --- Produce ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ carry addresses of brokers are read and written anew, and kept by their bytes: c
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
 
 from tidegate import error_codes
 from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
@@ -15,6 +16,7 @@ from tidegate.gateway.metadata import with_addresses
 from tidegate.gateway.topic_names import IDS_SINCE, TopicNames
 from tidegate.gateway.topics import FIRST_TOPIC, ONE, UNKNOWN_TOPICS, Sizes, fetched_topics, stored_topics
 from tidegate.gateway.upstream_response import Response
+from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import Answer, Charge, FetchAnswer
 from tidegate.wire import (
     API_BY_KEY,
@@ -45,6 +47,7 @@ MAX_KEPT = 64
 MAX_KEPT_BYTES = 64 * 1024
 MAX_READ_BYTES = 16 * 1024
 """Longest response that is decoded for nothing but its topics: some ms of work."""
+_Slices = Generator[None, None, None]
 _PREFIX_BYTES = 8  # length, correlation id
 _FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER.to_bytes(2, "big") + b"\xff" * 8
@@ -209,7 +212,7 @@ def produce_answer(
     if version >= _FIRST_ENDPOINTS and _NOT_LEADER in frame:
         message = _read(header, frame)
     if message.get("node_endpoints"):
-        _rewrite_endpoints(rewriter.addresses, message, listener)
+        run_at_once(_rewrite_endpoints(rewriter.addresses, message, listener))
         made = encode_response(PRODUCE, version, header.correlation_id, message)
     elif at < body_at or (is_flexible and frame[-1]):
         made = _Late([frame], response.size, body_size, NO_FIELD)
@@ -268,13 +271,14 @@ class KeptAnswers:
 
     def answer(self, header: RequestHeader, response: Response, listener: str, make: Make) -> Answer:
         """Return the answer that `make` returns, or returned for the same bytes. Raises what `make` raises."""
-        body = bytes(memoryview(response.frame)[_PREFIX_BYTES:])
-        key = (listener, *header.api, body)
+        if len(response.frame) > MAX_KEPT_BYTES:
+            return Answer(make(header, response, listener))
+        key = (listener, *header.api, bytes(memoryview(response.frame)[_PREFIX_BYTES:]))
         made = self._kept.get(key)
         if made is not None:
             return Answer(made.with_correlation_id(header.correlation_id))
         made = make(header, response, listener)
-        if len(body) <= MAX_KEPT_BYTES and made.size <= MAX_KEPT_BYTES:
+        if made.size <= MAX_KEPT_BYTES:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
             self._kept[key] = made.with_correlation_id(0)
@@ -298,11 +302,15 @@ class Rewriter:
             frame = with_addresses(frame, version, _body_at(*header.api), self.addresses, listener)
             return encoded(header, Response(frame, len(frame) - LENGTH_BYTES, None))
         message = _read(header, frame)
-        _REWRITERS[api_key](self.addresses, message, listener)
+        run_at_once(self.rewrite_in_slices(api_key, message, listener))
         return encode_response(api_key, version, header.correlation_id, message)
 
+    def rewrite_in_slices(self, api_key: int, message: Message, listener: str) -> Generator[None, None, None]:
+        """Replace the addresses in a decoded response, yielding after each. Not of Metadata."""
+        yield from _REWRITERS[api_key](self.addresses, message, listener)
 
-def _rewrite_coordinators(addresses: Addresses, message: Message, listener: str) -> None:
+
+def _rewrite_coordinators(addresses: Addresses, message: Message, listener: str) -> _Slices:
     for each in message.get("coordinators", (message,)):
         if not addresses.rewrite_one(each, "node_id", listener):
             each |= {
@@ -311,25 +319,32 @@ def _rewrite_coordinators(addresses: Addresses, message: Message, listener: str)
                 "host": "",
                 "port": -1,
             }
+        yield
 
 
-def _rewrite_cluster(addresses: Addresses, message: Message, listener: str) -> None:
-    message["brokers"] = addresses.rewrite(message["brokers"], "broker_id", listener)
+def _rewrite_brokers(
+    list_name: str, id_name: str, addresses: Addresses, message: Message, listener: str
+) -> _Slices:
+    """Replace addresses, and leave out brokers that have no port."""
+    visible = []
+    for each in message[list_name]:
+        if addresses.rewrite_one(each, id_name, listener):
+            visible.append(each)
+        yield
+    message[list_name] = visible
 
 
-def _rewrite_endpoints(addresses: Addresses, message: Message, listener: str) -> None:
-    message["node_endpoints"] = addresses.rewrite(message["node_endpoints"], "node_id", listener)
-
-
-def _remove_controllers(_addresses: Addresses, message: Message, _listener: str) -> None:
+def _remove_controllers(_addresses: Addresses, message: Message, _listener: str) -> _Slices:
     """Remove the addresses of controllers, where no gateway listens (version 2); clients know brokers without them."""
     if "nodes" in message:
         message["nodes"] = []
+    yield
 
 
-_REWRITERS: Mapping[int, Callable[[Addresses, Message, str], None]] = {
+_rewrite_endpoints = partial(_rewrite_brokers, "node_endpoints", "node_id")
+_REWRITERS: Mapping[int, Callable[[Addresses, Message, str], _Slices]] = {
     FIND_COORDINATOR: _rewrite_coordinators,
-    DESCRIBE_CLUSTER: _rewrite_cluster,
+    DESCRIBE_CLUSTER: partial(_rewrite_brokers, "brokers", "broker_id"),
     DESCRIBE_QUORUM: _remove_controllers,
     SHARE_FETCH: _rewrite_endpoints,
     SHARE_ACKNOWLEDGE: _rewrite_endpoints,
