@@ -14,6 +14,7 @@ from tidegate.cli.parent_process import Parent, Place
 from tidegate.cli.process import (
     code_of_error,
     fresh_port_file,
+    hinting,
     is_first,
     lifecycle_log,
     load_config,
@@ -48,9 +49,9 @@ _DEFAULTS = {"listeners": "PLAINTEXT://127.0.0.1:19092", "log.dirs": "tidegate-g
 
 def run_gateway(args: argparse.Namespace) -> int:
     """Run the gateway until SIGINT or SIGTERM. SIGHUP reads its files again; without a file, it stops the gateway."""
-    upstream = load_client_settings(
-        args.upstream, None if args.upstream_config is None else Path(args.upstream_config)
-    )
+    given = None if args.upstream_config is None else Path(args.upstream_config)
+    with hinting(f"check --upstream-config {args.upstream_config}: it has the settings of a Kafka client"):
+        upstream = load_client_settings(args.upstream, given)
     only = None if args.brokers is None else parse_broker_ids(args.brokers)
     if args.listen is not None:
         args.override.append(f"listeners={_plaintext_at(args.listen)}")

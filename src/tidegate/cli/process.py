@@ -29,6 +29,7 @@ from tidegate.server.settings.table import SETTINGS
 __all__ = [
     "code_of_error",
     "fresh_port_file",
+    "hinting",
     "is_first",
     "lifecycle_log",
     "listen_on",
@@ -140,7 +141,10 @@ def load_config(args: argparse.Namespace, defaults: Mapping[str, str]) -> Server
         name, separator, value = override.partition("=")
         if not separator or not name:
             shown = re.split(r"[\s:=]", override.strip())[0]  # what is behind that may be a password
-            raise ConfigError(f"--override begins with {shown!r}, expected KEY=VALUE")
+            raise ConfigError(
+                f"--override begins with {shown!r}, expected KEY=VALUE",
+                hint="for example --override tidegate.quota.observe=all",
+            )
         texts[name.strip()] = value
     if args.data is not None:
         texts["log.dirs"] = args.data
@@ -148,7 +152,18 @@ def load_config(args: argparse.Namespace, defaults: Mapping[str, str]) -> Server
         texts.pop("log.dir", None)
     if args.port is not None:
         listen_on(texts, args.port)
-    return ServerConfig.load(texts)
+    with hinting("`tidegate serve --list-settings` lists the settings with their types and defaults"):
+        return ServerConfig.load(texts)
+
+
+@contextmanager
+def hinting(hint: str) -> Iterator[None]:
+    """Add a hint to a `ConfigError` that has none."""
+    try:
+        yield
+    except ConfigError as error:
+        error.hint = error.hint or hint
+        raise
 
 
 def listen_on(texts: dict[str, str], port: int) -> None:

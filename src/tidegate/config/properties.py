@@ -32,7 +32,10 @@ def load_properties(path: Path) -> dict[str, str]:
             hint="check the path and its permissions",
         ) from error
     if len(data) > MAX_PROPERTIES_BYTES:
-        raise ConfigError(f"{str(path)!r} has {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}")
+        raise ConfigError(
+            f"{str(path)!r} has {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}",
+            hint="use a file of settings, one `name=value` a line",
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

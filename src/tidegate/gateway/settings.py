@@ -96,7 +96,10 @@ def server_names(given: ServerConfig, bootstrap: Collection[str]) -> dict[str, S
     """
     for name in bootstrap:
         if not _HOST.fullmatch(name):
-            raise ConfigError(f"--bootstrap-name has {name!r}, expected a host name")
+            raise ConfigError(
+                f"--bootstrap-name has {name!r}, expected a host name",
+                hint="for example --bootstrap-name kafka.example.com; separate several names by commas",
+            )
     found = {}
     for listener in given.listeners:
         pattern = _pattern(listener)
@@ -112,7 +115,8 @@ def server_names(given: ServerConfig, bootstrap: Collection[str]) -> dict[str, S
     if found and 0 <= buffer_bytes < MIN_RECEIVE_BUFFER_BYTES:
         raise ConfigError(
             f"socket.receive.buffer.bytes is {buffer_bytes}, expected -1, or at least {MIN_RECEIVE_BUFFER_BYTES} "
-            "for listeners that distinguish brokers by name"
+            "for listeners that distinguish brokers by name",
+            hint="remove the setting, or set it to -1: the system then chooses the size",
         )
     return found
 
@@ -133,7 +137,8 @@ def _check_pattern(listener: ListenerConfig, pattern: str) -> None:
     if pattern.count(BROKER_ID) != 1 or not _HOST.fullmatch(pattern.replace(BROKER_ID, "0")):
         raise ConfigError(
             f"advertised.listeners has the host {pattern!r} for listener {listener.name}, expected a host name with "
-            f"{BROKER_ID} once, such as broker-{BROKER_ID}.kafka.example.com"
+            f"{BROKER_ID} once, such as broker-{BROKER_ID}.kafka.example.com",
+            hint=f"{BROKER_ID} stands for the id of a broker; a name has letters, digits, '-', '.' and '_'",
         )
 
 
@@ -160,10 +165,16 @@ def parse_broker_ids(text: str) -> frozenset[int]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
         if found is None:
-            raise ConfigError(f"--brokers is {text!r}, expected ids such as 1,3-5")
+            raise ConfigError(
+                f"--brokers is {text!r}, expected ids such as 1,3-5",
+                hint="remove --brokers to serve all brokers",
+            )
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first or last - first >= MAX_LISTED:
-            raise ConfigError(f"--brokers has the range {part.strip()}, expected 1 to {MAX_LISTED} ids in it")
+            raise ConfigError(
+                f"--brokers has the range {part.strip()}, expected 1 to {MAX_LISTED} ids in it",
+                hint="write the lower id first; a gateway serves only the brokers that the cluster has",
+            )
         ids.update(range(first, last + 1))
     return frozenset(ids)
 
