@@ -22,9 +22,8 @@ from tidegate.cli.main import main
         (
             ["--override", "tidegate.quota.cluster.wid=all"],
             [
-                "warning: unknown setting 'tidegate.quota.cluster.wid' has no effect; did you mean",
-                "error: cannot connect",
-                "hint: ",
+                "error: unknown setting 'tidegate.quota.cluster.wid'",
+                "hint: did you mean 'tidegate.quota.cluster.wide'?",
             ],
         ),
         (

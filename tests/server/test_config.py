@@ -131,6 +131,20 @@ def test_unknown_settings_are_reported_with_a_guess() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("tidegate.quota.obsreve", "did you mean 'tidegate.quota.observe'?"),
+        ("tidegate.x", "`tidegate serve --list-settings` lists the settings"),
+    ],
+)
+def test_a_misspelt_setting_of_tidegate_is_refused(name: str, hint: str) -> None:
+    """Without `tidegate.quota.observe`, clients that were to be observed only would be throttled."""
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}'") as caught:
+        ServerConfig.load({name: "all"})
+    assert caught.value.hint == hint
+
+
 def test_settings_of_a_callback_that_is_not_there_are_reported() -> None:
     """A misspelt `client.quota.callback.class` is a callback's own setting; without a callback it means nothing."""
     config = ServerConfig.load(

@@ -61,6 +61,7 @@ _MEMORY_SHARE = 8
 
 _LONGEST_GUESSED = 100  # letters: looking for what is similar takes time
 _SIMILAR = 0.8
+_OWN_NAMES = "tidegate."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,10 @@ class ServerConfig:
 
     @classmethod
     def load(cls, texts: Mapping[str, str]) -> "ServerConfig":
-        """Return the settings that `texts` stand for. Raises `ConfigError` for a value that cannot be."""
+        """Return the settings that `texts` stand for.
+
+        Raises `ConfigError` for a value that cannot be, and for an unknown setting of Tidegate's own.
+        """
         texts = dict(texts)
         if "log.dir" in texts:
             texts.setdefault("log.dirs", texts.pop("log.dir"))
@@ -111,6 +115,7 @@ class ServerConfig:
             _check_name_is_free(names, values[METRICS_LISTENER])
             of_listeners |= tls_settings([METRICS_NAME])
         rest = sorted(texts.keys() - SETTINGS.keys() - of_listeners)
+        _check_own_names(rest)
         return cls(
             values=values,
             listeners=listeners,
@@ -199,6 +204,20 @@ class ServerConfig:
         if self.ignored:
             lines.append(f"ignored Kafka settings without effect in Tidegate: {', '.join(self.ignored)}")
         return lines
+
+
+def _check_own_names(unknown: Iterable[str]) -> None:
+    """Raise `ConfigError` for a misspelt setting of Tidegate's own: without `tidegate.quota.observe`, quotas apply.
+
+    Other unknown names have no effect, as in Kafka, whose files have settings of other programs.
+    """
+    for name in unknown:
+        if name.startswith(_OWN_NAMES):
+            close = guess(name, SETTINGS).removeprefix("; ")
+            raise ConfigError(
+                f"unknown setting {name!r}",
+                hint=close or "`tidegate serve --list-settings` lists the settings",
+            )
 
 
 def guess(name: str, known: Iterable[str]) -> str:
