@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.unit.usage.recording import Connected, Decided, asked
 
 from tidegate.clock import SystemClock
-from tidegate.server.requests.recorder import FETCHED, Client, Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.requests.request_rows import FETCHED, Client
 from tidegate.usage.convert import compact, drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import list_files

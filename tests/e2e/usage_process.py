@@ -19,7 +19,8 @@ from pathlib import Path
 from tests.unit.usage.recording import START_MS, Decided, record_requests
 
 from tidegate.clock import SystemClock
-from tidegate.server.requests.recorder import Client, Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.requests.request_rows import Client
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.segment import PRODUCED
 from tidegate.usage.writer_process import start_writer

@@ -16,7 +16,8 @@ from tests.unit.usage.recording import (
     segment_of,
 )
 
-from tidegate.server.requests.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.requests.request_rows import FETCHED, NONE, THROTTLED, Client
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY

@@ -21,7 +21,8 @@ from tests.unit.usage.recording import (
 
 from tidegate.api_keys import FETCH
 from tidegate.quota import UNLIMITED, QuotaRecord, sanitize
-from tidegate.server.requests.recorder import FETCHED, NONE, THROTTLED, Client, Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.requests.request_rows import FETCHED, NONE, THROTTLED, Client
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import segment_table
 from tidegate.usage.columns import EXEMPT, NAME_COLUMNS, OBSERVED_ONLY, empty_event

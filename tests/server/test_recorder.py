@@ -21,9 +21,10 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.quota import UNLIMITED, QuotaRecord, QuotaType
+from tidegate.server.requests.controller_record import ControllerRecord
 from tidegate.server.requests.handler import Connection
-from tidegate.server.requests.recorder import FETCHED, THROTTLED, ControllerRecord
 from tidegate.server.requests.recorder import open_recorder as recorder_of
+from tidegate.server.requests.request_rows import FETCHED, THROTTLED
 from tidegate.server.settings.config import ServerConfig
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS

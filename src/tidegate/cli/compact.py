@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Compact, and say what came of it."""
     from rich.console import Console
 
-    from tidegate.kafka_log.importing import finished_import
+    from tidegate.kafka_log.import_directory import finished_import
     from tidegate.pipeline.report.text import things_text
     from tidegate.usage.compaction import compact_record
     from tidegate.usage.files import IMPORT_MANIFEST

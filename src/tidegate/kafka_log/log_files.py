@@ -17,6 +17,7 @@ __all__ = [
     "LogFile",
     "LogFileError",
     "Source",
+    "bytes_on_disk",
     "find_logs",
     "names_text",
     "no_requests_error",
@@ -203,3 +204,11 @@ def names_text(files: Sequence[Path]) -> str:
     text = ", ".join(repr(str(path)) for path in files[:_NAMED_MAX])
     more = len(files) - _NAMED_MAX
     return f"{text} and {more:,} more" if more > 0 else text
+
+
+def bytes_on_disk(path: Path) -> int:
+    """Return the size of a file, 0 where it is gone."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

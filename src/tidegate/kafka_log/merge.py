@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.kafka_log.requests import NO_LAG, UNKNOWN_BYTES
+from tidegate.kafka_log.messages import NO_LAG
+from tidegate.kafka_log.requests import UNKNOWN_BYTES
 from tidegate.usage.arrow import arrow_schema, event_tables
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.events import Event, whole_event

@@ -18,7 +18,6 @@ from datetime import tzinfo
 from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -34,30 +33,29 @@ from tidegate.api_keys import (
     METADATA,
     PRODUCE,
 )
-from tidegate.error_codes import UNSUPPORTED_VERSION
 from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest, OtherFormatError, with_current_names
-from tidegate.kafka_log.sizes import request_size, response_size
-from tidegate.topic_sizes import TopicSizes
+from tidegate.kafka_log.messages import (
+    NO_LAG,
+    bytes_of_records,
+    fetch_positions,
+    fetched_topics,
+    is_follower,
+    message_sizes,
+    names_by_id,
+    partitions_of,
+    produced_topics,
+    stated_throttle_ms,
+    without_configs,
+)
 from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
 
-__all__ = [
-    "KEPT_APIS",
-    "NO_BYTES",
-    "NO_LAG",
-    "NO_TOPICS",
-    "UNKNOWN_BYTES",
-    "LoggedExchange",
-    "RequestColumns",
-]
+__all__ = ["KEPT_APIS", "NO_BYTES", "NO_TOPICS", "UNKNOWN_BYTES", "LoggedExchange", "RequestColumns"]
 
 NO_BYTES = -1
 """Nothing is charged to this quota."""
 UNKNOWN_BYTES = -2
 """Bytes are charged, and the log does not say how many."""
-
-NO_LAG = -1
-"""A line does not say where it reads, or where the end is."""
 
 NO_TOPICS = -1
 """A line is not of a Produce or Fetch, or does not show what was fetched."""
@@ -66,12 +64,6 @@ MAKING_A_LINE_US = 150
 """Between the end of sending and the time of the line (0.1 to 0.2 ms, measured)."""
 HALF_A_MS_US = 500
 """Mean error of a time of whole milliseconds."""
-
-SIZE_MAX = 2**31 - 1
-"""Largest size of a message; its length is an INT32."""
-
-_MOST_RECORDS = 2**53
-"""Largest lag and largest sum of offsets; no log comes near."""
 
 _MUTATIONS = frozenset({CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS})
 _FROM_ZOOKEEPER_CONTROLLERS = frozenset({4, 5, 6})
@@ -83,9 +75,6 @@ _CONNECTION = re.compile(r".+:\d+-(.+):\d+-\d+(?:-\d+)?")
 """Addresses and ports of both ends, the processor's number (since 4.0), and a number that makes the id unique."""
 _UNKNOWN = "unknown"
 _SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""A topic's name as Kafka allows it, or its id. Other names belong to requests for topics that do not exist."""
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
 _READ = ("lag", "offsets", "partitions")
 _NUMBERS = {
@@ -259,14 +248,14 @@ class RequestColumns:
             header.client_id or "",
         )
         self.has_zookeeper |= api_key in _FROM_ZOOKEEPER_CONTROLLERS
-        request_bytes, response_bytes = _sizes(api_key, api_version, client_id, body, response)
+        request_bytes, response_bytes = message_sizes(api_key, api_version, client_id, body, response)
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
         fetch_bytes, record_bytes, exempt, read_from = NO_BYTES, 0, False, None
         topic, other_topics = None, NO_TOPICS
         if api_key == FETCH:
             if not isinstance(response, dict):
                 raise LineError("the Fetch has no response")
-            topic, other_topics = _fetched_topics(response)
+            topic, other_topics = fetched_topics(response)
             # A follower's fetch is exempt. A throttled fetch is answered empty, so the log has no size for it.
             # Otherwise the quota is charged 4 bytes and the body, without the header (B§6.3).
             if is_follower(body):
@@ -276,18 +265,18 @@ class RequestColumns:
             else:
                 header_bytes = 5 if API_BY_KEY[FETCH].has_tagged_response_header(api_version) else 4
                 fetch_bytes = response_bytes - header_bytes + 4
-                record_bytes = _record_bytes(response)
-                read_from = _read_from(body["topics"], response["responses"])
+                record_bytes = bytes_of_records(response)
+                read_from = fetch_positions(body["topics"], response["responses"])
         elif api_key == PRODUCE:
             # With acks=0 there is no answer, and the request is exempt (B§6.2).
             exempt = response == ""
-            topic, other_topics = _produced_topics(body, response)
+            topic, other_topics = produced_topics(body, response)
         else:
             api = API_BY_KEY.get(api_key)
             exempt = api is None or api.cluster_action
         mutation_ms = 0
         if api_key in _MUTATIONS and isinstance(response, dict):
-            mutation_ms = _throttle_ms(response)
+            mutation_ms = stated_throttle_ms(response)
         software = logged.client_information
         names = software.software_name, software.software_version
         if api_key == API_VERSIONS and api_version >= _SOFTWARE_SINCE and names == (_UNKNOWN, _UNKNOWN):
@@ -317,7 +306,7 @@ class RequestColumns:
     def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
         """Store what an exchange states, of topics only what differs from what was last seen here."""
         assert isinstance(logged.response, dict)
-        self.topic_names |= _names_by_id(logged.response)
+        self.topic_names |= names_by_id(logged.response)
         if logged.request_header.request_api_key in (METADATA, DESCRIBE_TOPIC_PARTITIONS):
             partitions = partitions_of(logged.response)
             if all(self._topics.get(name) == count for name, count in partitions.items()):
@@ -328,8 +317,8 @@ class RequestColumns:
             self._topics.clear()
             if logged.request_header.request_api_key == CREATE_TOPICS:
                 logged.request, logged.response = (
-                    _without_configs(logged.request),
-                    _without_configs(logged.response),
+                    without_configs(logged.request),
+                    without_configs(logged.response),
                 )
         self.exchanges.append(LoggedExchange(decided_us, number, logged, client))
 
@@ -358,135 +347,3 @@ def _address(host: str) -> str:
         return str(ip_address(host))
     except ValueError:
         return host
-
-
-def _without_configs(message: Any) -> dict[str, Any]:
-    """Return a message about topics without their settings, which are most of it."""
-    topics = [{key: value for key, value in topic.items() if key != "configs"} for topic in message["topics"]]
-    return {**message, "topics": topics}
-
-
-def is_follower(request: dict[str, Any]) -> bool:
-    """Return whether a Fetch request is one of a replica, not of a consumer."""
-    state = request.get("replicaState")
-    return bool((state["replicaId"] if state else request.get("replicaId", -1)) >= 0)
-
-
-def partitions_of(response: dict[str, Any]) -> dict[str, int]:
-    """Return how many partitions topics have, by name and by id, from an answer that describes them."""
-    found: dict[str, int] = {}
-    for topic in response.get("topics", ()):
-        if topic.get("errorCode", 0) == 0:
-            for key in (topic.get("name"), topic.get("topicId")):
-                if key:
-                    found[key] = len(topic["partitions"])
-    return found
-
-
-def _names_by_id(response: dict[str, Any]) -> dict[str, str]:
-    """Return the names of topics by id, from an answer that describes topics or has created them."""
-    topics = response.get("topics", ())
-    pairs = ((topic.get("topicId"), topic.get("name")) for topic in topics)
-    return {key: name for key, name in pairs if key and key != _NO_ID and name and _TOPIC.fullmatch(name)}
-
-
-def _produced_topics(request: dict[str, Any], response: dict[str, Any] | str) -> tuple[str | None, int]:
-    """Return the topic with the most stored bytes of a Produce, and the number of others; without acks, of sent bytes.
-
-    A partition with an error stores nothing.
-    """
-    refused = set()
-    if isinstance(response, dict):
-        refused = {
-            (topic.get("topicId") or topic["name"], part["index"])
-            for topic in response["responses"]
-            for part in topic["partitionResponses"]
-            if part["errorCode"]
-        }
-    sizes = TopicSizes()
-    for topic in request["topicData"]:
-        name = topic.get("topicId") or topic["name"]
-        for part in topic["partitionData"]:
-            if not refused or (name, part["index"]) not in refused:
-                _add_size(sizes, name, part)
-    return sizes.largest()
-
-
-def _fetched_topics(response: dict[str, Any]) -> tuple[str | None, int]:
-    """Return the topic with the most bytes of records in the answer to a Fetch, and the number of others."""
-    sizes = TopicSizes()
-    for topic in response["responses"]:
-        for part in topic["partitions"]:
-            _add_size(sizes, topic.get("topicId") or topic["topic"], part)
-    return sizes.largest()
-
-
-def _add_size(sizes: TopicSizes, topic: str, part: dict[str, Any]) -> None:
-    size = part.get("recordsSizeInBytes")
-    if size and _TOPIC.fullmatch(topic):
-        sizes.add(topic, size)
-
-
-def _record_bytes(response: dict[str, Any]) -> int:
-    """Return the bytes of records in the answer to a fetch."""
-    topics = response["responses"]
-    return sum([part.get("recordsSizeInBytes") or 0 for topic in topics for part in topic["partitions"]])
-
-
-def _read_from(asked: list[dict[str, Any]], answered: list[dict[str, Any]]) -> tuple[int, int, int] | None:
-    """Return lag, offsets and partitions of a Fetch (`RequestColumns.table`), of those in request and answer alike.
-
-    In a fetch session a request names those alone whose offset has changed, and an answer those with something new.
-    """
-    if not asked or not answered:
-        return None
-    ends = {
-        (topic.get("topicId") or topic["topic"], part["partitionIndex"]): part["highWatermark"]
-        for topic in answered
-        for part in topic["partitions"]
-    }
-    lag, offsets, partitions = NO_LAG, 0, 0
-    for topic in asked:
-        name = topic.get("topicId") or topic["topic"]
-        for part in topic["partitions"]:
-            index, offset = part["partition"], part["fetchOffset"]
-            behind = ends.pop((name, index), -1) - offset
-            if offset >= 0 <= behind:
-                lag = behind if lag < 0 else lag + behind
-                offsets += offset
-                partitions += crc32(f"{name} {index}".encode("utf-8", "replace"))
-    if type(lag + offsets) is not int or lag + offsets > _MOST_RECORDS:
-        raise LineError("an offset of the Fetch is out of range")
-    return (lag, offsets, partitions) if lag >= 0 else None
-
-
-def _throttle_ms(response: dict[str, Any]) -> int:
-    """Return the throttle time of a response: for a mutation, nothing else in the log states it."""
-    throttle_ms = response.get("throttleTimeMs", 0)
-    if type(throttle_ms) is not int or not 0 <= throttle_ms <= SIZE_MAX:
-        raise LineError(f"throttleTimeMs of the response is not a whole number from 0 to {SIZE_MAX}")
-    return throttle_ms
-
-
-def _sizes(
-    api_key: int, api_version: int, client_id: str, body: dict[str, Any], response: dict[str, Any] | str
-) -> tuple[int, int]:
-    """Return the bytes of request and response; 0 for what only controllers say to each other."""
-    if api_key not in API_BY_KEY:
-        return 0, 0
-    if (
-        api_key == API_VERSIONS
-        and isinstance(response, dict)
-        and response["errorCode"] == UNSUPPORTED_VERSION
-    ):
-        api_version, body = (
-            0,
-            {},
-        )  # answered in version 0; the request is not read, its body is not in the log
-    sizes = (
-        request_size(api_key, api_version, client_id, body),
-        response_size(api_key, api_version, response) if isinstance(response, dict) else 0,
-    )
-    if not 0 <= min(sizes) <= max(sizes) <= SIZE_MAX:
-        raise LineError(f"{API_BY_KEY[api_key].name} is larger than a message can be, {SIZE_MAX} bytes")
-    return sizes

@@ -1,19 +1,63 @@
-"""The processes that make columns of the lines of a log, side by side."""
+"""The processes that make columns of the lines of a log, block by block and side by side."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.resource_tracker import ensure_running
 from threading import Thread, current_thread, main_thread
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
 
 from tidegate.child_python import safe_path
 from tidegate.errors import TidegateError
+from tidegate.kafka_log.log_files import Source, bytes_on_disk
+from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
 
-__all__ = ["WorkerError", "worker_processes"]
+__all__ = ["ReadBlock", "WorkerError", "read_block", "worker_processes", "workers_for"]
+
+IN_PROCESS_BYTES = 16 << 20
+"""Smaller input is not worth other processes."""
+
+
+@dataclass(slots=True)
+class ReadBlock:
+    """The result of reading a block of lines."""
+
+    table: pa.Table
+    exchanges: list[LoggedExchange]
+    has_zookeeper: bool
+    lines: int
+    requests: int
+    bad_lines: int
+    bad: list[tuple[int, str]]
+    skipped: Counter[str]
+    topic_names: dict[str, str]
+
+
+def read_block(zone: str, block: bytes) -> ReadBlock:
+    """Make columns of a block of whole lines, numbered from 1."""
+    columns = RequestColumns(ZoneInfo(zone))
+    lines = block.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        columns.add_line(number, line)
+    return ReadBlock(
+        columns.table(),
+        columns.exchanges,
+        columns.has_zookeeper,
+        len(lines) - 1,
+        columns.requests,
+        columns.bad_lines,
+        columns.bad,
+        columns.skipped,
+        columns.topic_names,
+    )
 
 
 class WorkerError(TidegateError):
@@ -75,3 +119,10 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def workers_for(files: Sequence[Source], processes: int | None) -> AbstractContextManager[Executor | None]:
+    """Return the executor that reads the blocks of the files; None inside where this process reads them itself."""
+    is_little = sum(bytes_on_disk(source.path) for source in files) < IN_PROCESS_BYTES
+    count = processes or (1 if is_little else os.cpu_count() or 1)
+    return nullcontext(None) if count == 1 else worker_processes(count)

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.errors import ArgumentError, ConfigError
-from tidegate.kafka_log.importing import ImportSummary, import_logs
+from tidegate.kafka_log.import_summary import ImportSummary
+from tidegate.kafka_log.importing import import_logs
 from tidegate.kafka_log.log_files import Source
 from tidegate.kafka_log.manifest import TimeRange
 from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms

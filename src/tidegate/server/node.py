@@ -55,9 +55,10 @@ from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Throttle
+from tidegate.server.requests.controller_record import ControllerRecord
 from tidegate.server.requests.front import Front
 from tidegate.server.requests.handler import Connection, HandlerTable, NothingToDo, Turn, Wait
-from tidegate.server.requests.recorder import ControllerRecord, Recorder
+from tidegate.server.requests.recorder import Recorder
 from tidegate.server.requests.slices import SLICE_NS, Slices
 from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.dynamic_settings import DynamicSettings

@@ -14,7 +14,8 @@ from tests.unit.kafka_log.samples import QUICK, THROTTLED, all_lines, line, line
 from tidegate.config.quotas_file import parse_quotas_file
 from tidegate.errors import ConfigError
 from tidegate.kafka_log import importing, log_files
-from tidegate.kafka_log.importing import ImportSummary, import_logs
+from tidegate.kafka_log.import_summary import ImportSummary
+from tidegate.kafka_log.importing import import_logs
 from tidegate.kafka_log.log_files import LogFileError, Source
 from tidegate.kafka_log.manifest import Manifest
 from tidegate.usage.files import list_files

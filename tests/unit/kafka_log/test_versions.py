@@ -14,7 +14,8 @@ from tests.unit.kafka_log.samples import SAMPLES, all_lines, truth
 from tests.unit.kafka_log.test_replay import decided_requests
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from tidegate.kafka_log.importing import ImportSummary, import_logs
+from tidegate.kafka_log.import_summary import ImportSummary
+from tidegate.kafka_log.importing import import_logs
 from tidegate.kafka_log.line import with_current_names
 from tidegate.kafka_log.log_files import Source
 from tidegate.kafka_log.sizes import request_size

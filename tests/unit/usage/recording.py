@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.server.requests.recorder import NONE, Client, Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.requests.request_rows import NONE, Client
 from tidegate.testing import ManualClock
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.events import Event, read_segment

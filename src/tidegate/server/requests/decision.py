@@ -14,7 +14,7 @@ from tidegate.quota import QuotaManagers, QuotaType
 from tidegate.server.connection.channel import Channel
 from tidegate.server.requests.exchange import Exchange
 from tidegate.server.requests.handler import Charge, FetchAnswer
-from tidegate.server.requests.recorder import FETCHED, THROTTLED
+from tidegate.server.requests.request_rows import FETCHED, THROTTLED
 from tidegate.usage.columns import EXEMPT, OBSERVED_ONLY
 from tidegate.usage.segment import PRODUCED
 from tidegate.wire import RequestHeader

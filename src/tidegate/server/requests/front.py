@@ -32,12 +32,13 @@ from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Muting
 from tidegate.server.repeated_lines import kind_of
+from tidegate.server.requests.controller_record import ControllerRecord
 from tidegate.server.requests.decision import Decider
 from tidegate.server.requests.engine_quotas import EngineQuotas
 from tidegate.server.requests.exchange import Exchange, TurnEnd
 from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer, Request, Turn
 from tidegate.server.requests.later_work import NO_FRAME, LaterWork
-from tidegate.server.requests.recorder import LONGEST_KEPT_CLIENT_ID_CHARS, ControllerRecord, Recorder
+from tidegate.server.requests.recorder import LONGEST_KEPT_CLIENT_ID_CHARS, Recorder
 from tidegate.server.requests.slices import UNFINISHED, Slices
 from tidegate.wire import (
     MessageError,

@@ -10,7 +10,7 @@ The node and the front call it directly. A node has one recorder, or None, and c
     recorder.request(exchange)                                # its row is made at the next event or `commit`
     recorder.commit()                                         # before the answers of a turn leave
     recorder.network(connection, header, now_ms, network_ns, exempt)
-    recorder.forwarded(exchange, connection)                  # at the controller, see `ControllerRecord`
+    recorder.forwarded(exchange, connection)                  # at the controller, see `controller_record`
     recorder.expire(now_ms)                                   # when idle sensors were swept
     recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
     recorder.callback(name, now_ms)                           # when a quota callback is exchanged; None: there is none
@@ -30,7 +30,6 @@ one, so requests that are answered together share it; `maybe_roll` and `close` c
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from tidegate.api_keys import FETCH
@@ -40,93 +39,42 @@ from tidegate.quota import UNLIMITED, MutationQuota, QuotaManagers, QuotaRecord,
 from tidegate.quota.measure.sensors import Sensor
 from tidegate.server.requests.exchange import Exchange
 from tidegate.server.requests.handler import Connection
+from tidegate.server.requests.request_rows import (
+    FETCHED,
+    FLAGS_IN_ROWS,
+    NETWORK_TAIL,
+    NO_FLAGS,
+    NONE,
+    PLAIN_FLAGS,
+    REQUEST_TAIL,
+    Client,
+    pack_network,
+    pack_plain_fetch,
+    pack_plain_request,
+    pack_request,
+)
 from tidegate.server.settings.config import ServerConfig
 from tidegate.usage.appender import Appender
-from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY, REJECTED, STRICT
+from tidegate.usage.columns import EXEMPT, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import HOUR_MS
 from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import (
-    END_FIELDS,
-    PRODUCED,
-    QUOTA_VALUE,
-    ROW_BYTES,
-    Names,
-    row_end_struct,
-    row_struct,
-    row_tail,
-    topic_names,
-)
+from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, topic_names
 from tidegate.usage.texts import BEGINS, ends, sensor_texts, tags_text
 from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
 
-__all__ = [
-    "FETCHED",
-    "LONGEST_KEPT_CLIENT_ID_CHARS",
-    "NONE",
-    "THROTTLED",
-    "Client",
-    "ControllerRecord",
-    "Recorder",
-    "open_recorder",
-]
+__all__ = ["LONGEST_KEPT_CLIENT_ID_CHARS", "Recorder", "open_recorder"]
 
-THROTTLED = 512
-"""For `row_flags`: one of the four throttle times is not 0. The flag itself is in no row."""
-FETCHED = 256
-"""For `row_flags`: it is charged for `fetch_bytes`, and has `lag` and `lag_bytes`. The flag itself is in no row."""
-NONE = -1
-"""For `network_ns`, `early_ms`, `lag` and `lag_bytes`: the column is null."""
 SNAPSHOT_PAUSE_MS = 10_000
 """After a gap a snapshot follows at once, but not sooner after the last one: it takes room itself."""
 LONGEST_KEPT_CLIENT_ID_CHARS = 255
 """Longer client ids are not kept between requests: the names kept for a connection take 2 KB at most."""
 
-# Rows of requests and of network time are packed by position, as they delay answers; all other rows by name.
-_END, _FETCH_END = END_FIELDS
-_REQUEST, _NETWORK = row_tail("request"), row_tail("network")
-_pack_request = row_struct("request").pack_into
-_pack_plain_request = row_struct("request", zero=("lag", "lag_bytes"), end=_END).pack_into
-_pack_plain_fetch = row_struct("request", end=_FETCH_END).pack_into
-_pack_end = row_end_struct("request", _END).pack
-_pack_fetch_end = row_end_struct("request", _FETCH_END).pack
-_pack_network = row_struct("network").pack_into
-_IN_ROWS = PRODUCED | EXEMPT | OBSERVED_ONLY | FORWARDED
-_PLAIN = (0, PRODUCED, FETCHED)  # flags of rows whose end is the same for the requests of a connection
-_NONE_YET = -1  # a plain row's flags
 _NOT_SAID = -1.0  # no limit is below 0
 _LAST_WITH_TOPICS = FETCH  # Produce and Fetch have the lowest api keys
 
 _log = logging.getLogger("tidegate.server")
-
-
-class Client:
-    """The six names in the rows of a connection's requests, and their number in the segment being written.
-
-    row_end: the end of the row of its last plain request, shared by all requests with the same API, version and flags.
-    A plain request was not throttled, exempted or sent too early.
-    """
-
-    __slots__ = ("api", "client_id", "names", "number", "row_end", "row_flags", "segment")
-
-    def __init__(self, names: Names) -> None:
-        self.names = names
-        self.client_id = names[2]
-        self.number = 0
-        self.segment: OpenSegment | None = None
-        self.api: tuple[int, int] | None = None
-        self.row_flags = _NONE_YET
-        self.row_end = b""
-
-    def end_row(self, connection_id: int, api: tuple[int, int], row_flags: int) -> None:
-        """Make the end of plain rows with this API, its version, and these flags."""
-        self.api, self.row_flags = api, row_flags
-        end = (
-            connection_id, 0, 0, 0, 0, NONE, self.number, *api,
-            _REQUEST | (row_flags & _IN_ROWS),
-        )  # fmt: skip
-        self.row_end = _pack_fetch_end(*end) if row_flags == FETCHED else _pack_end(NONE, *end)
 
 
 class Recorder(Appender):
@@ -294,19 +242,19 @@ class Recorder(Appender):
             response_bytes = 0 if response is None else response.size
             row_flags = request.row_flags
             if row_flags != client.row_flags or header.api is not client.api or channel.early_ms is not None:
-                if row_flags not in _PLAIN or channel.early_ms is not None:
+                if row_flags not in PLAIN_FLAGS or channel.early_ms is not None:
                     self._write_request(at, request, client, response_bytes, topic, other_topics)
                     at += ROW_BYTES
                     continue
                 client.end_row(connection.id, header.api, row_flags)
             if row_flags == FETCHED:
-                _pack_plain_fetch(
+                pack_plain_fetch(
                     rows, at, topic, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
                     request.network_ns, request.lag + 1, request.lag_bytes + 1, other_topics,
                     request.fetch_bytes, client.row_end,
                 )  # fmt: skip
             else:
-                _pack_plain_request(
+                pack_plain_request(
                     rows, at, topic, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
                     request.network_ns, other_topics, client.row_end,
                 )  # fmt: skip
@@ -328,12 +276,12 @@ class Recorder(Appender):
         lag, lag_bytes, fetch_bytes = 0, 0, NONE
         if row_flags & FETCHED:
             lag, lag_bytes, fetch_bytes = request.lag + 1, request.lag_bytes + 1, request.fetch_bytes
-        _pack_request(
+        pack_request(
             self._rows, at, topic, request.now_ms, request.frame_bytes, response_bytes, request.handler_ns,
             request.network_ns, lag, lag_bytes, other_topics, fetch_bytes, channel.connection.id,
             request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
             NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
-            _REQUEST | (row_flags & _IN_ROWS),
+            REQUEST_TAIL | (row_flags & FLAGS_IN_ROWS),
         )  # fmt: skip
 
     def network(
@@ -343,9 +291,9 @@ class Recorder(Appender):
         self._record_requests()
         client = self._client(connection, header)
         if self._place(client, now_ms):
-            _pack_network(
+            pack_network(
                 self._rows, self._at, now_ms, network_ns, connection.id,
-                client.number, header.api_key, header.api_version, _NETWORK | (EXEMPT if exempt else 0),
+                client.number, header.api_key, header.api_version, NETWORK_TAIL | (EXEMPT if exempt else 0),
             )  # fmt: skip
             self._at += ROW_BYTES
 
@@ -497,7 +445,7 @@ class Recorder(Appender):
             return False
         client.number = number
         client.segment = self._segment
-        client.row_flags = _NONE_YET
+        client.row_flags = NO_FLAGS
         return True
 
     def _topic_number(self, topic: str, client: Client, now_ms: int) -> int | None:
@@ -564,54 +512,6 @@ class Recorder(Appender):
             self._write_value("quota", now_ms, names, value)
         if self._wall_offset_ms:
             self._write("clock", now_ms, wall_offset_ms=self._wall_offset_ms)
-
-
-class ControllerRecord:
-    """The controller's record, as a node that forwards uses it (B§5.4).
-
-    The controller's engine decides the mutations of such a node, so the controller's record contains the permits, and a
-    row with their throttle time. The request's own row, in the record of the node that answers it, is marked with
-    `FORWARDED`. So each record contains all that its node's engine did, and can be replayed by itself.
-
-    recorder: the controller's; None: it records nothing.
-    """
-
-    def __init__(self, recorder: Recorder | None) -> None:
-        self._recorder = recorder
-        self._uncommitted = False
-
-    def mutation(
-        self,
-        connection: Connection,
-        header: RequestHeader,
-        permits: int,
-        quota: MutationQuota,
-        granted: bool,
-        now_ms: int,
-    ) -> None:
-        """Record at the controller that a handler asked for permits."""
-        if self._recorder is None:
-            return
-        if connection.at_controller is None:
-            # Each record numbers its connections by itself: this node's id may be another connection's there.
-            number = self._recorder.next_connection_id()
-            connection.at_controller = replace(connection, id=number, recorded=None)
-        self._uncommitted = True
-        self._recorder.mutation(connection.at_controller, header, permits, quota, granted, now_ms)
-
-    def request(self, exchange: Exchange) -> None:
-        """Record at the controller what was decided of the permits of a request, and mark the request's own row."""
-        connection = exchange.channel.connection.at_controller
-        if self._recorder is not None and connection is not None:
-            self._uncommitted = True
-            self._recorder.forwarded(exchange, connection)
-        exchange.row_flags |= FORWARDED
-
-    def commit(self) -> None:
-        """Write the rows that are not written yet."""
-        if self._uncommitted and self._recorder is not None:
-            self._uncommitted = False
-            self._recorder.commit()
 
 
 def open_recorder(config: ServerConfig, clock: Clock, log_format: str = TEXT) -> Recorder | None:
