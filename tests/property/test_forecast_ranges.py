@@ -26,7 +26,7 @@ from tests.replaying.kernel import closed_loop_of, forecast_events
 from tests.replaying.logs import random_records
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.replay.kernel import closed_loop as kernel
+from tidegate.pipeline.replay.kernel import loop_state
 from tidegate.pipeline.replay.plan import Plan
 
 _JAVA, _LIBRDKAFKA, _KAFKA_PYTHON, _OTHER = "apache-kafka-java", "librdkafka", "kafka-python", ""
@@ -158,7 +158,7 @@ def test_ranges_are_those_of_clients_of_one_kind_from_the_beginning(seed, batch_
     found = closed_loop_of(events, plan, batch_rows=batch_rows)
     used = found.used()
     tallies = [used.tallies]
-    for clients in (kernel.ONE_BY_ONE, kernel.BY_THE_CLOCK):
+    for clients in (loop_state.ONE_BY_ONE, loop_state.BY_THE_CLOCK):
         alone = closed_loop_of(events, plan, batch_rows=batch_rows, clients=clients)
         assert [account for account, _, _ in alone._accounts] == [
             account for account, _, _ in found._accounts

@@ -25,8 +25,10 @@ from tidegate.pipeline.layout import LONGEST_MS, ROW_TYPES, THROTTLED, TOTAL_MS,
 from tidegate.pipeline.read.steps import Step
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.kernel import closed_loop as kernel
+from tidegate.pipeline.replay.kernel import loop_forecasts, loop_state
 from tidegate.pipeline.replay.kernel.beyond_kafka import run_kernel_beyond_kafka
-from tidegate.pipeline.replay.kernel.closed_loop import ClosedLoop, run_kernel, take_in_kernel
+from tidegate.pipeline.replay.kernel.closed_loop import run_kernel, take_in_kernel
+from tidegate.pipeline.replay.kernel.loop_state import ClosedLoop
 from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -41,7 +43,7 @@ MAX_WAITING_ROWS = 1 << 27
 MEMORY_ROWS = 1 << 20
 """Rows that wait in memory: 84 MB; where there are more, all lie in a file."""
 
-_BOUNDING = (kernel.ONE_BY_ONE, kernel.BY_THE_CLOCK)
+_BOUNDING = (loop_state.ONE_BY_ONE, loop_state.BY_THE_CLOCK)
 _FEW = 1 << 10
 _SLOT_TYPES: tuple[np.dtype[Any], ...] = (*ROW_TYPES, np.dtype("<i8"), np.dtype("<i8"))
 _RANGES = {"throttled_requests": THROTTLED, "throttle_ms": TOTAL_MS, "longest_throttle_ms": LONGEST_MS}
@@ -66,29 +68,29 @@ class ClosedLoopReplay(PlanReplay):
         self._numbers: dict[int, int] = {}
         self._free_numbers: list[int] = []
         self._idle_wanted_at = _CROWD
-        self._latest_ms = kernel.NEVER_MS
+        self._latest_ms = loop_state.NEVER_MS
         self._take_in = take_in_kernel()
         self._run_loop = run_kernel_beyond_kafka() if self._state.sensors.beyond.is_needed else run_kernel()
         waiting = _slots(_FEW)
         self._loop = ClosedLoop(
-            connections=np.zeros((0, kernel.CONNECTION_COLUMNS), np.int64),
+            connections=np.zeros((0, loop_state.CONNECTION_COLUMNS), np.int64),
             answered_ms=np.zeros((0, kernel.IN_FLIGHT), np.int64),
             rows=Rows._make(waiting[: len(ROW_TYPES)]),
             order_ms=waiting[-2],
             links=waiting[-1],
-            heap=np.zeros((0, kernel.HEAP_COLUMNS), np.int64),
-            counts=np.zeros(kernel.COUNTS, np.int64),
-            forecasts=np.zeros((0, kernel.FORECASTS), np.int64),
-            log=np.zeros((log_rows, kernel.LOG_COLUMNS), np.int64),
+            heap=np.zeros((0, loop_state.HEAP_COLUMNS), np.int64),
+            counts=np.zeros(loop_state.COUNTS, np.int64),
+            forecasts=np.zeros((0, loop_forecasts.FORECASTS), np.int64),
+            log=np.zeros((log_rows, loop_state.LOG_COLUMNS), np.int64),
         )
         self._logged: list[Int64s] = []
         self._bounding: list[ClosedLoopReplay] = []
         _chain(self._loop, 0)
 
     def begin_as(self, clients: int) -> None:
-        """Set the kind of all clients, `kernel.ONE_BY_ONE` or `kernel.BY_THE_CLOCK`; this replay then has no ranges."""
-        self._loop.counts[kernel.CLIENTS] = clients
-        self._loop.counts[kernel.HAS_THROTTLED] = 1
+        """Set the kind of all clients, `ONE_BY_ONE` or `BY_THE_CLOCK`; this replay then has no ranges."""
+        self._loop.counts[loop_state.CLIENTS] = clients
+        self._loop.counts[loop_state.HAS_THROTTLED] = 1
 
     def finish(self) -> None:
         """Decide what still waits: there are no more rows."""
@@ -99,15 +101,18 @@ class ClosedLoopReplay(PlanReplay):
     def forecasts(self, numbers: Int64s) -> dict[str, pa.Array]:
         """Return the forecasts of some accounts, by the columns of `FORECAST_COLUMNS`; null for a missing time."""
         forecasts = _longer(self._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers]
-        last_ms, recorded_ms = forecasts[:, kernel.LAST_TS_MS], forecasts[:, kernel.RECORDED_LAST_TS_MS]
+        last_ms, recorded_ms = (
+            forecasts[:, loop_forecasts.LAST_TS_MS],
+            forecasts[:, loop_forecasts.RECORDED_LAST_TS_MS],
+        )
         return {
-            "waited_ms": pa.array(forecasts[:, kernel.WAITED_MS]),
-            "longest_wait_ms": pa.array(forecasts[:, kernel.LONGEST_WAIT_MS]),
+            "waited_ms": pa.array(forecasts[:, loop_forecasts.WAITED_MS]),
+            "longest_wait_ms": pa.array(forecasts[:, loop_forecasts.LONGEST_WAIT_MS]),
             "last_ts_ms": pa.array(last_ms, mask=last_ms == 0),
             "recorded_last_ts_ms": pa.array(recorded_ms, mask=recorded_ms == 0),
-            "sent_again": pa.array(forecasts[:, kernel.SENT_AGAIN]),
-            "recorded_requests": pa.array(forecasts[:, kernel.RECORDED_REQUESTS]),
-            "recorded_amount": pa.array(forecasts[:, kernel.RECORDED_AMOUNT]),
+            "sent_again": pa.array(forecasts[:, loop_forecasts.SENT_AGAIN]),
+            "recorded_requests": pa.array(forecasts[:, loop_forecasts.RECORDED_REQUESTS]),
+            "recorded_amount": pa.array(forecasts[:, loop_forecasts.RECORDED_AMOUNT]),
             **self._ranges(numbers),
         }
 
@@ -119,7 +124,7 @@ class ClosedLoopReplay(PlanReplay):
         ]
         tallies = [replay._accounts.tallies[numbers] for replay in replays]
         found = {name: [tally[:, column] for tally in tallies] for name, column in _RANGES.items()}
-        found["last_ts_ms"] = [columns[:, kernel.LAST_TS_MS] for columns in forecasts]
+        found["last_ts_ms"] = [columns[:, loop_forecasts.LAST_TS_MS] for columns in forecasts]
         ranges = {}
         for name, values in found.items():
             for end, of in (("low", np.minimum), ("high", np.maximum)):
@@ -151,7 +156,7 @@ class ClosedLoopReplay(PlanReplay):
         for replay in self._bounding:
             replay._run(rows, decisions, first, end)
         mutations = self._state.lookup.open_accounts(rows, first, end)
-        self._state.permits.make_room(mutations + int(self._loop.counts[kernel.MUTATIONS]))
+        self._state.permits.make_room(mutations + int(self._loop.counts[loop_state.MUTATIONS]))
         self._make_room(end - first)
         order_ms = np.maximum.accumulate(np.append(self._latest_ms, rows.ts_ms[first:end]))[1:]
         connection = self._connections(rows.connection_id[first:end])
@@ -166,12 +171,12 @@ class ClosedLoopReplay(PlanReplay):
             forecasts=_longer(self._loop.forecasts, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
         state = self._state.sensors.beyond.extended(self.state())
-        has_throttled = self._loop.counts[kernel.HAS_THROTTLED]
+        has_throttled = self._loop.counts[loop_state.HAS_THROTTLED]
         while not self._run_loop(state, self._loop, until_ms, end_seq):
             if len(self._loop.log):
                 self._empty_log()
-            if has_throttled != self._loop.counts[kernel.HAS_THROTTLED]:
-                has_throttled = self._loop.counts[kernel.HAS_THROTTLED]
+            if has_throttled != self._loop.counts[loop_state.HAS_THROTTLED]:
+                has_throttled = self._loop.counts[loop_state.HAS_THROTTLED]
                 self._bounding = [self._with_clients(clients) for clients in _BOUNDING]
                 # The copies catch up to the same time, because the next rows go to all three replays.
                 for replay in self._bounding:
@@ -190,9 +195,9 @@ class ClosedLoopReplay(PlanReplay):
         return other
 
     def _empty_log(self) -> None:
-        logged = int(self._loop.counts[kernel.LOGGED])
+        logged = int(self._loop.counts[loop_state.LOGGED])
         self._logged.append(self._loop.log[:logged].copy())
-        self._loop.counts[kernel.LOGGED] = 0
+        self._loop.counts[loop_state.LOGGED] = 0
 
     # --- connections and room for them ----------------------------------------------------------------------------
 
@@ -222,26 +227,26 @@ class ClosedLoopReplay(PlanReplay):
         """Make connections new ones."""
         connections = self._loop.connections
         connections[numbers] = 0
-        for column in (kernel.HEAD, kernel.TAIL, kernel.CULPRIT, kernel.REFUSED):
+        for column in (loop_state.HEAD, loop_state.TAIL, loop_state.CULPRIT, loop_state.REFUSED):
             connections[numbers, column] = -1
-        for column in (kernel.MUTED_UNTIL_MS, kernel.SENT_MS, kernel.ARRIVED_MS):
-            connections[numbers, column] = kernel.NEVER_MS
+        for column in (loop_state.MUTED_UNTIL_MS, loop_state.SENT_MS, loop_state.ARRIVED_MS):
+            connections[numbers, column] = loop_state.NEVER_MS
 
     def _forget_connections(self) -> None:
         """Forget all connections: they end with the node."""
         self._numbers.clear()
         self._free_numbers.clear()
         self._begin(slice(None))
-        self._latest_ms = kernel.NEVER_MS
+        self._latest_ms = loop_state.NEVER_MS
 
     def _forget_idle(self) -> None:
         """Forget connections that are idle, not muted, and have no waiting row."""
         if len(self._numbers) < self._idle_wanted_at:
             return
         connections = self._loop.connections
-        is_idle = connections[:, kernel.HEAD] < 0
-        is_idle &= connections[:, kernel.ARRIVED_MS] < self._latest_ms - kernel.IDLE_MS
-        is_idle &= connections[:, kernel.MUTED_UNTIL_MS] < self._latest_ms
+        is_idle = connections[:, loop_state.HEAD] < 0
+        is_idle &= connections[:, loop_state.ARRIVED_MS] < self._latest_ms - kernel.IDLE_MS
+        is_idle &= connections[:, loop_state.MUTED_UNTIL_MS] < self._latest_ms
         for connection_id, number in list(self._numbers.items()):
             if is_idle[number]:
                 del self._numbers[connection_id]
@@ -256,7 +261,7 @@ class ClosedLoopReplay(PlanReplay):
     def _make_room(self, more: int) -> None:
         """Grow the slots until `more` rows fit. Raises `UsageFilesError` if too many rows would wait."""
         before = len(self._loop.links)
-        size, free = before, int(self._loop.counts[kernel.FREE_SLOTS])
+        size, free = before, int(self._loop.counts[loop_state.FREE_SLOTS])
         while free + size - before < more:
             size *= 2
         if size == before:
@@ -307,9 +312,9 @@ def _chain(loop: ClosedLoop, first: int) -> None:
     """Add the slots from `first` on to the front of the list of free slots."""
     size = len(loop.links)
     loop.links[first:] = np.arange(first + 1, size + 1)
-    loop.links[size - 1] = loop.counts[kernel.FREE] if loop.counts[kernel.FREE_SLOTS] else -1
-    loop.counts[kernel.FREE] = first
-    loop.counts[kernel.FREE_SLOTS] += size - first
+    loop.links[size - 1] = loop.counts[loop_state.FREE] if loop.counts[loop_state.FREE_SLOTS] else -1
+    loop.counts[loop_state.FREE] = first
+    loop.counts[loop_state.FREE_SLOTS] += size - first
 
 
 def _longer(column: Int64s, rows: int) -> Int64s:

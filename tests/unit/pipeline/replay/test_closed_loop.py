@@ -16,7 +16,7 @@ from tidegate.pipeline.read.steps import Step, Steps
 from tidegate.pipeline.read.timeline import empty_timeline
 from tidegate.pipeline.replay import closed_loop
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
-from tidegate.pipeline.replay.kernel import closed_loop as closed_loop_kernel
+from tidegate.pipeline.replay.kernel import loop_state
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 
@@ -222,8 +222,8 @@ def _creating(software, *, permits=20, requests=4, step_ms=1000):
 def test_refused_permits_are_asked_for_again_at_the_upper_end(software):
     """By the clock all 80 permits are taken in the end; one by one kafka-python's client gives two requests up."""
     plan, events = _plan("controller_mutation_rate", 2), _creating(software)
-    again = closed_loop_of(events, plan, clients=closed_loop_kernel.BY_THE_CLOCK)
-    given_up = closed_loop_of(events, plan, clients=closed_loop_kernel.ONE_BY_ONE)
+    again = closed_loop_of(events, plan, clients=loop_state.BY_THE_CLOCK)
+    given_up = closed_loop_of(events, plan, clients=loop_state.ONE_BY_ONE)
     accepted = [row[-1] for row in again.take_log().tolist() if row[-1] and not row[4]]
     assert accepted == [20] * 4
     taken = {row[0] for row in given_up.take_log().tolist()}
@@ -235,10 +235,10 @@ def test_a_request_that_is_refused_each_time_ends():
     """Where others take all permits it is left after so many attempts, and what waited is free again."""
     events = _creating("", requests=2)
     plan = _plan("controller_mutation_rate", 0)
-    found = closed_loop_of(events, plan, clients=closed_loop_kernel.BY_THE_CLOCK)
+    found = closed_loop_of(events, plan, clients=loop_state.BY_THE_CLOCK)
     loop = found._loop
-    assert loop.counts[closed_loop_kernel.MUTATIONS] == 0
-    assert loop.counts[closed_loop_kernel.FREE_SLOTS] == len(loop.links)
+    assert loop.counts[loop_state.MUTATIONS] == 0
+    assert loop.counts[loop_state.FREE_SLOTS] == len(loop.links)
 
 
 @pytest.mark.parametrize(("software", "together"), [("apache-kafka-java", 4), ("librdkafka", 262)])
@@ -246,7 +246,7 @@ def test_what_comes_meanwhile_goes_together_by_the_clock(software, together):
     """Up to a batch of 16 KiB, of librdkafka's producers 1 MiB; bytes stay the same."""
     events = _node(1001, step_ms=1, size=4000, software=software)
     events[-1001]["produce_bytes"] = 20 * _MB
-    found = closed_loop_of(events, _plan("producer_byte_rate", _MB), clients=closed_loop_kernel.BY_THE_CLOCK)
+    found = closed_loop_of(events, _plan("producer_byte_rate", _MB), clients=loop_state.BY_THE_CLOCK)
     amounts = [row[5] for row in found.take_log().tolist()]
     assert sum(amounts) == 20 * _MB + 1000 * 4000
     assert max(amounts[1:]) == together * 4000

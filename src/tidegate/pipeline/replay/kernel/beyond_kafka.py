@@ -30,8 +30,9 @@ from tidegate.pipeline.layout import (
     WANTED,
 )
 from tidegate.pipeline.replay.kernel.certainty import begin_unknown, follow_bucket
-from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, ClosedLoop, loop_names, run
+from tidegate.pipeline.replay.kernel.closed_loop import CLOSED_LOOP_MODULES, loop_names, run
 from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, made_once
+from tidegate.pipeline.replay.kernel.loop_state import ClosedLoop
 from tidegate.pipeline.replay.kernel.open_loop import KERNEL_MODULES, Kernel, driver_names, replay
 from tidegate.pipeline.replay.kernel.row_decision import decide_bytes as decide_by_rate
 from tidegate.pipeline.replay.kernel.row_decision import decide_row, note_swept, ready_rate, take_permits

@@ -7,7 +7,6 @@ the connection; the heap has every connection that has a queue, by the time at w
 
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tidegate.pipeline.layout import (
     BEFORE_RANGE,
@@ -32,17 +31,70 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
+from tidegate.pipeline.replay.kernel import loop_forecasts, loop_state
 from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, made_once
+from tidegate.pipeline.replay.kernel.loop_forecasts import (
+    FORECAST_KERNEL,
+    add_wait,
+    note_last,
+    note_recorded,
+    note_sent_again,
+)
+from tidegate.pipeline.replay.kernel.loop_state import (
+    ANSWER_SHIFT_MS,
+    ARRIVED_MS,
+    ASKED,
+    ATTEMPTS,
+    BY_SOFTWARE,
+    BY_THE_CLOCK,
+    CLIENTS,
+    CONNECTION,
+    CULPRIT,
+    FREE,
+    FREE_SLOTS,
+    HAS_DELIVERED,
+    HAS_THROTTLED,
+    HEAD,
+    IN_HEAP,
+    IS_ASKING,
+    IS_GIVEN_UP,
+    LAST_REFUSED,
+    LOG_AMOUNT,
+    LOG_BYTE_MS,
+    LOG_IS_REJECTED,
+    LOG_NOW_MS,
+    LOG_REQUEST_MS,
+    LOG_SEQ,
+    LOGGED,
+    LOOP_STATE_KERNEL,
+    MUTATIONS,
+    MUTED_UNTIL_MS,
+    NEVER_MS,
+    NOW_MS,
+    ONE_BY_ONE,
+    ORDER_MS,
+    READY_MS,
+    RECORDED_MS,
+    REFUSED,
+    REQUESTS_DONE,
+    SEND_SHIFT_MS,
+    SENT_MS,
+    SHIFT_MS,
+    TAIL,
+    ClosedLoop,
+    free_slot,
+    heap_pop,
+    heap_push,
+)
 from tidegate.pipeline.replay.kernel.open_loop import (
     KERNEL_MODULES,
-    _add,
     _tally_row,
     _tally_throttle,
     driver_names,
 )
-from tidegate.pipeline.replay.kernel.row_decision import decide_row, pass_sweeps, was_taken_back
+from tidegate.pipeline.replay.kernel.row_decision import decide_row, pass_sweeps
 
-__all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "loop_names", "run", "run_kernel", "take_in_kernel"]
+__all__ = ["CLOSED_LOOP_MODULES", "loop_names", "run", "run_kernel", "take_in_kernel"]
 
 IN_FLIGHT = 5
 """Produce requests that a client with several in flight has: `max.in.flight.requests.per.connection` of Java's."""
@@ -62,85 +114,6 @@ MOST_ATTEMPTS = 100
 """Most attempts of a fetch that is throttled each time, or that returns in parts."""
 AT_ONCE = 1 << 20
 """Decisions in one call: less than a second."""
-
-# Columns of `ClosedLoop.connections`.
-HEAD, TAIL = 0, 1
-"""Slots of its queue, -1 where it has none."""
-SHIFT_MS = 2
-"""Delay of its last row after the recorded time."""
-MUTED_UNTIL_MS = 3
-"""Time before which none of its requests is read."""
-RECORDED_MS = 4
-"""Time that it was muted in the record since its last answer."""
-CULPRIT = 5
-"""The account that muted it last, -1 if none."""
-REQUESTS_DONE = 6
-IS_ASKING = 7
-"""Its last row asked for permits: what follows is of the same request."""
-HAS_DELIVERED = 8
-"""It has what the record's next fetches, up to one that was not throttled, were sent for."""
-ATTEMPTS = 9
-"""Number of decisions about the first row of its queue."""
-READY_MS = 10
-"""Time when its first row would be read if it were not muted."""
-SENT_MS = 11
-"""Recorded time of its last row."""
-ARRIVED_MS = 12
-"""Recorded time of the last row of its queue."""
-ANSWER_SHIFT_MS = 13
-"""Delay of its last answer after the recorded time."""
-SEND_SHIFT_MS = 14
-"""Delay of its last request after the recorded time."""
-REFUSED, LAST_REFUSED = 15, 16
-"""Slots of the permits that its request was refused and asks for again, -1 if none."""
-ASKED = 17
-"""Number of repeated attempts of the request at the head of its queue."""
-IS_GIVEN_UP = 18
-"""Its client gives up the request that the first rows of its queue are of."""
-CONNECTION_COLUMNS = 19
-
-# Columns of `ClosedLoop.heap`.
-ORDER_MS, SEQ, CONNECTION, NOW_MS = range(4)
-HEAP_COLUMNS = 4
-
-# Entries of `ClosedLoop.counts`.
-FREE, FREE_SLOTS, IN_HEAP, MUTATIONS, LOGGED, CLIENTS, HAS_THROTTLED = range(7)
-COUNTS = 7
-
-# Values of `counts[CLIENTS]`: how the clients send.
-BY_SOFTWARE = 0
-"""By the software that they name: one request in flight or five."""
-ONE_BY_ONE = 1
-"""They think when the answer is there. The least load that leads to the record."""
-BY_THE_CLOCK = 2
-"""Their data comes at the recorded times, whatever is throttled. The greatest load that leads to the record."""
-
-# Columns of `ClosedLoop.forecasts`, one row per account.
-WAITED_MS, LONGEST_WAIT_MS, LAST_TS_MS, RECORDED_LAST_TS_MS, SENT_AGAIN = range(5)
-RECORDED_REQUESTS, RECORDED_AMOUNT = 5, 6
-FORECASTS = 7
-
-# Columns of `ClosedLoop.log`.
-LOG_SEQ, LOG_NOW_MS, LOG_BYTE_MS, LOG_REQUEST_MS, LOG_IS_REJECTED, LOG_AMOUNT = range(6)
-LOG_COLUMNS = 6
-
-NEVER_MS = -(2**62)
-
-
-class ClosedLoop(NamedTuple):
-    """The connections of one plan in one partition, and their rows that wait."""
-
-    connections: Int64s  # [connection, column]
-    answered_ms: (
-        Int64s  # [connection, request modulo `IN_FLIGHT`]: when, `NEVER_MS` if not later than recorded
-    )
-    rows: Rows  # [slot]
-    order_ms: Int64s  # [slot]: the latest time that was recorded up to it
-    links: Int64s  # [slot]: the next of its queue, or the next that is free
-    heap: Int64s  # [place, column]
-    counts: Int64s
-    forecasts: Int64s  # [account, column]
-    log: Int64s  # [decision, column]; no rows where decisions are not wanted
 
 
 def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, first: int, end: int) -> None:
@@ -216,7 +189,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         if counts_here:
             _tally_row(state, rows, slot, now_ms, decided, not is_empty)
         if counts_here and loop.connections[number, ATTEMPTS] == 0:
-            _note_recorded(state, loop, slot, decided.account)
+            note_recorded(state, loop, slot, decided.account)
         if len(loop.log) > 0:
             logged = counts[LOGGED]
             loop.log[logged, LOG_SEQ] = rows.seq[slot]
@@ -302,11 +275,11 @@ def _follow(
             return
 
     if flags & BEFORE_RANGE == 0:
-        _feel(loop, number, connections[number, CULPRIT], now_ms - connections[number, READY_MS])
+        add_wait(loop, number, connections[number, CULPRIT], now_ms - connections[number, READY_MS])
         if account >= 0:
-            _note_last(loop, account, now_ms, rows.ts_ms[slot])
+            note_last(loop, account, now_ms, rows.ts_ms[slot])
         if request_account >= 0:
-            _note_last(loop, request_account, now_ms, rows.ts_ms[slot])
+            note_last(loop, request_account, now_ms, rows.ts_ms[slot])
     done = connections[number, REQUESTS_DONE]
     loop.answered_ms[number, done % IN_FLIGHT] = now_ms if shift_ms > 0 else NEVER_MS
     connections[number, REQUESTS_DONE] = done + 1
@@ -333,7 +306,7 @@ def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_m
         wait_ms = (throttle_ms + STEP_MS - 1) // STEP_MS * STEP_MS
     if loop.rows.flags[slot] & SENDS_ON and throttle_ms > REQUEST_TIMEOUT_MS:
         wait_ms = min(throttle_ms, REQUEST_TIMEOUT_MS + BACKOFF_MS)
-        _note_sent_again(loop, number, slot)
+        note_sent_again(loop, number, slot)
     again_ms = now_ms + wait_ms + late_ms
     order_ms = max(loop.order_ms[slot], again_ms)
     heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
@@ -366,7 +339,7 @@ def _gather(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> None:
         links[slot] = links[following]
         if links[slot] < 0:
             loop.connections[number, TAIL] = slot
-        _free(loop, following)
+        free_slot(loop, following)
 
 
 def _ask_again(loop: ClosedLoop, number: int, slot: int) -> None:
@@ -387,7 +360,7 @@ def _forget_refused(loop: ClosedLoop, number: int) -> None:
         slot = connections[number, REFUSED]
         connections[number, REFUSED] = loop.links[slot]
         loop.counts[MUTATIONS] -= 1
-        _free(loop, slot)
+        free_slot(loop, slot)
 
 
 def _give_up(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> bool:
@@ -416,7 +389,7 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     account = state.account_of[FETCH, rows.client[slot]]
     counts_here = rows.flags[slot] & BEFORE_RANGE == 0
     if counts_here and connections[number, ATTEMPTS] == 0:  # else it is the rest of one that came in parts
-        _note_recorded(state, loop, slot, account)
+        note_recorded(state, loop, slot, account)
     recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
     if recorded_ms == 0:
         connections[number, HAS_DELIVERED] = 0
@@ -434,38 +407,6 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     _advance(loop, number, slot, False)
 
 
-def _feel(loop: ClosedLoop, number: int, account: int, waited_ms: int) -> None:
-    """Count how long a request waited for its connection to be read, with the quota that muted it."""
-    if account >= 0 and waited_ms > 0:
-        loop.forecasts[account, WAITED_MS] += waited_ms
-        loop.forecasts[account, LONGEST_WAIT_MS] = max(loop.forecasts[account, LONGEST_WAIT_MS], waited_ms)
-
-
-def _note_last(loop: ClosedLoop, account: int, now_ms: int, ts_ms: int) -> None:
-    loop.forecasts[account, LAST_TS_MS] = max(loop.forecasts[account, LAST_TS_MS], now_ms)
-    loop.forecasts[account, RECORDED_LAST_TS_MS] = max(loop.forecasts[account, RECORDED_LAST_TS_MS], ts_ms)
-
-
-def _note_recorded(state: State, loop: ClosedLoop, slot: int, account: int) -> None:
-    """Count what was recorded of a row: once, however often it is tried."""
-    rows, forecasts = loop.rows, loop.forecasts
-    is_request = 1 if rows.flags[slot] & KIND_BITS == REQUEST_ROW else 0
-    if account >= 0:
-        forecasts[account, RECORDED_REQUESTS] += is_request
-        if rows.flags[slot] & CHARGE_BITS != FETCH_CHARGE or not was_taken_back(rows, slot):
-            _add(forecasts, account, RECORDED_AMOUNT, rows.amount[slot])
-    if rows.flags[slot] & (MUTATION_ROW | EXEMPT) == 0:
-        of_time = state.account_of[REQUEST, rows.client[slot]]
-        forecasts[of_time, RECORDED_REQUESTS] += is_request
-        _add(forecasts, of_time, RECORDED_AMOUNT, rows.network_ns[slot] + is_request * rows.handler_ns[slot])
-
-
-def _note_sent_again(loop: ClosedLoop, number: int, slot: int) -> None:
-    account = loop.connections[number, CULPRIT]
-    if account >= 0 and loop.rows.flags[slot] & BEFORE_RANGE == 0:
-        loop.forecasts[account, SENT_AGAIN] += 1
-
-
 def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None:
     """Remove the first row from the connection's queue; a row of refused permits is kept."""
     connections = loop.connections
@@ -476,7 +417,7 @@ def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None
     if following < 0:
         connections[number, TAIL] = -1
     if not is_refused:
-        _free(loop, slot)
+        free_slot(loop, slot)
     else:
         loop.links[slot] = -1
         if connections[number, REFUSED] < 0:
@@ -486,12 +427,6 @@ def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None
         connections[number, LAST_REFUSED] = slot
     if following >= 0:
         _schedule(loop, number)
-
-
-def _free(loop: ClosedLoop, slot: int) -> None:
-    loop.links[slot] = loop.counts[FREE]
-    loop.counts[FREE] = slot
-    loop.counts[FREE_SLOTS] += 1
 
 
 def _schedule(loop: ClosedLoop, number: int) -> None:
@@ -510,7 +445,7 @@ def _schedule(loop: ClosedLoop, number: int) -> None:
         now_ms = max(ready_ms, connections[number, MUTED_UNTIL_MS])
         if flags & SENDS_ON and now_ms - ready_ms > REQUEST_TIMEOUT_MS + BACKOFF_MS:
             now_ms = ready_ms + REQUEST_TIMEOUT_MS + BACKOFF_MS
-            _note_sent_again(loop, number, slot)
+            note_sent_again(loop, number, slot)
     connections[number, READY_MS] = ready_ms
     # `order_ms` never falls from row to row: where the recorded clock stepped back, rows keep the order of the record.
     heap_push(loop.heap, loop.counts, max(loop.order_ms[slot], now_ms), rows.seq[slot], number, now_ms)
@@ -547,66 +482,11 @@ def _pass_later_sweeps(state: State, now_ms: int, end_seq: int) -> None:
     state.settings[SWEEP] = sweep
 
 
-# --- the heap ---------------------------------------------------------------------------------------------------------
-
-
-def heap_push(heap: Int64s, counts: Int64s, order_ms: int, seq: int, number: int, now_ms: int) -> None:
-    """Add a connection to the heap, which must have room."""
-    at = counts[IN_HEAP]
-    counts[IN_HEAP] += 1
-    while at > 0:
-        above = (at - 1) >> 1
-        if heap[above, ORDER_MS] < order_ms or (heap[above, ORDER_MS] == order_ms and heap[above, SEQ] < seq):
-            break
-        _heap_copy(heap, above, at)
-        at = above
-    heap[at, ORDER_MS] = order_ms
-    heap[at, SEQ] = seq
-    heap[at, CONNECTION] = number
-    heap[at, NOW_MS] = now_ms
-
-
-def heap_pop(heap: Int64s, counts: Int64s) -> None:
-    """Remove the first connection from the heap."""
-    last = counts[IN_HEAP] - 1
-    counts[IN_HEAP] = last
-    at = 0
-    while True:
-        below = 2 * at + 1
-        if below >= last:
-            break
-        if below + 1 < last and _is_before(heap, below + 1, below):
-            below += 1
-        if not _is_before(heap, below, last):
-            break
-        _heap_copy(heap, below, at)
-        at = below
-    _heap_copy(heap, last, at)
-
-
-def _is_before(heap: Int64s, one: int, other: int) -> bool:
-    if heap[one, ORDER_MS] != heap[other, ORDER_MS]:
-        return bool(heap[one, ORDER_MS] < heap[other, ORDER_MS])
-    return bool(heap[one, SEQ] < heap[other, SEQ])
-
-
-def _heap_copy(heap: Int64s, source: int, target: int) -> None:
-    for column in range(HEAP_COLUMNS):
-        heap[target, column] = heap[source, column]
-
-
 _CLOSED_LOOP_KERNEL = (
-    _heap_copy,
-    _is_before,
-    heap_push,
-    heap_pop,
+    *LOOP_STATE_KERNEL,
     _pass_later_sweeps,
-    _free,
     _sent_ms,
-    _note_sent_again,
-    _note_last,
-    _note_recorded,
-    _feel,
+    *FORECAST_KERNEL,
     _schedule,
     _advance,
     _gather,
@@ -634,8 +514,8 @@ def run_kernel() -> Callable[[State, ClosedLoop, int, int], bool]:
 @made_once
 def loop_names(**others: object) -> dict[str, object]:
     """Return what `run` and `take_in` see, compiled; others: in place of what is called so here."""
-    names = {**globals(), **driver_names(), **others}
+    names = {**vars(loop_state), **vars(loop_forecasts), **globals(), **driver_names(), **others}
     return names | compile_together(_CLOSED_LOOP_KERNEL, names)
 
 
-CLOSED_LOOP_MODULES = (*KERNEL_MODULES, sys.modules[__name__])
+CLOSED_LOOP_MODULES = (*KERNEL_MODULES, loop_state, loop_forecasts, sys.modules[__name__])
