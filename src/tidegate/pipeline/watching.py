@@ -127,8 +127,7 @@ class WatchHere:
         if state.from_ms is None:
             state.from_ms = newest_hour_ms(self._directory)
             self._arrivals = self._look()
-        late = self._arrivals.late(state.totals.missing, state.totals.before_ms)
-        state.totals.add_late(late)
+        has_late = state.totals.find_late(self._arrivals)
         ends = self._arrivals.latest(state.offsets, most_rows=_ROWS_A_STEP)
         done: list[Advance] = []
         for node_id, end_seq in sorted(ends.items()):
@@ -141,7 +140,7 @@ class WatchHere:
         if ends != state.offsets:
             state.offsets = ends
             state.totals.add_advances(done)
-        elif not late:
+        elif not has_late:
             return done
         if self._checkpoint is not None:
             self._checkpoint.write(state)

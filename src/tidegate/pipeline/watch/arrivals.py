@@ -164,10 +164,11 @@ class Arrivals:
         self._checked &= named.keys()
         return by_node
 
-    def late(self, missing: Missing, before_ms: Mapping[int, int]) -> list[LateFile]:
-        """Return the files that have rows of `missing` ranges, each file once. Raises likewise.
+    def late(self, missing: Missing, last_seq: Offsets, before_ms: Mapping[int, int]) -> list[LateFile]:
+        """Return the files that have rows of `missing` ranges. Raises likewise.
 
-        before_ms: by broker, the time before which the rows of its processes were taken; later ones are not late.
+        last_seq: of the rows of each node that were taken; before_ms: by broker, the time before which the rows of its
+        processes were taken. Later rows are not late yet: a file is not read again when they are behind all its rows.
         """
         found: list[LateFile] = []
         all_files = self._files({}) if before_ms or any(missing.values()) else {}
@@ -176,9 +177,16 @@ class Arrivals:
             ranges = missing.get(node_id, () if end_ms is None else (EVERY_SEQ,))
             for file in files:
                 if file.path not in self._checked and _overlap(file, ranges):
-                    self._checked.add(file.path)
                     found += self._late_rows(file, ranges, end_ms)
+                    if self._is_before(file, last_seq.get(node_id, -1), end_ms):
+                        self._checked.add(file.path)
         return found
+
+    def _is_before(self, file: ParquetFile, last_seq: int, end_ms: int | None) -> bool:
+        """Return whether no row of a file comes after the rows that were taken."""
+        if end_ms is None:
+            return file.last_seq <= last_seq
+        return all(piece.last_ms < end_ms for piece in self._of_file(file))
 
     def _late_rows(
         self, file: ParquetFile, ranges: Sequence[tuple[int, int]], end_ms: int | None

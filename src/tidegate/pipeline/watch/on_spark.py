@@ -107,7 +107,7 @@ def watch_on_spark(
                     pass
         finally:
             query.stop()
-    state.totals.add_late(arrivals.late(state.totals.missing, state.totals.before_ms))
+    state.totals.find_late(arrivals)
     checkpoint.write(state)
     return state.totals
 
@@ -149,7 +149,7 @@ def _add_batch(
         return
     done = [_advance(bytes(row["advance"])) for row in rows]
     done.sort(key=lambda advance: (advance.node_id, advance.last_seq))
-    state.totals.add_late(arrivals.late(state.totals.missing, state.totals.before_ms))
+    state.totals.find_late(arrivals)
     state.totals.add_advances(done)
     state.last_batch = batch_id
     checkpoint.write(state)

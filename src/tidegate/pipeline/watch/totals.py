@@ -14,7 +14,7 @@ from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup.entities import TOGETHER, by_entity_table
 from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
-from tidegate.pipeline.watch.arrivals import LateFile
+from tidegate.pipeline.watch.arrivals import Arrivals, LateFile
 from tidegate.pipeline.watch.node import MAX_MISSING, Advance, read_table, table_bytes
 from tidegate.pipeline.watch.processes import EVERY_SEQ, without
 from tidegate.quota.measure.throttle import UNLIMITED
@@ -102,12 +102,19 @@ class Totals:
         self.usage = _usage_sums(_joined(self.usage, usage), self.most_rows)
         self._add_minutes({"replay": _under_latest_limits(replay), "usage": usage})
 
+    def find_late(self, arrivals: Arrivals) -> bool:
+        """Count the rows that have arrived too late. Return whether there are any. Raises `UsageFilesError`."""
+        last_seq = {node_id: seq for node_id, (seq, _) in self.nodes.items()}
+        late = arrivals.late(self.missing, last_seq, self.before_ms)
+        self.add_late(late)
+        return bool(late)
+
     def add_late(self, files: Sequence[LateFile]) -> None:
         """Count rows that arrived too late. Their ranges are looked for no longer: a compacted copy counts nothing."""
         for file in files:
             self.late_events += file.rows
-            if len(self.late_files) < MAX_LATE_FILES:
-                self.late_files[file.path] = file.rows
+            if file.path in self.late_files or len(self.late_files) < MAX_LATE_FILES:
+                self.late_files[file.path] = self.late_files.get(file.path, 0) + file.rows
             self._cut_missing(file.node_id, [(file.first_seq, file.last_seq)])
 
     def in_all(self) -> Found:

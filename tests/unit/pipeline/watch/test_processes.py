@@ -13,10 +13,12 @@ from tidegate.config.quotas_file import parse_quotas_file
 from tidegate.in_slices import run_at_once
 from tidegate.pipeline.plan_arguments import plans_of
 from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.watch.arrivals import Arrivals
 from tidegate.pipeline.watch.checkpoint import Checkpoint
+from tidegate.pipeline.watch.totals import Totals
 from tidegate.pipeline.watching import WatchHere
 from tidegate.usage.convert import compact
-from tidegate.usage.process_nodes import node_of_process
+from tidegate.usage.process_nodes import broker_of_node, node_of_process
 from tidegate.usage.segment import OPEN_SUFFIX, Header, encode_header, segment_path
 
 ROWS = 40
@@ -162,6 +164,34 @@ def test_what_a_process_brings_too_late_is_counted_and_named(source, tmp_path, m
     run_at_once(compact(record / "parquet", node_id=node_id, now_ms=2**62))
     again = go_on().totals
     assert (again.late_events, again.events) == (late_rows, after.events)
+
+
+@pytest.mark.parametrize("is_split", [True, False], ids=["processes", "one process"])
+def test_rows_that_become_late_while_others_are_taken_are_counted(tmp_path, is_split):
+    """On Spark, a file may arrive after a batch was chosen, and before late rows are looked for at its end."""
+    record = tmp_path / "usage"
+    events = PARTS[1] if is_split else EVENTS
+    write_events(record / "parquet", events, rows_per_file=len(events))
+    node_id, arrivals = events[0]["node_id"], Arrivals(record, from_ms=0)
+    totals = Totals(window_ms=WINDOW_MS)
+    seqs, times = ([event[name] for event in events] for name in ("seq", "ts_ms"))
+
+    def take(first: int, last: int) -> None:
+        """Take a batch of rows, none of which is in the file."""
+        if is_split:
+            totals.before_ms[BROKER] = times[last] + 1
+        else:
+            totals.missing.setdefault(node_id, []).append((seqs[first], seqs[last]))
+        totals.nodes[broker_of_node(node_id)] = (seqs[last], times[last])
+
+    middle, last = len(events) // 2, len(events) - 1
+    take(0, middle)
+    totals.find_late(arrivals)
+    assert totals.late_events == middle + 1
+    take(middle + 1, last)
+    for _ in range(2):
+        totals.find_late(arrivals)
+        assert totals.late_events == sum(totals.late_files.values()) == len(events)
 
 
 def rows_of(path: Path, last_ms: int, *, is_later: bool) -> int:
