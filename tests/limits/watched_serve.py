@@ -32,7 +32,7 @@ from typing import Any
 
 from tidegate.broker.handlers import fetch
 from tidegate.cli.main import main
-from tidegate.server import node
+from tidegate.server import periodic_work
 from tidegate.server.connection.poller import EpollPoller
 from tidegate.server.requests import later_work, slices
 from tidegate.server.requests.slices import UNFINISHED
@@ -44,7 +44,7 @@ from tidegate.wire.codecs import SLICED_REQUEST_READERS, SLICED_RESPONSE_WRITERS
 PERIODS = {
     fetch: "FORGET_DELETED_EVERY_S",
     housekeeping: "HOUSEKEEPING_EVERY_S",
-    node: "EXPIRE_SENSORS_EVERY_S",
+    periodic_work: "EXPIRE_SENSORS_EVERY_S",
 }
 PERIOD_S = 2.0
 """So often all that has a period of half a minute or more is done, so that a test sees it."""

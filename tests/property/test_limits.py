@@ -12,7 +12,8 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.jobs import here
 from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
-from tidegate.pipeline.proposals.recommend import Wanted, forecast_levels
+from tidegate.pipeline.proposals.recommend import forecast_levels
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import limits, task

@@ -18,9 +18,9 @@ from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.scheduling import Scheduler
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.authentication.scram_credentials import ScramCredentials
-from tidegate.server.connection.poller import BATCH, SERVE_NS, NoTurns, Turns
 from tidegate.server.connection.sending import Sendable
 from tidegate.server.connection.transport import Transport
+from tidegate.server.connection.turns import BATCH, SERVE_NS, NoTurns, Turns
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.node import Node
 from tidegate.server.requests.handler import HandlerTable

@@ -9,8 +9,8 @@ from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import FETCH, METADATA, PRODUCE, NodeClient, RunningNode, until
 
 from tidegate.api_keys import API_VERSIONS
+from tidegate.server.requests.charged_times import TIME_UNIT_NS
 from tidegate.server.requests.exchange import Exchange
-from tidegate.server.requests.front import TIME_UNIT_NS
 from tidegate.server.requests.handler import Connection
 from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock

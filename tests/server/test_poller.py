@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tidegate.server.connection import poller as poller_module
-from tidegate.server.connection.poller import BATCH, LATE_NS, SCAN_EVERY_NS, SERVE_NS, EpollPoller
+from tidegate.server.connection.calls_in_turn import LATE_NS
+from tidegate.server.connection.poller import SCAN_EVERY_NS, EpollPoller
+from tidegate.server.connection.turns import BATCH, SERVE_NS
 
 
 class Sockets:

@@ -20,8 +20,8 @@ from tests.server.nodes import (
 
 from tidegate.server.connection import channel as channel_module
 from tidegate.server.connection import poller as poller_module
-from tidegate.server.connection.poller import BATCH
 from tidegate.server.connection.transport import SocketTransport
+from tidegate.server.connection.turns import BATCH
 from tidegate.server.requests import front as front_module
 from tidegate.server.requests.handler import Answer, Request, Work
 from tidegate.server.requests.slices import SLICE_NS

@@ -17,7 +17,7 @@ from tests.unit.pipeline.watch.test_here import WINDOW_MS, by_name, replayed
 from tests.waiting import wait_until
 
 from tidegate.pipeline.jobs.jobs import Jobs
-from tidegate.pipeline.proposals.recommend import Wanted
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.record import jobs_here, jobs_on_spark
 from tidegate.pipeline.replay.limits import Tolerance, levels_of

@@ -16,7 +16,7 @@ from tidegate.api_keys import FETCH
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.on_spark import OnSpark
 from tidegate.pipeline.page.findings import MOST_STEPS, wanted_entities
-from tidegate.pipeline.proposals.recommend import Wanted
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.timeline import timelines

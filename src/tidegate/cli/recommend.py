@@ -15,7 +15,7 @@ from tidegate.cli.metrics_options import add_prometheus_options, check_source, s
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.proposals.recommend import Wanted
+    from tidegate.pipeline.proposals.wanted import Wanted
 
 __all__ = ["add_parser", "run"]
 
@@ -150,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.form != "quotas.yaml":
         raise ConfigError("--json excludes --as", hint="give either --json or --as")
     from tidegate.pipeline.proposals.evidence import TooLittleDataError
-    from tidegate.pipeline.proposals.recommend import Wanted
+    from tidegate.pipeline.proposals.wanted import Wanted
 
     wanted = Wanted(
         headroom=args.headroom,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegate.fair_share import Rounds, address_owner
-from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import SocketTransport, Transport
+from tidegate.server.connection.turns import SocketPoller
 from tidegate.server.listening.acceptor import MAX_WAITING
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from tidegate.gateway.addresses import ANY_BROKER, ServerNames
 from tidegate.gateway.broker_part import BrokerPart
 from tidegate.server.authentication.logins import MAX_LOGIN_S
 from tidegate.server.connection.client_hello import MAX_HELLO_BYTES, server_name, whole_hello
-from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.tls_session import HANDSHAKE, TlsError
 from tidegate.server.connection.transport import Transport
+from tidegate.server.connection.turns import SocketPoller
 from tidegate.server.listening.accept_queues import ONE_PROCESS, Spread
 from tidegate.server.listening.acceptor import MAX_WAITING
 from tidegate.server.listening.listener import SocketListener

@@ -25,8 +25,8 @@ from tidegate.gateway.upstream_login import UpstreamSecurity
 from tidegate.gateway.upstream_response import LongResponses, Response
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import Channel
-from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.tls_transport import TlsTransport
+from tidegate.server.connection.turns import SocketPoller
 from tidegate.server.repeated_lines import kind_of
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader

@@ -16,10 +16,10 @@ from typing import Protocol
 
 from tidegate.gateway.upstream_login import USED_OF_SESSION, UpstreamLogin, UpstreamSecurity
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.connection.poller import Client, SocketPoller
 from tidegate.server.connection.tls_session import TlsError
 from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import GONE_PROBES, SocketTransport
+from tidegate.server.connection.turns import Client, SocketPoller
 
 __all__ = [
     "CONNECT_TIMEOUT_S",

@@ -26,7 +26,7 @@ from tidegate.pipeline.page.findings import find_out
 from tidegate.pipeline.page.html import check_page, report_html, write_page
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.plan_arguments import Quotas, check_loop, check_replay, levels_given, plans_of
-from tidegate.pipeline.proposals.recommend import Wanted
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.record import Opening, Paths, Record, opened
 from tidegate.pipeline.replay.levels import check_level
 from tidegate.pipeline.replay.limits import Tolerance

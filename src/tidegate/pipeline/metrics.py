@@ -21,7 +21,7 @@ from tidegate.pipeline.prometheus.proposal import (
 )
 from tidegate.pipeline.prometheus.server import MetricsSource, range_s
 from tidegate.pipeline.proposals.notes import text_of
-from tidegate.pipeline.proposals.recommend import Wanted
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.replay.levels import check_level
 
 __all__ = ["RecommendedFromMetrics", "measured_of", "recommend_from_prometheus"]

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.pipeline.jobs.jobs import ReplaySummary, UsageSummary
-from tidegate.pipeline.proposals.recommend import Recommendation, Wanted
+from tidegate.pipeline.proposals.recommend import Recommendation
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched

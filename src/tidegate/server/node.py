@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-from functools import partial
 from itertools import chain, count
 from typing import Any, Protocol
 
@@ -26,7 +25,7 @@ from tidegate.quota import (
 )
 from tidegate.quota.connections.connection_quotas import OtherProcesses
 from tidegate.quota.connections.limits import parse_per_ip_overrides
-from tidegate.scheduling import Scheduler, Timer
+from tidegate.scheduling import Scheduler
 from tidegate.server.administration.acl_administration import AclAdministration
 from tidegate.server.administration.host_names import Addresses, warn_of_unknown
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -55,33 +54,25 @@ from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Throttle
+from tidegate.server.periodic_work import PeriodicWork
 from tidegate.server.requests.controller_record import ControllerRecord
 from tidegate.server.requests.front import Front
 from tidegate.server.requests.handler import Connection, HandlerTable, NothingToDo, Turn, Wait
 from tidegate.server.requests.recorder import Recorder
-from tidegate.server.requests.slices import SLICE_NS, Slices
+from tidegate.server.requests.slices import Slices
 from tidegate.server.settings.config import ServerConfig, request_memory_bytes
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.server.settings.kafka_settings import CALLBACK_CLASS
 from tidegate.server.settings.table import CONNECTION_SETTINGS
-from tidegate.wire import (
-    API_BY_KEY,
-    RequestHeader,
-    compile_ahead,
-    decode_any_request_header,
-    decode_request_header,
-)
+from tidegate.wire import RequestHeader, decode_any_request_header, decode_request_header
 
-__all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node", "Relay", "reachable_host"]
+__all__ = ["METRICS_SLICE_NS", "Node", "Relay", "reachable_host"]
 
 _log = logging.getLogger("tidegate.server")
 
-EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
 METRICS_SLICE_NS = 1_000_000
 """Longest time to read metrics before the loop's other work gets a turn."""
-_ROLL_USAGE_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
-_COMPILE_EVERY_S = 0.005
 _STALL_CHECK_S = 5.0
 _MEMORY_CHECK_S = 1.0
 _REVOKE_CHECK_S = 0.1  # a tenth of how long a tenant's first request may take
@@ -161,7 +152,6 @@ class Node:
             request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.schedule
         )
         self._poller = network.poller
-        self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
         self._is_serving = False  # from then on there is what `serve` makes:
         self._front: Front
@@ -173,8 +163,9 @@ class Node:
         self.handlers: HandlerTable = {}
         self._authorizer: Authorizer | None = None
         self._relay: Relay | None = None
-        self._codecs: Iterator[tuple[int, int]] = iter(())
-        self._timers: dict[str, Timer] = {}
+        self._periodic = PeriodicWork(
+            self.managers, self.connections, recorder, clock=clock, loop=loop, slices=self._slices
+        )
 
     def _listen(self, network: Network) -> None:
         """Bind every listener, or none. Raises `ConfigError`."""
@@ -254,10 +245,8 @@ class Node:
         if relay is None:
             own = own_handlers(handlers, quotas, acls, credentials, with_sasl, lambda: self.config)
             self.handlers = {**handlers, **own}
-            self._codecs = iter(_newest_first(self.handlers))
         else:
             self.handlers = handlers
-        self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
             managers=self.managers,
             mutations=self._controller.managers.controller_mutation,
@@ -296,23 +285,21 @@ class Node:
         )
         self._is_serving = True
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self.clock)
-        self._every("metrics", TICK_S, self._tick_metrics)
-        self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
-        on_step = None
-        if self._recorder is not None:
-            self._every("roll", _ROLL_USAGE_EVERY_S, partial(self._roll_usage, self._recorder))
-            on_step = self._recorder.clock
-        self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self.clock, on_step).look)
-        self._every("stalled", _STALL_CHECK_S, self.closing.stalled)
-        self._every("memory", _MEMORY_CHECK_S, self.closing.slow)
+        every = self._periodic.every
+        every("metrics", TICK_S, self._tick_metrics)
+        self._periodic.start(self.handlers if relay is None else {})
+        on_step = None if self._recorder is None else self._recorder.clock
+        every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self.clock, on_step).look)
+        every("stalled", _STALL_CHECK_S, self.closing.stalled)
+        every("memory", _MEMORY_CHECK_S, self.closing.slow)
         self._memory.on_revoke = self.closing.revoke
-        self._every("revoke", _REVOKE_CHECK_S, self._memory.revoke_some)
-        self._every("logins", _LOGIN_CHECK_S, self.closing.late_logins)
+        every("revoke", _REVOKE_CHECK_S, self._memory.revoke_some)
+        every("logins", _LOGIN_CHECK_S, self.closing.late_logins)
         if self._has_others:
-            self._every("others", _OTHERS_CHECK_S, self._follow_others)
+            every("others", _OTHERS_CHECK_S, self._follow_others)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
-            self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self.closing.idle)
+            every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self.closing.idle)
         for acceptor in self._acceptors.values():
             acceptor.listener.start()
 
@@ -333,8 +320,7 @@ class Node:
 
     def close(self) -> None:
         """Stop accepting, drop all connections, and close the usage record."""
-        for timer in self._timers.values():
-            timer.cancel()
+        self._periodic.close()
         self._slices.close()
         if self._quotas is not None:
             self._quotas.unsubscribe(self)
@@ -550,60 +536,6 @@ class Node:
         """Use slots that other processes have freed, and close connections that are too many together with theirs."""
         self.closing.excess()
         self._on_slots()
-
-    # --- timers ---------------------------------------------------------------------------------------------------
-
-    def _every(self, name: str, period_s: float, call: Callable[[], None]) -> None:
-        def run() -> None:
-            self._timers[name] = self._loop.call_later(period_s, run)
-            call()
-
-        self._timers[name] = self._loop.call_later(period_s, run)
-
-    def _compile_one(self) -> None:
-        """Compile the codecs of one API version ahead of its first request, a little at a time (some ms each)."""
-        pair = next(self._codecs, None)
-        if pair is not None:
-            compile_ahead([pair])
-            self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
-
-    def _roll_usage(self, recorder: Recorder) -> None:
-        """Hand old rows of the usage record to its writer; write the engine's state where that is due."""
-        now_ms = self.clock.now_ms()
-        recorder.maybe_roll(now_ms)
-        if recorder.snapshot_due(now_ms):
-            work = recorder.snapshot_in_slices(self.managers, self.clock.now_ms)
-            self._slices.start(work, self.clock.monotonic_ns)
-
-    def _expire_sensors(self) -> None:
-        """Sweep idle sensors, in slices; the record has the sweep where its first slice is, which decides it all."""
-        if self._sweep is not None:
-            return  # the last one is not over yet
-        now_ms = self.clock.now_ms()
-        self._sweep = chain(self.managers.expire_in_slices(now_ms), self.connections.expire_in_slices(now_ms))
-        next(self._sweep, None)
-        if self._recorder is not None:
-            self._recorder.expire(now_ms)
-        self._slices.schedule(self._sweep_on)
-
-    def _sweep_on(self) -> bool:
-        assert self._sweep is not None
-        until_ns = self.clock.monotonic_ns() + SLICE_NS
-        for _ in self._sweep:
-            if self.clock.monotonic_ns() >= until_ns:
-                return False
-        self._sweep = None
-        return True
-
-
-def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
-    """Return every (api key, version) that is served: the newest versions of all APIs first, as clients choose them."""
-    pairs = [
-        (api.max_version - version, api.key, version)
-        for api in map(API_BY_KEY.__getitem__, handlers)
-        for version in range(api.min_version, api.max_version + 1)
-    ]
-    return [(key, version) for _, key, version in sorted(pairs)]
 
 
 def reachable_host(host: str) -> str:

@@ -25,9 +25,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
+from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound, address_owner
 
-__all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines", "kind_of"]
+__all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines", "kind_of", "repeats"]
 
 PERIOD_S = 60.0
 MAX_KINDS = 100
@@ -41,6 +41,11 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 def kind_of(reason: str) -> str:
     """Return the beginning of a reason without its digits: lines that differ in numbers are of one kind."""
     return reason.translate(_NO_DIGITS)[:_KIND_CHARS]
+
+
+def repeats(kind: str, host: str) -> dict[str, str]:
+    """Return what makes a line one of many that the client at `host` can cause, as `extra` of a log call."""
+    return {"repeats": f"{kind} {host}", "repeats_of": address_owner(host)}
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ from tidegate.storage.groups import group_journal, group_writes
 from tidegate.storage.groups.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset, OffsetTable
 from tidegate.storage.groups.group_journal import GroupJournal
 from tidegate.storage.groups.group_rows import GroupChange
-from tidegate.storage.groups.group_writes import RETRY_AFTER_S, ROWS_AT_ONCE, WRITE_AFTER_S, GroupWrites
+from tidegate.storage.groups.group_writes import RETRY_AFTER_S, WRITE_AFTER_S, GroupWrites
+from tidegate.storage.groups.waiting_changes import ROWS_AT_ONCE
 from tidegate.storage.metadata.store import MetadataStore, StoredTopic
 from tidegate.storage.worker_thread import WorkerThread
 

@@ -16,7 +16,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.answering import answer_and_release
 from tidegate.broker.cluster import ClusterView
 from tidegate.config.values import cut
-from tidegate.fair_share import address_owner
+from tidegate.server.repeated_lines import repeats
 from tidegate.server.requests.handler import Message, Request, Work
 
 __all__ = ["handle_find_coordinator"]
@@ -82,5 +82,5 @@ def _log_transaction(request: Request, transactional_id: str) -> None:
         "and no transactional.id in producers (docs/kafka-differences.md, row L6)",
         cut(transactional_id),
         client_host,
-        extra={"repeats": f"transaction {client_host}", "repeats_of": address_owner(client_host)},
+        extra=repeats("transaction", client_host),
     )

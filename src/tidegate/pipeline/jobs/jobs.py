@@ -10,14 +10,8 @@ from typing import Any, TypeAlias
 from tidegate.config.locations import Location
 from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Target
 from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
-from tidegate.pipeline.proposals.recommend import (
-    Recommendation,
-    Wanted,
-    chunk_users,
-    forecast_levels,
-    level_of,
-    recommend,
-)
+from tidegate.pipeline.proposals.recommend import Recommendation, forecast_levels, recommend
+from tidegate.pipeline.proposals.wanted import Wanted, chunk_users, level_of
 from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, Missing, NodeRows, chunk_evidence, coverage_of

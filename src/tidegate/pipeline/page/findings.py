@@ -14,7 +14,8 @@ from tidegate.pipeline.jobs.jobs import Jobs, UsageSummary
 from tidegate.pipeline.proposals.evidence import TooLittleDataError
 from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
-from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Wanted
+from tidegate.pipeline.proposals.propose import NothingToRecommendError
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.timeline import callback_in, timelines
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of

@@ -17,14 +17,11 @@ from tidegate.pipeline.page.findings import Findings, Proposed
 from tidegate.pipeline.page.html import Chart, Section
 from tidegate.pipeline.page.over_time import throttles_section, usage_section
 from tidegate.pipeline.page.plans import MOST_NAMED, plan_limits, plan_sentence, plans_section
-from tidegate.pipeline.proposals.recommend import LEAST
+from tidegate.pipeline.proposals.limits_of_type import LEAST
 from tidegate.pipeline.replay.plan import IN_FORCE, QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import limits_notes, limits_table
 from tidegate.pipeline.report.names import QUOTA_NAMES, name_text, parts_text, quota_text
-from tidegate.pipeline.report.notes import (
-    missing_notes,
-    replay_notes,
-)
+from tidegate.pipeline.report.notes import missing_notes, replay_notes
 from tidegate.pipeline.report.obedience_report import (
     obedience_notes,
     obedience_table,

@@ -1,4 +1,4 @@
-"""Quotas out of metrics, with the rules of `tidegate.pipeline.proposals.recommend`, and the notes on them.
+"""Quotas out of metrics, with the rules of `tidegate.pipeline.proposals.propose`, and the notes on them.
 
 Kafka compares `byte-rate` and `request-time` with a quota, so the largest value is what a client needs. A mutation
 quota is a token bucket, and `mutation-rate` a mean over up to a minute: the bucket of the limit that is proposed holds
@@ -21,8 +21,10 @@ from tidegate.config.windows import Windows
 from tidegate.pipeline.prometheus.measured import Measured
 from tidegate.pipeline.prometheus.spellings import Client
 from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS, TooLittleDataError, is_internal
+from tidegate.pipeline.proposals.limits_of_type import Row
 from tidegate.pipeline.proposals.notes import proposal_fields
-from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Row, Wanted, propose
+from tidegate.pipeline.proposals.propose import NothingToRecommendError, propose
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.replay.levels import QUOTA_TYPES
 from tidegate.pipeline.report.json_text import document_start
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text

@@ -12,16 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.config.quotas_file import QuotasFile
-from tidegate.pipeline.proposals import recommend
+from tidegate.pipeline.proposals import limits_of_type
 from tidegate.pipeline.proposals.evidence import Evidence, Name
-from tidegate.pipeline.proposals.recommend import (
-    ENTITY_COLUMNS,
-    LEAST,
-    MOST_GUESSES,
-    NeedsOfType,
-    Wanted,
-    name_of,
-)
+from tidegate.pipeline.proposals.limits_of_type import ENTITY_COLUMNS, LEAST, NeedsOfType, name_of
+from tidegate.pipeline.proposals.propose import MOST_GUESSES
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.report.rounding import chosen_up
 from tidegate.pipeline.results.table_rows import TableRows
@@ -46,7 +41,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class TableNeeds:
-    """Needs out of tables with rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`: `recommend.Needs`.
+    """Needs out of tables with rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`: `propose.Needs`.
 
     withheld: types of quota of which none is proposed.
     """
@@ -80,7 +75,7 @@ class TableNeeds:
         is_protected = rows.are_of(protected, _NAME) if protected else np.zeros(len(rows), bool)
         value = _chosen(quota_type.value, rows.table["never_throttled"].to_numpy() * self._wanted.headroom)
         others = np.flatnonzero(~is_protected)
-        largest = others[np.argsort(-value[others], kind="stable")[: recommend.MOST_OVERRIDES + 1]]
+        largest = others[np.argsort(-value[others], kind="stable")[: limits_of_type.MOST_OVERRIDES + 1]]
         is_shown = is_protected.copy()
         is_shown[largest] = True
         shown = list(rows.only(is_shown))

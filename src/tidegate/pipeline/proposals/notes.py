@@ -15,7 +15,9 @@ from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.config.quotas_text import dump_quotas_file
 from tidegate.errors import ArgumentError, ConfigError
 from tidegate.pipeline.proposals.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name, was_throttled
-from tidegate.pipeline.proposals.recommend import Recommendation, Row, Wanted, entity_of, name_of
+from tidegate.pipeline.proposals.limits_of_type import Row, entity_of, name_of
+from tidegate.pipeline.proposals.recommend import Recommendation
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
 from tidegate.pipeline.report.json_text import document_start
 from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text, name_text, parts_text

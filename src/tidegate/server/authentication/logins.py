@@ -11,7 +11,7 @@ from tidegate.clock import NS_PER_MS, Clock
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.connection.channel import Channel
-from tidegate.server.connection.poller import Poller
+from tidegate.server.connection.turns import Poller
 from tidegate.server.metrics.request_metrics import ListenerCounts
 from tidegate.server.requests.front import Front
 from tidegate.server.settings.config import ServerConfig

@@ -3,7 +3,7 @@
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
 answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6
 (`tests/server/test_mute_states.py` compares them with Kafka's table).
-Of requests that were sent together one is served a turn (`tidegate.server.connection.poller`); their answers leave
+Of requests that were sent together one is served a turn (`tidegate.server.connection.turns`); their answers leave
 together.
 The socket is read all the time, except while throttled, while too much waits unread, while the node has no memory
 for its request, and after the client's last byte. A client that has sent its last byte (and may still read) is served
@@ -23,6 +23,7 @@ from typing import Protocol
 from tidegate.fair_share import address_owner
 from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffer, FrameBuffers
+from tidegate.server.connection.other_protocols import not_a_length
 from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.connection.sending import Sendable, discard, memory_bytes
 from tidegate.server.connection.transport import Transport
@@ -33,8 +34,6 @@ from tidegate.wire.encoded import LENGTH_BYTES
 __all__ = [
     "ANSWER_DUE",
     "COLLECTED_BYTES",
-    "HTTP_HINT",
-    "HTTP_METHODS",
     "PENDING_BYTES",
     "PUT_OFF_ANSWERS",
     "PUT_OFF_BYTES",
@@ -53,10 +52,6 @@ PUT_OFF_ANSWERS = 64  # most answers,
 PUT_OFF_NS = 1_000_000  # and longest wait
 _NO_BYTES = memoryview(b"")
 CallLate = Callable[[Callable[[], None], str], None]
-HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
-HTTP_HINT = (
-    "looks like an HTTP request; hint: connect with a Kafka client, not with a browser or an HTTP probe"
-)
 _read_length = struct.Struct(">i").unpack_from
 
 
@@ -317,7 +312,7 @@ class Channel:
 
     def _refuse(self, size: int) -> None:
         expected = f"frame length is {size}, expected 0 to {self.max_frame_bytes} bytes"
-        self.owner.on_bad_frame(self, expected + _other_protocol(size))
+        self.owner.on_bad_frame(self, expected + not_a_length(size))
         self.close()
 
     # --- frames with memory of their own --------------------------------------------------------------------------
@@ -629,16 +624,3 @@ class Channel:
                 self.deferred = None
         finally:
             self.transport.close()
-
-
-def _other_protocol(size: int) -> str:
-    """Return what the first four bytes of a connection mean, where they are no length but another protocol's."""
-    first = size.to_bytes(LENGTH_BYTES, "big", signed=True)
-    if first[:2] == b"\x16\x03":
-        return (
-            ": looks like a TLS handshake, but the listener does not use TLS; "
-            "hint: change the client's security.protocol from SSL to PLAINTEXT"
-        )
-    if first in HTTP_METHODS:
-        return f": {HTTP_HINT}"
-    return ""

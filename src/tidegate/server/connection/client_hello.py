@@ -11,13 +11,8 @@ Follows: RFC 8446 (4.1.2, 5.1), RFC 6066 (3).
 
 import struct
 
-from tidegate.server.connection.tls_session import (
-    CLIENT_HELLO,
-    HANDSHAKE,
-    HANDSHAKE_MESSAGE_BYTES,
-    TlsError,
-    other_protocol,
-)
+from tidegate.server.connection.other_protocols import other_protocol
+from tidegate.server.connection.tls_session import CLIENT_HELLO, HANDSHAKE, HANDSHAKE_MESSAGE_BYTES, TlsError
 
 __all__ = ["MAX_HELLO_BYTES", "MOST_EXTENSIONS", "MOST_RECORDS", "server_name", "whole_hello"]
 

@@ -4,9 +4,6 @@ The loop is woken once for a batch of sockets, not once for each: its own bookke
 (a handle, a context, a queue) costs more than a small request. Timers, signals and everything else stay with the loop.
 Where there is no epoll, channels register with the loop itself.
 
-Sockets are served in *turns*: those that are ready now, once each, between `begin` and `end` of a `Turns`. Before the
-next turn the poller asks for new ones, so that a client waits for at most one request of each other client.
-
 When more sockets are ready than one turn serves, the poller scans all of them from time to time and serves some of
 each principal first: a thousand ready connections of one tenant do not delay those of another (decision 0114).
 """
@@ -16,112 +13,24 @@ import random
 import select
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
-from tidegate.fair_share import Rounds, first_in_rounds
+from tidegate.fair_share import first_in_rounds
+from tidegate.server.connection.calls_in_turn import CallsInTurn
 from tidegate.server.connection.mute_watch import MuteWatch
 from tidegate.server.connection.turn_loop import TurnLoop
+from tidegate.server.connection.turns import BATCH, SERVE_NS, Client, NoTurns, SocketPoller, Turns
 
-__all__ = [
-    "Client",
-    "EpollPoller",
-    "LoopPoller",
-    "Poller",
-    "ScanSchedule",
-    "SocketPoller",
-    "Turns",
-    "make_poller",
-]
+__all__ = ["EpollPoller", "LoopPoller", "ScanSchedule", "make_poller"]
 
-BATCH = 64
-"""Most sockets of a turn; at most as many are answered together."""
-SERVE_NS = 2_000_000
-"""Time of turns in a row, in ns. Then the loop does its other work: timers, new connections, work in slices."""
 SCAN_EVERY_NS = 10_000_000
 """Least time between two scans of all sockets that are ready, or of all requests that wait, in ns."""
 SCANNED_MOST = 4096
 """Most sockets or requests of one scan, so that a scan takes a few milliseconds at most (decision 0114)."""
 SCAN_SHARE = 25
 """Least time between two scans, in times of what the last one took."""
-LATE_NS = 1_000_000
-"""Least time for late calls in each turn of calls, in ns."""
 _ONCE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLONESHOT", 0)
 """Reported once: the turns go on meanwhile, and the loop looks when these are over."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
-
-
-class Client(Protocol):
-    """The client of a connection."""
-
-    @property
-    def owner(self) -> str:
-        """Return the principal that the connection's turns count for. It changes with a login."""
-
-
-class Turns(Protocol):
-    """The actions before and after the callbacks of a turn.
-
-    at_ns: the start of the time that is not yet charged to a client. The poller sets it after each callback that has
-        not set it itself.
-    """
-
-    at_ns: int
-
-    def begin_turn(self, since_ns: int) -> None:
-        """Begin a turn. The poller has looked for ready connections since `since_ns`."""
-
-    def finish_turn(self, until_ns: int) -> bool:
-        """End the turn; return whether a channel waits for the next one. No deferrable work begins after `until_ns`."""
-
-
-class Poller(Protocol):
-    """Calls back when a connection can be read or written, in turns."""
-
-    def serve_in(self, turns: Turns) -> None:
-        """Call `turns` for each turn: of the connections that are ready together, where they are known."""
-
-    def wake(self) -> None:
-        """Schedule a turn soon, whether a connection is ready or not."""
-
-    def call_in_turn(self, callback: Callable[[], None], owner: str) -> None:
-        """Call `callback` once, in a turn soon, as if its connection were ready; in rounds over owners."""
-
-    def call_late_in_turn(self, callback: Callable[[], None], owner: str) -> None:
-        """Call `callback` once, in a turn soon, behind others: a thousand of these delay requests only shortly.
-
-        They are called in rounds over owners, too, so that a thousand of one owner do not delay those of another.
-        """
-
-    def close(self) -> None:
-        """Release all resources."""
-
-
-class SocketPoller(Poller, Protocol):
-    """A `Poller` of sockets, each known by its descriptor."""
-
-    def set_client(self, fd: int, client: Client) -> None:
-        """Set the client of a connection, until `forget`."""
-
-    def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
-        """Call `callback` whenever `fd` can be read."""
-
-    def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> object:
-        """Stop that until `add_reader`; call `on_broken`, once, if the connection breaks, where that is known."""
-
-    def add_writer(self, fd: int, callback: Callable[[], None]) -> object:
-        """Call `callback` whenever `fd` can be written."""
-
-    def remove_writer(self, fd: int) -> object:
-        """Stop that."""
-
-    def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Report, where that is known, what comes on a socket that is left unread (`MuteWatch`)."""
-
-    def unwatch(self, fd: int) -> None:
-        """Stop that. Harmless where nothing is watched."""
-
-    def forget(self, fd: int) -> None:
-        """Stop everything else: the socket is closed next."""
 
 
 class ScanSchedule:
@@ -139,69 +48,6 @@ class ScanSchedule:
         """Schedule the next scan by how long one took."""
         self.ended_ns = ended_ns
         self.next_ns = ended_ns + max(SCAN_EVERY_NS, SCAN_SHARE * (ended_ns - begun_ns))
-
-
-class CallsInTurn:
-    """The turns of callers that ask for one, whether or not their sockets are ready."""
-
-    def __init__(
-        self, poller: Poller, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]
-    ) -> None:
-        self.turns: Turns = NoTurns()
-        self._poller = poller
-        self._loop = loop
-        self._monotonic_ns = monotonic_ns
-        self._callbacks: Rounds[Callable[[], None]] = Rounds()
-        self._late: Rounds[Callable[[], None]] = Rounds()
-        self._closed = self._scheduled = False
-
-    def schedule(self, callback: Callable[[], None], owner: str) -> None:
-        """Call `callback` in the loop's next turn, or a later one where there is no time."""
-        self._callbacks.append(callback, owner)
-        self._serve_soon()
-
-    def add_late(self, callback: Callable[[], None], owner: str) -> None:
-        """Call `callback` behind those of `add`, and behind sockets that are ready."""
-        self._late.append(callback, owner)
-        self._serve_soon()
-
-    def close(self) -> None:
-        """Make no more calls."""
-        self._closed = True
-
-    def _serve_soon(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._serve)
-
-    def _serve(self) -> None:
-        self._scheduled = False
-        if self._closed:
-            return
-        now_ns = self._monotonic_ns()
-        until_ns = now_ns + SERVE_NS
-        self.turns.begin_turn(now_ns)
-        try:
-            now_ns = self._call(self._callbacks, now_ns, until_ns)
-            self._call(self._late, now_ns, now_ns + LATE_NS)
-        finally:
-            if self._callbacks or self._late:
-                self._serve_soon()
-            if self.turns.finish_turn(until_ns):
-                self._poller.wake()
-
-    def _call(self, callbacks: Rounds[Callable[[], None]], now_ns: int, until_ns: int) -> int:
-        """Call the queued callbacks until the time is over; return the time."""
-        for _ in range(min(len(callbacks), BATCH)):
-            since_ns = self.turns.at_ns
-            callbacks.popleft()()
-            now_ns = self._monotonic_ns()
-            # A callback that answered has set it itself; the time of any other is charged up to here (decision 0053).
-            if self.turns.at_ns == since_ns:
-                self.turns.at_ns = now_ns
-            if now_ns >= until_ns:
-                break
-        return now_ns
 
 
 class EpollPoller:
@@ -489,19 +335,6 @@ class LoopPoller:
         self._turns.begin_turn(now_ns)
         if self._turns.finish_turn(now_ns + SERVE_NS):
             self.wake()
-
-
-class NoTurns:
-    """The `Turns` of a poller without turns: every call is ignored."""
-
-    at_ns = 0
-
-    def begin_turn(self, since_ns: int) -> None:
-        """Ignore the turn."""
-
-    def finish_turn(self, until_ns: int) -> bool:
-        """Return that no channel waits."""
-        return False
 
 
 def make_poller(

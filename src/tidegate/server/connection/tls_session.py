@@ -20,19 +20,17 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
-from tidegate.server.connection.channel import HTTP_HINT, HTTP_METHODS
+from tidegate.server.connection.other_protocols import other_protocol
 
 __all__ = [
     "CLIENT_HELLO",
     "HANDSHAKE",
     "HANDSHAKE_MESSAGE_BYTES",
     "MAX_KEPT_BYTES",
-    "NO_TLS_HINT",
     "RECORDS_AT_A_TIME",
     "TlsBuffers",
     "TlsError",
     "TlsSession",
-    "other_protocol",
 ]
 
 RECORDS_AT_A_TIME = 32
@@ -41,12 +39,8 @@ MAX_KEPT_BYTES = 128 * 1024
 """Most encrypted bytes that are received at once: eight records of the largest size."""
 HANDSHAKE_MESSAGE_BYTES = 32 * 1024
 """Longest ClientHello. OpenSSL would take 128 KB, and the memory as soon as it is announced; Java takes 32 KB."""
-NO_TLS_HINT = (
-    "looks like a Kafka client without TLS; hint: set the client's security.protocol to SSL or SASL_SSL"
-)
 _HEADER_BYTES = 5
 _FIRST_BYTES = 9  # a record's header, and that of the message in it
-_RECORD_TYPES = range(20, 25)
 HANDSHAKE, CLIENT_HELLO = 22, 1
 """The type of a record, and of the message in it. Follows: RFC 8446 (4, 5.1)."""
 _HANDSHAKE_BYTE = bytes((HANDSHAKE,))
@@ -294,14 +288,3 @@ class TlsSession:
     @property
     def _other_end(self) -> str:
         return "server" if self._is_client else "client"
-
-
-def other_protocol(first: bytes) -> str:
-    """Return what the first bytes of a connection mean, where they are those of another protocol."""
-    if not first or first[0] in _RECORD_TYPES:
-        return ""
-    if first[:4] in HTTP_METHODS:
-        return HTTP_HINT
-    if first[0] == 0:
-        return NO_TLS_HINT
-    return "client sent data that is not TLS"

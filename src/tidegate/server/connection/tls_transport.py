@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from tidegate.server.connection.poller import Client, Poller
 from tidegate.server.connection.sending import Sendable, drop_bytes, first_piece
 from tidegate.server.connection.tls_session import TlsBuffers, TlsError, TlsSession
 from tidegate.server.connection.transport import Transport
+from tidegate.server.connection.turns import Client, Poller
 
 __all__ = ["BURST_BYTES", "MAX_UNSENT_BYTES", "PIECE_BYTES", "HandshakeOwner", "TlsTransport"]
 

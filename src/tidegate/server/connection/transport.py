@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tidegate.server.connection.poller import Client, SocketPoller
 from tidegate.server.connection.sending import Sendable, drop_sent
+from tidegate.server.connection.turns import Client, SocketPoller
 
 __all__ = ["GONE_PROBES", "MAX_BURST_BYTES", "SocketTransport", "Transport"]
 

@@ -9,7 +9,7 @@ from collections.abc import Container
 
 from tidegate import error_codes
 from tidegate.config.values import cut
-from tidegate.fair_share import address_owner
+from tidegate.server.repeated_lines import repeats
 from tidegate.server.requests.handler import Answer, Request
 
 __all__ = ["handle_sasl_authenticate", "handle_sasl_handshake"]
@@ -29,10 +29,7 @@ def handle_sasl_handshake(with_sasl: Container[str], request: Request) -> Answer
             connection.id,
             connection.client_host,
             connection.listener,
-            extra={
-                "repeats": f"no SASL {connection.client_host}",
-                "repeats_of": address_owner(connection.client_host),
-            },
+            extra=repeats("no SASL", connection.client_host),
         )
     return request.answer({"error_code": error_codes.ILLEGAL_SASL_STATE, "mechanisms": []})
 

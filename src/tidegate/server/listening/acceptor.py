@@ -22,6 +22,7 @@ from tidegate.server.administration.host_names import addresses_of_literal
 from tidegate.server.connection.transport import Transport
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.listening.network import Network
+from tidegate.server.repeated_lines import repeats
 from tidegate.server.settings.config import ServerConfig
 
 __all__ = ["MAX_WAITING", "Acceptor", "connection_quotas", "limit_connections"]
@@ -185,7 +186,7 @@ class Acceptor:
                 "Rejected connection from /%s, address already has the configured maximum of %d connections.",
                 host,
                 admission.maximum,
-                extra={"repeats": f"rejected {host}", "repeats_of": address_owner(host)},
+                extra=repeats("rejected", host),
             )
             self._quotas.release(self._name, host)
             transport.close()

@@ -9,8 +9,9 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.server.connection.poller import Poller, make_poller
+from tidegate.server.connection.poller import make_poller
 from tidegate.server.connection.transport import SocketTransport, Transport
+from tidegate.server.connection.turns import Poller
 from tidegate.server.listening.accept_queues import ONE_PROCESS, Spread
 from tidegate.server.listening.listener import SocketListener
 from tidegate.server.listening.listener_config import ListenerAddress

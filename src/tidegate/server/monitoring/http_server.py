@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from tidegate.errors import ConfigError
 from tidegate.fair_share import ReclaimableBound
-from tidegate.server.connection.channel import HTTP_HINT
-from tidegate.server.connection.poller import Poller
-from tidegate.server.connection.tls_session import NO_TLS_HINT, TlsBuffers, TlsError
+from tidegate.server.connection.other_protocols import HTTP_HINT, NO_TLS_HINT
+from tidegate.server.connection.tls_session import TlsBuffers, TlsError
 from tidegate.server.connection.transport import Transport
+from tidegate.server.connection.turns import Poller
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.listening.network import Listener, Network
 from tidegate.server.monitoring.http_request import MAX_HEAD_BYTES, HttpError, HttpRequest, parse_head

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.fair_share import address_owner
-from tidegate.server.connection.poller import Poller
 from tidegate.server.connection.sending import Sendable
 from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import Transport
+from tidegate.server.connection.turns import Poller
 
 if TYPE_CHECKING:
     from tidegate.server.listening.tls_config import TlsConfig

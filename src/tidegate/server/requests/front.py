@@ -22,16 +22,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
-from tidegate.fair_share import address_owner, first_in_rounds
+from tidegate.fair_share import first_in_rounds
 from tidegate.quota import MutationQuotaManager, QuotaManagers
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
-from tidegate.server.connection.poller import BATCH, SCANNED_MOST, Poller, ScanSchedule
+from tidegate.server.connection.poller import SCANNED_MOST, ScanSchedule
 from tidegate.server.connection.sending import discard
+from tidegate.server.connection.turns import BATCH, Poller
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Muting
-from tidegate.server.repeated_lines import kind_of
+from tidegate.server.repeated_lines import kind_of, repeats
+from tidegate.server.requests.charged_times import ChargedTimes
 from tidegate.server.requests.controller_record import ControllerRecord
 from tidegate.server.requests.decision import Decider
 from tidegate.server.requests.engine_quotas import EngineQuotas
@@ -48,21 +50,16 @@ from tidegate.wire import (
     decode_request_header,
 )
 
-__all__ = ["TIME_UNIT_NS", "Front"]
+__all__ = ["Front"]
 
 _log = logging.getLogger("tidegate.server")
 
-TIME_UNIT_NS = 1_000
-"""Resolution of the times that a request is charged, in ns. The usage record is a third smaller than with all digits.
-
-The quotas and the record get the same times, so that a replay decides as the broker did (decision 0156).
-"""
 WAITING_NS = 1_000_000
 """Least time in a turn for requests that waited for it, in ns, however long the ready sockets took."""
 
 # Names of their own: looked up in their class they take 100 ns each in Python 3.11.
 _DONE = TurnEnd.DONE
-_PRODUCE, _EXEMPT = Charge.PRODUCE, Charge.EXEMPT
+_PRODUCE = Charge.PRODUCE
 
 _NO_WORK = (Answer, Deferred)
 
@@ -99,9 +96,10 @@ class Front:
         self.requests = requests
         self._count = requests.count
         self._decode_header = decode_header
-        self._exempt = managers.extensions.exempt
-        self._decider = Decider(managers)
-        self._decide = self._decider.decide
+        decider = Decider(managers)
+        self._decide = decider.decide
+        times = ChargedTimes(decider, recorder, managers.extensions.exempt)
+        self._take_times, self._charge_sending = times.take, times.charge_sending
         self._recorder = recorder
         self._at_controller = at_controller
         self._managers = managers
@@ -177,7 +175,12 @@ class Front:
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Log in one line why the channel closes."""
-        _log.warning("closed %s: %s", _name(channel), reason, extra=_repeats(channel, kind_of(reason)))
+        _log.warning(
+            "closed %s: %s",
+            _name(channel),
+            reason,
+            extra=repeats(kind_of(reason), channel.connection.client_host),
+        )
 
     def on_waiting(self, channel: Channel) -> None:
         """Serve the channel's next request in the next turn."""
@@ -189,7 +192,10 @@ class Front:
     def on_failed(self, channel: Channel, error: Exception) -> None:
         """Log an error of ours that is none of a handler's."""
         _log.error(
-            "closed %s: internal error", _name(channel), exc_info=error, extra=_repeats(channel, "failed")
+            "closed %s: internal error",
+            _name(channel),
+            exc_info=error,
+            extra=repeats("failed", channel.connection.client_host),
         )
 
     def on_answer_left(self, channel: Channel) -> None:
@@ -463,56 +469,6 @@ class Front:
             and len(exchange.header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS
         )
 
-    def _take_times(self, exchange: Exchange) -> None:
-        """Set the times that this request is charged. Network time is receiving it, and sending the previous answer.
-
-        The previous answer gets its own row if it belongs to another client id, or if only one of the two requests is
-        exempt. A connection that is closed without an answer is not charged for receiving.
-
-        Both times become whole units (`TIME_UNIT_NS`). The rest of the handler time counts as network time, and the
-        rest of that is charged with the connection's next request.
-        """
-        channel, answer = exchange.channel, exchange.answer
-        # A Produce without a response has acks=0: exempt (B§6.4), also when it fails and closes its connection.
-        exempt = (
-            answer.charge is _EXEMPT
-            or (answer.charge is _PRODUCE and answer.response is None)
-            or (self._exempt.any and self._exempt.selects(channel.connection.user, exchange.header.client_id))
-        )
-        network_ns, channel.network_ns = channel.network_ns, 0
-        if answer.response is None and answer.close:
-            network_ns = 0
-        elif channel.sent_ns:
-            answered = channel.answered
-            assert answered is not None
-            if answered.client_id == exchange.header.client_id and exempt is channel.answered_exempt:
-                network_ns += channel.sent_ns
-                channel.sent_ns = 0
-            else:
-                self._charge_sending(channel, exchange.now_ms)
-        exchange.exempt = exempt
-        rest_ns = exchange.handler_ns % TIME_UNIT_NS
-        exchange.handler_ns -= rest_ns
-        network_ns += rest_ns
-        rest_ns = network_ns % TIME_UNIT_NS
-        channel.network_ns += rest_ns
-        exchange.network_ns = network_ns - rest_ns
-
-    def _charge_sending(self, channel: Channel, now_ms: int) -> None:
-        """Charge what sending the last answer took, with a row of its own, if no request has been charged with it."""
-        answered, sent_ns = channel.answered, channel.sent_ns
-        channel.sent_ns = 0
-        rest_ns = sent_ns % TIME_UNIT_NS
-        sent_ns -= rest_ns
-        channel.network_ns += rest_ns
-        if not (channel.put_off_bytes or channel.sending):
-            channel.answered = None  # nothing more is sent of it
-        if answered is not None and sent_ns:
-            exempt = channel.answered_exempt
-            self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
-            if self._recorder is not None:
-                self._recorder.network(channel.connection, answered, now_ms, sent_ns, exempt)
-
     # --- what goes wrong ------------------------------------------------------------------------------------------
 
     def _go_on_with(self, channel: Channel, go_on: Callable[[], None]) -> None:
@@ -575,19 +531,13 @@ def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
 def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
     """Log why a channel closes whose client did nothing wrong. For an answer that cannot be encoded, name the field."""
     api_key, name = exchange.header.api_key, _name(exchange.channel)
-    repeats = _repeats(exchange.channel, f"{failure} {api_key}")
+    extra = repeats(f"{failure} {api_key}", exchange.channel.connection.client_host)
     if isinstance(error, MessageError):
-        _log.error("closed %s: %s with api key %d failed: %s", name, failure, api_key, error, extra=repeats)
+        _log.error("closed %s: %s with api key %d failed: %s", name, failure, api_key, error, extra=extra)
     else:
         _log.error(
-            "closed %s: %s with api key %d failed", name, failure, api_key, exc_info=error, extra=repeats
+            "closed %s: %s with api key %d failed", name, failure, api_key, exc_info=error, extra=extra
         )
-
-
-def _repeats(channel: Channel, kind: str) -> dict[str, str]:
-    """Return what makes a line one of many (`tidegate.server.repeated_lines`): its kind and the client's address."""
-    host = channel.connection.client_host
-    return {"repeats": f"{kind} {host}", "repeats_of": address_owner(host)}
 
 
 def _name(channel: Channel) -> str:

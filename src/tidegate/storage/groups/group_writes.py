@@ -14,29 +14,27 @@ When a change is kept its offsets are in `OffsetTable`, from which they are answ
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.storage.errors import StorageError
-from tidegate.storage.groups.committed_offsets import OffsetTable, Partitions
+from tidegate.storage.groups.committed_offsets import OffsetTable
 from tidegate.storage.groups.group_journal import GroupJournal
 from tidegate.storage.groups.group_records import encode_group, encode_positions
-from tidegate.storage.groups.group_rows import ROW_BYTES, GroupChange, batched_partitions
+from tidegate.storage.groups.group_rows import GroupChange
+from tidegate.storage.groups.waiting_changes import ROWS_AT_ONCE, Batch, OnOver, WaitingChange, last_number
 from tidegate.storage.log.group_commit import sync_path
 from tidegate.storage.metadata.store import MetadataStore
 from tidegate.storage.worker_thread import WorkerThread
 
-__all__ = ["CHECKPOINT_AT_BYTES", "RETRY_AFTER_S", "ROWS_AT_ONCE", "WRITE_AFTER_S", "GroupWrites", "SyncPath"]
+__all__ = ["CHECKPOINT_AT_BYTES", "RETRY_AFTER_S", "WRITE_AFTER_S", "GroupWrites", "SyncPath"]
 
 SyncPath = Callable[[Path], None]
 """Brings a file, given by its path, to the disk. Raises `OSError`."""
 
-ROWS_AT_ONCE: Final = 800
-"""Rows of one transaction, written in a millisecond or two: so long another change of the store may wait."""
 WRITE_AFTER_S: Final = 0.05
 """Delay before the thread writes journaled changes, in seconds. A full transaction is written at once."""
 RETRY_AFTER_S: Final = 1.0
@@ -48,99 +46,7 @@ _JOURNALED_MEMBERS, _JOURNALED_GROUP_BYTES = 50, 16 * 1024
 """Larger groups wait for the thread, which writes only the newest state: encoding each one takes a while."""
 _LOOK_EVERY = 64  # changes, of up to 200 rows each, between two looks at how many bytes that made
 
-_OnOver = Callable[[bool], None]
 _logger = logging.getLogger(__name__)
-
-
-class _Entry:
-    """A change that waits for the database, and the calls to make when it is over.
-
-    dropped: topics that were deleted meanwhile: positions in them are not put into the table.
-    """
-
-    __slots__ = ("change", "dropped", "on_over")
-    number = None
-
-    def __init__(self, change: GroupChange, on_over: _OnOver) -> None:
-        self.change = change
-        self.on_over = [on_over]
-        self.dropped: set[str] = set()
-
-    @property
-    def rows(self) -> int:
-        """See `GroupChange.rows`."""
-        return self.change.rows
-
-    @property
-    def group_id(self) -> str | None:
-        """The group whose new state is all that it changes; None for any other change."""
-        change = self.change
-        if change.group is None or change.positions or change.forgotten or change.removed is not None:
-            return None
-        return change.group.group_id
-
-    def parts(self) -> Iterator[list[GroupChange]]:
-        """Yield what is written in one transaction."""
-        yield [self.change]
-
-
-class _Batch:
-    """Journaled changes that are not in the database yet.
-
-    number: of the last record in it. rows: at least as many as it will write. is_open: more may be added.
-    """
-
-    __slots__ = ("groups", "is_open", "number", "owners", "positions", "rows", "topic_ids")
-
-    def __init__(self) -> None:
-        self.positions: dict[str, dict[str, Partitions]] = {}
-        self.owners: dict[str, str] = {}  # of new groups
-        self.groups: dict[str, StoredGroup] = {}
-        self.topic_ids: dict[str, str] = {}
-        self.number = self.rows = 0
-        self.is_open = True
-
-    def add_change(self, change: GroupChange, number: int, record_bytes: int) -> None:
-        """Add a change with record `number`, which replaces earlier ones of the same positions or group."""
-        self.number = number
-        self.rows += record_bytes // ROW_BYTES
-        if change.positions:
-            topics = self.positions.setdefault(change.group_id, {})
-            for topic, positions in change.positions.items():
-                known = topics.setdefault(topic, {})
-                before = len(known)
-                known.update(positions)
-                self.rows += len(known) - before
-            self.topic_ids.update(change.topic_ids)
-            if change.is_new:
-                self.owners[change.group_id] = change.owner
-        group = change.group
-        if group is not None:
-            self.rows += 1 + len(group.members)
-            self.groups[group.group_id] = group
-
-    def parts(self) -> Iterator[list[GroupChange]]:
-        """Yield what is written in one transaction."""
-        part: list[GroupChange] = []
-        rows = 0
-        for change in self._changes():
-            part.append(change)
-            rows += change.rows
-            if rows >= ROWS_AT_ONCE:
-                yield part
-                part, rows = [], 0
-        yield part
-
-    def _changes(self) -> Iterator[GroupChange]:
-        for group_id, topics in self.positions.items():
-            owner = self.owners.get(group_id)
-            is_new = owner is not None
-            for topic, positions in topics.items():
-                ids = {topic: self.topic_ids[topic]}
-                for some in batched_partitions(positions):
-                    yield GroupChange(group_id, {topic: some}, ids, owner or UNKNOWN_OWNER, is_new)
-        for group in self.groups.values():
-            yield GroupChange(group=group)
 
 
 class GroupWrites:
@@ -173,13 +79,13 @@ class GroupWrites:
         self._sync = sync
         self._journal = journal
         self._scheduler: Scheduler | None = None
-        self._gathered: deque[_Entry | _Batch] = deque()
-        self._batch = _Batch()  # the last of `_gathered`, where it is open
+        self._gathered: deque[WaitingChange | Batch] = deque()
+        self._batch = Batch()  # the last of `_gathered`, where it is open
         self._batch.is_open = False
         self._waiting = 0  # entries that are gathered
         self._waiting_of: Counter[str] = Counter()  # entries that are not over, by group
-        self._groups: dict[str, _Entry] = {}  # the last entry of each group, where it is a new state
-        self._writing: list[_Entry | _Batch] = []
+        self._groups: dict[str, WaitingChange] = {}  # the last entry of each group, where it is a new state
+        self._writing: list[WaitingChange | Batch] = []
         self._written: list[bool] = []  # of `_writing`, set by the thread
         self._timer: Timer | None = None
         self._planned = self._closed = False
@@ -192,7 +98,7 @@ class GroupWrites:
         self._scheduler = scheduler
         self._plan()
 
-    def add_change(self, change: GroupChange, on_over: _OnOver) -> None:
+    def add_change(self, change: GroupChange, on_over: OnOver) -> None:
         """Keep a change. `on_over` is called once, on the loop, with whether it is kept: at once, or later."""
         if self._closed:
             on_over(False)
@@ -200,7 +106,7 @@ class GroupWrites:
         if self.journal_change(change):
             on_over(True)
             return
-        entry = _Entry(change, on_over)
+        entry = WaitingChange(change, on_over)
         group_id = entry.group_id
         before = None if group_id is None else self._groups.get(group_id)
         if before is not None:
@@ -238,7 +144,7 @@ class GroupWrites:
         """Forget the positions in a topic that was deleted, when they are over. The database has its id no more."""
         self._batch.is_open = False  # it has one topic of a name
         for unit in (*self._writing, *self._gathered):
-            if isinstance(unit, _Entry) and topic in unit.change.positions:
+            if isinstance(unit, WaitingChange) and topic in unit.change.positions:
                 unit.dropped.add(topic)
 
     def close(self) -> bool:
@@ -251,7 +157,7 @@ class GroupWrites:
         unwritten = [
             unit
             for unit, is_written in zip(self._writing, self._written, strict=True)
-            if isinstance(unit, _Batch) and not is_written
+            if isinstance(unit, Batch) and not is_written
         ]
         # Batches that failed come first: nothing overtakes them, as in `_refuse_waiting`.
         return all(self._write_in_order([*unwritten, *self._gathered]))
@@ -278,7 +184,7 @@ class GroupWrites:
             return False
         batch = self._batch
         if not batch.is_open:
-            batch = self._batch = _Batch()
+            batch = self._batch = Batch()
             self._gathered.append(batch)
         batch.add_change(change, number, len(record))
         if self._timer is None or batch.rows >= ROWS_AT_ONCE:
@@ -313,9 +219,9 @@ class GroupWrites:
             self._written = [False] * len(self._writing)
             self._worker.submit(self._run, self._writing)
 
-    def _some(self) -> list[_Entry | _Batch]:
+    def _some(self) -> list[WaitingChange | Batch]:
         """Remove and return as many gathered changes as one transaction may have, at least one."""
-        some: list[_Entry | _Batch] = []
+        some: list[WaitingChange | Batch] = []
         rows = 0
         while self._gathered:
             rows += self._gathered[0].rows
@@ -323,7 +229,7 @@ class GroupWrites:
                 break
             unit = self._gathered.popleft()
             some.append(unit)
-            if isinstance(unit, _Batch):
+            if isinstance(unit, Batch):
                 unit.is_open = False
                 continue
             self._waiting -= 1
@@ -336,10 +242,10 @@ class GroupWrites:
         """Answer what was written, and go on with what came meanwhile."""
         if self._closed:
             return
-        over: list[tuple[_Entry, bool]] = []
-        unwritten: list[_Batch] = []
+        over: list[tuple[WaitingChange, bool]] = []
+        unwritten: list[Batch] = []
         for unit, is_written in zip(self._writing, written, strict=True):
-            if isinstance(unit, _Entry):
+            if isinstance(unit, WaitingChange):
                 over.append((unit, is_written))
             elif not is_written:
                 unwritten.append(unit)
@@ -355,19 +261,19 @@ class GroupWrites:
             for on_over in entry.on_over:
                 on_over(is_written)
 
-    def _refuse_waiting(self, unwritten: list[_Batch]) -> list[tuple[_Entry, bool]]:
+    def _refuse_waiting(self, unwritten: list[Batch]) -> list[tuple[WaitingChange, bool]]:
         """Write batches again later, before anything else; return what has waited behind them, which is refused."""
         assert self._scheduler is not None
         # Written now, they would overtake an unwritten batch, which would undo them later (decision 0113).
-        entries = [unit for unit in self._gathered if isinstance(unit, _Entry)]
-        batches = [unit for unit in self._gathered if isinstance(unit, _Batch)]
+        entries = [unit for unit in self._gathered if isinstance(unit, WaitingChange)]
+        batches = [unit for unit in self._gathered if isinstance(unit, Batch)]
         self._gathered = deque([*unwritten, *batches])
         self._groups.clear()
         self._waiting = 0
         self._timer = self._scheduler.call_later(RETRY_AFTER_S, self._turn)
         return [(entry, False) for entry in entries]
 
-    def _settle(self, entry: _Entry, is_written: bool) -> None:
+    def _settle(self, entry: WaitingChange, is_written: bool) -> None:
         """Count what was written in the table, and give back what was reserved for it."""
         change = entry.change
         self.written += 1
@@ -393,7 +299,7 @@ class GroupWrites:
 
     # --- on the thread
 
-    def _run(self, units: list[_Entry | _Batch]) -> None:
+    def _run(self, units: list[WaitingChange | Batch]) -> None:
         assert self._scheduler is not None
         try:
             written = self._write(units)
@@ -405,7 +311,7 @@ class GroupWrites:
             self._scheduler.call_soon_threadsafe(self._over, self._written)
         self._look_after_files(units, written)
 
-    def _look_after_files(self, units: list[_Entry | _Batch], written: list[bool]) -> None:
+    def _look_after_files(self, units: list[WaitingChange | Batch], written: list[bool]) -> None:
         """Checkpoint where the database's last commits are many; empty a file of the journal that is not needed."""
         self._since_look += len(units)
         if self._since_look >= _LOOK_EVERY or any(unit.rows > ROWS_AT_ONCE for unit in units):
@@ -413,7 +319,7 @@ class GroupWrites:
             self._store.checkpoint(CHECKPOINT_AT_BYTES)
         self._last_written = max(
             self._last_written,
-            _last_number([unit for unit, is_written in zip(units, written, strict=True) if is_written]) or 0,
+            last_number([unit for unit, is_written in zip(units, written, strict=True) if is_written]) or 0,
         )
         self.retire_journal()
 
@@ -423,24 +329,24 @@ class GroupWrites:
         if journal is not None and journal.can_retire(self._last_written) and self._is_synced(sync_path):
             journal.retire()
 
-    def _write(self, units: list[_Entry | _Batch]) -> list[bool]:
+    def _write(self, units: list[WaitingChange | Batch]) -> list[bool]:
         """Write changes in one transaction, each in its own where that fails; return which were written."""
         if len(units) > 1:
             changes = [change for unit in units for part in unit.parts() for change in part]
-            if self._applied(changes, _last_number(units)):
+            if self._applied(changes, last_number(units)):
                 return [True] * len(units)
         return self._write_in_order(units)
 
-    def _write_in_order(self, units: list[_Entry | _Batch]) -> list[bool]:
+    def _write_in_order(self, units: list[WaitingChange | Batch]) -> list[bool]:
         """Write each change in a transaction of its own. Behind a batch that cannot be written, nothing is written."""
         written: list[bool] = []
         is_blocked = False
         for unit in units:
             written.append(not is_blocked and self._write_unit(unit))
-            is_blocked = is_blocked or (isinstance(unit, _Batch) and not written[-1])
+            is_blocked = is_blocked or (isinstance(unit, Batch) and not written[-1])
         return written
 
-    def _write_unit(self, unit: _Entry | _Batch) -> bool:
+    def _write_unit(self, unit: WaitingChange | Batch) -> bool:
         """Write one change, or a batch in several transactions, the last of which says that all is written."""
         last: list[GroupChange] = []
         for part in unit.parts():
@@ -470,8 +376,3 @@ class GroupWrites:
 
 def _is_small(group: StoredGroup) -> bool:
     return len(group.members) <= _JOURNALED_MEMBERS and group.size <= _JOURNALED_GROUP_BYTES
-
-
-def _last_number(units: Sequence[_Entry | _Batch]) -> int | None:
-    """Return the number of the last record of the journal in some changes."""
-    return max([unit.number for unit in units if unit.number is not None], default=None)

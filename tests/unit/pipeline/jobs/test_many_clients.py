@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.replaying.logs import START_MS
 
-from tidegate.pipeline.proposals.recommend import Wanted
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import task

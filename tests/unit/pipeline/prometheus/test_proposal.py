@@ -5,7 +5,8 @@ import pytest
 from tidegate.pipeline.prometheus.measured import Measured
 from tidegate.pipeline.prometheus.proposal import metrics_notes, recommend_from_metrics
 from tidegate.pipeline.proposals.evidence import TooLittleDataError
-from tidegate.pipeline.proposals.recommend import NothingToRecommendError, Wanted
+from tidegate.pipeline.proposals.propose import NothingToRecommendError
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.quota.managers.quota_type import QuotaType
 
 _MANY = set(range(30))

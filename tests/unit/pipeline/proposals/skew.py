@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from tidegate.pipeline.proposals.evidence import Name
+from tidegate.pipeline.proposals.limits_of_type import Row, name_of
 from tidegate.pipeline.proposals.notes import _SKEWED, uneven_notes
-from tidegate.pipeline.proposals.recommend import Row, name_of
 
 __all__ = ["skew_notes"]
 

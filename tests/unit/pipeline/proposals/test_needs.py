@@ -8,10 +8,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.unit.pipeline.proposals.skew import skew_notes
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.proposals import recommend
+from tidegate.pipeline.proposals import limits_of_type
+from tidegate.pipeline.proposals import propose as propose_module
 from tidegate.pipeline.proposals.needs import TableNeeds, requests_by_type, uneven_shares
 from tidegate.pipeline.proposals.notes import uneven_notes
-from tidegate.pipeline.proposals.recommend import Wanted, proposal_of, propose
+from tidegate.pipeline.proposals.propose import proposal_of, propose
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.sums import compact
 from tidegate.pipeline.schemas import LIMITS_BY_ENTITY, LIMITS_BY_NODE
@@ -70,7 +72,7 @@ def _outcome(make):
 def test_a_proposal_out_of_columns_is_that_out_of_rows(seed, monkeypatch):
     """With few and many overrides, ties, floors, budgets, protected entities and several nodes."""
     rng = Random(seed)
-    monkeypatch.setattr(recommend, "MOST_OVERRIDES", rng.choice([1, 4, 1000]))
+    monkeypatch.setattr(limits_of_type, "MOST_OVERRIDES", rng.choice([1, 4, 1000]))
     entities, nodes = _found(rng, users=rng.choice([1, 4, 60]), nodes=rng.randint(1, 4))
     wanted = _wanted(rng)
     needs = TableNeeds(_table(entities, LIMITS_BY_ENTITY), _table(nodes, LIMITS_BY_NODE), wanted)
@@ -80,7 +82,7 @@ def test_a_proposal_out_of_columns_is_that_out_of_rows(seed, monkeypatch):
 
 def test_few_of_many_rows_are_looked_at(monkeypatch):
     """Those of protected entities, and as many others as may have overrides, and one."""
-    monkeypatch.setattr(recommend, "MOST_OVERRIDES", 3)
+    monkeypatch.setattr(limits_of_type, "MOST_OVERRIDES", 3)
     entities, nodes = _found(Random(1), users=200, nodes=2)
     needs = TableNeeds(_table(entities, LIMITS_BY_ENTITY), _table(nodes, LIMITS_BY_NODE), Wanted())
     found = needs.of_type(QuotaType.PRODUCE, frozenset({("u1", None), ("u199", None)}))
@@ -99,7 +101,7 @@ def test_few_of_many_rows_are_looked_at(monkeypatch):
 
 def test_too_many_protected_entities_are_refused(monkeypatch):
     """Each would have an entry of its own in a file that holds fewer."""
-    monkeypatch.setattr(recommend, "_MOST_PROTECTED", 1)
+    monkeypatch.setattr(propose_module, "_MOST_PROTECTED", 1)
     entities, nodes = _found(Random(1), users=9, nodes=1)
     protect = [("user", entities[0]["entity_user"]), ("user", entities[1]["entity_user"])]
     with pytest.raises(ConfigError, match="cannot protect 2 entities: each has quotas of its own, at most 1"):

@@ -7,15 +7,10 @@ from tests.unit.pipeline.proposals.skew import skew_notes
 
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
+from tidegate.pipeline.proposals.limits_of_type import LEAST, BudgetError
 from tidegate.pipeline.proposals.notes import hidden_notes, starved_notes
-from tidegate.pipeline.proposals.recommend import (
-    LEAST,
-    BudgetError,
-    NothingToRecommendError,
-    Wanted,
-    level_of,
-    propose,
-)
+from tidegate.pipeline.proposals.propose import NothingToRecommendError, propose
+from tidegate.pipeline.proposals.wanted import Wanted, level_of
 from tidegate.pipeline.report.rounding import chosen_up
 from tidegate.pipeline.rollup.backlogs import STEP_MS
 from tidegate.quota import QuotaType
