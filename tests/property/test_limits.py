@@ -1,7 +1,11 @@
 """The limits found, held to the live engine: what they throttle, and that a little less throttles more."""
 
+import math
+from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,6 +13,7 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import CLIENTS, START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.config.windows import Windows
 from tidegate.pipeline.jobs import here
 from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
@@ -17,12 +22,14 @@ from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import limits, task
-from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES
+from tidegate.pipeline.replay.levels import ENTITIES_BY, QUOTA_TYPES, smallest_limit
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.limits import limits_without_tolerance
+from tidegate.pipeline.rollup.sums import decoded
 from tidegate.quota import QuotaRecord, QuotaType
+from tidegate.quota.admin.sanitizer import sanitize
 
 _FEW = settings(
     max_examples=8,
@@ -319,3 +326,86 @@ def test_limits_without_tolerance_are_those_of_a_search(tmp_path_factory, seed, 
             entities, nodes = map(TableRows, limits_without_tolerance(rows, levels_of(by)))
     assert list(entities) == [row | {"tolerable": 0.0} for row in expected.entities]
     assert list(nodes) == list(expected.nodes)
+    of_nodes = defaultdict(list)
+    for row in expected.nodes:
+        of_nodes[_entity(row)].append(row)
+    for row in expected.entities:
+        if row["quota_type"] != QuotaType.CONTROLLER_MUTATION.value:
+            assert row["never_throttled"] == smallest_limit(of_nodes[_entity(row)], Windows())
+
+
+_SUMS = (
+    "requests",
+    "amount",
+    "delayed_amount",
+    "rejected_mutations",
+    "capped_fetches",
+    "longest_throttle_ms",
+)
+
+
+def _entity(row):
+    return row["quota_type"], row["entity_user"], row["entity_client_id"]
+
+
+@_FEW
+@given(seed=st.integers(0, 2**32 - 1), by=st.sampled_from(sorted(_NAMES)))
+def test_a_rung_does_to_each_sensor_what_its_quotas_do(tmp_path_factory, seed, by):
+    """By the replay of a plan that names every entity, on nodes that start again and whose record has a gap."""
+    directory, rng = tmp_path_factory.mktemp("usage"), Random(seed)
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS)
+        now_ms = random_traffic(node, Random(seed + node_id), events=_EVENTS, quotas_change=False)
+        node.start(now_ms + 100)
+        random_traffic(node, Random(seed - node_id), events=_EVENTS, quotas_change=False, now_ms=now_ms + 200)
+        lost = rng.randrange(_EVENTS, 2 * _EVENTS)
+        write_events(directory, node.events[:lost] + node.events[lost + 9 :])
+    levels = levels_of(by)
+    with open_usage(directory) as files, jobs_here(files).back_end.place(files, [levels]) as rows:
+        measured = decoded(rows.peaks(levels)).to_pylist()
+        entities = sorted({_entity(row) for row in measured}, key=repr)
+        types = [quota_type.value for quota_type in QUOTA_TYPES]
+        numbers = {
+            (types.index(kind), (sanitize(user or ""), client_id or "")): number
+            for number, (kind, user, client_id) in enumerate(entities)
+        }
+        most = dict.fromkeys(entities, 1.0)
+        for row in measured:
+            most[_entity(row)] = max(most[_entity(row)], row["peak"], row["amount"] / 100)
+        # Some are unlimited. A plan limits request time or the other types.
+        bounds = [
+            math.nan if rng.random() < 0.1 else most[entity] * rng.uniform(0.001, 1) for entity in entities
+        ]
+        for of_time in (False, True):
+            keys = {kind.key for kind in QUOTA_TYPES if (kind is QuotaType.REQUEST) is of_time}
+            of_types = [QUOTA_TYPES[types.index(kind)].key in keys for kind, _, _ in entities]
+            rung = np.where(of_types, bounds, math.nan)
+            records = tuple(record for record in levels.records if record.key in keys)
+            plan = Plan(name="rung", records=records, rung=rung)
+            found = rows.rungs([plan, plan], rows.searched(levels, numbers)).to_pylist()
+            named = tuple(
+                QuotaRecord(
+                    entity=_NAMES[by](user, client_id),
+                    key=QUOTA_TYPES[types.index(kind)].key,
+                    value=2.0**60 if math.isnan(bound) else bound,
+                )
+                for (kind, user, client_id), bound in zip(entities, rung.tolist(), strict=True)
+            )
+            expected = rows.outcomes([replace(levels, name="named", records=named, measures=False)])
+            _check_rungs(found, entities, rung, decoded(expected).to_pylist())
+
+
+def _check_rungs(found, entities, rung, expected):
+    outcomes = {_entity(row): row for row in expected}
+    for place in range(2):
+        of_plan = defaultdict(list)
+        for row in found:
+            if row["plan"] == place:
+                of_plan[entities[row["sensor"]]].append(row)
+        assert {*of_plan} == {
+            entity for entity, bound in zip(entities, rung.tolist(), strict=True) if not math.isnan(bound)
+        }
+        for entity, rows in of_plan.items():
+            *sums, longest_ms = ([row[name] for row in rows] for name in _SUMS)
+            assert [*map(sum, sums), max(longest_ms)] == [outcomes[entity][name] for name in _SUMS]

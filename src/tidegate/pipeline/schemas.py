@@ -41,6 +41,7 @@ __all__ = [
     "REPLAY_LEAVING_STATE",
     "REPLAY_STATE",
     "REPLAY_WITH_DECISIONS",
+    "RUNGS",
     "TOPIC_SUMS",
     "USAGE_MEASURES",
     "USAGE_PEAKS",
@@ -274,6 +275,15 @@ bytes or percent; 0 for mutations. `largest_amount`: of one request, in bytes or
 LIMITS_BY_ENTITY = _table([*_LIMITED, *_USED, ("never_throttled", DoubleType()), ("tolerable", DoubleType())])
 """The smallest limits of an entity on any of its nodes, per second: one that would have throttled nothing, and one
 that would have delayed what is tolerated. 0: any limit would do, for nothing was charged, or all of it at once."""
+
+RUNGS = _table(
+    [
+        *((name, _INT) for name in ("plan", "sensor")),
+        *((name, _LONG) for name in ("requests", "amount", "delayed_amount", "rejected_mutations")),
+        *((name, _LONG) for name in ("capped_fetches", "longest_throttle_ms")),
+    ]
+)
+"""The outcome of a sensor, by its number, under a plan of a search, by its place; amounts as in `REPLAY_BY_ENTITY`."""
 
 _READER: list[_Column] = [("node_id", _INT), ("entity_user", _STRING), ("entity_client_id", _STRING)]
 

@@ -15,8 +15,8 @@ from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.survey import Survey, survey_chunk
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.carried import Carried
-from tidegate.pipeline.replay.limits import Replays
-from tidegate.pipeline.replay.partition import NumberedBundle
+from tidegate.pipeline.replay.limits import Replays, Sensor
+from tidegate.pipeline.replay.partition import NumberedBundle, Searched
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out
 from tidegate.pipeline.results.output import Results
@@ -126,6 +126,10 @@ class PlacedRows(Replays, Protocol):
     def shares(self) -> int:
         """Return how many shares of the clients there are."""
         return self.layout.shares
+
+    def searched(self, plan: Plan, numbers: Mapping[Sensor, int], share: int | None = None) -> Searched:
+        """Return the numbers of the sensors of clients, see `Layout.searched`."""
+        return self.layout.searched(plan, numbers, share)
 
     def __enter__(self) -> Self:
         """Keep the rows."""

@@ -19,12 +19,21 @@ from tidegate.pipeline.rollup.sums import decoded
 from tidegate.pipeline.schemas import BLOCKS, REPLAY_WITH_DECISIONS, WORK
 from tidegate.pipeline.spark.sessions import Shared
 
-__all__ = ["Grouped", "block_rows", "merged_rows", "replayed_rows", "results_of_work", "tables_of_work"]
+__all__ = [
+    "Grouped",
+    "ReplayFunction",
+    "block_rows",
+    "merged_rows",
+    "replayed_rows",
+    "results_of_work",
+    "tables_of_work",
+]
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
 _BLOCKS_AT_ONCE = 16
 
 Batches = Iterator[pa.RecordBatch]
+ReplayFunction = Callable[..., Iterator[pa.Table]]
 Grouped = Sequence[Shared[Mapping[int, Members]]]
 """Members by partition, those of as many tasks in each: a task looks into one."""
 
@@ -62,7 +71,7 @@ def block_rows(batches: Batches, *, task: Shared[ReplayTask]) -> Batches:
 def replayed_rows(
     batches: Batches,
     *,
-    function: Callable[..., Iterator[pa.Table]],
+    function: ReplayFunction,
     task: Shared[ReplayTask],
     members: Grouped,
 ) -> Batches:

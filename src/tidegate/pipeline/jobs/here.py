@@ -31,11 +31,13 @@ from tidegate.pipeline.replay.kernel.compiled import own_form
 from tidegate.pipeline.replay.partition import (
     NumberedBundle,
     ReplayTask,
+    Searched,
     packed,
     replay_peaks,
     replay_tallies,
 )
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.rungs import replay_rungs
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.rollup.entities import (
     NODE_KEYS,
@@ -50,6 +52,7 @@ from tidegate.pipeline.schemas import (
     REPLAY_BY_CLIENT,
     REPLAY_BY_ENTITY,
     REPLAY_STATE,
+    RUNGS,
 )
 from tidegate.pipeline.threads import available_cores, mapped
 from tidegate.pipeline.warm_up import kernel_at_hand
@@ -214,6 +217,13 @@ class _PlacedHere(PlacedRows):
         what = f"replaying {len(plans)} plans"
         found = self._replayed(replay_tallies, task, what, threads=self._threads, share=share)
         return entities_together([compact(by_entity_table(each)) for each in found])
+
+    def rungs(self, plans: Sequence[Plan], searched: Searched, share: int | None = None) -> pa.Table:
+        """Return what became of the plans of a search."""
+        task = replace(self.layout.task, plans=tuple(plans), searched=searched)
+        what = f"replaying {len(plans)} plans"
+        found = self._replayed(replay_rungs, task, what, threads=self._threads, share=share)
+        return pa.concat_tables([to_arrow_schema(RUNGS).empty_table(), *found])
 
     def replay(
         self, results: Target | None, *, with_decisions: bool

@@ -10,7 +10,6 @@ from itertools import accumulate
 from threading import Event
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -34,6 +33,7 @@ from tidegate.pipeline.jobs.back_end import (
 )
 from tidegate.pipeline.jobs.executor import (
     Grouped,
+    ReplayFunction,
     block_rows,
     merged_rows,
     replayed_rows,
@@ -46,8 +46,15 @@ from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.partition import NumberedBundle, replay_decisions, replay_peaks, replay_tallies
+from tidegate.pipeline.replay.partition import (
+    NumberedBundle,
+    Searched,
+    replay_decisions,
+    replay_peaks,
+    replay_tallies,
+)
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.rungs import replay_rungs
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.rollup.entities import ENTITY_KEYS, NODE_KEYS, PEAKS_TOGETHER, by_entity_table
 from tidegate.pipeline.rollup.sums import grouped
@@ -60,6 +67,7 @@ from tidegate.pipeline.schemas import (
     REPLAY_LEAVING_STATE,
     REPLAY_STATE,
     REPLAY_WITH_DECISIONS,
+    RUNGS,
     WORK,
 )
 from tidegate.pipeline.spark.session import RunningSpark
@@ -268,22 +276,26 @@ class PlacedOnSpark(PlacedRows):
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
         """Return what was measured."""
         merge = partial(grouped, keys=NODE_KEYS, wanted=PEAKS_TOGETHER)
-        found = self._replayed(replay_peaks, LIMITS_BY_NODE, [plan], share)
-        rows = _RowsOnSpark(found, self.layout.task.tasks)
-        return rows.together(NODE_KEYS, merge, LIMITS_BY_NODE).frame.toArrow()
+        found = self._replayed(replay_peaks, LIMITS_BY_NODE, share, plans=(plan,))
+        rows = _RowsOnSpark(found, self.layout.task.tasks).together(NODE_KEYS, merge, LIMITS_BY_NODE)
+        return rows.frame.toArrow().cast(to_arrow_schema(LIMITS_BY_NODE))  # sessions may have large strings
 
     def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
         """Return what became of the plans."""
-        return self._by_entity(self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans, share)).toArrow()
+        found = self._replayed(replay_tallies, REPLAY_BY_CLIENT, share, plans=tuple(plans))
+        return self._by_entity(found).toArrow()
+
+    def rungs(self, plans: Sequence[Plan], searched: Searched, share: int | None = None) -> pa.Table:
+        """Return what became of the plans of a search."""
+        return self._replayed(replay_rungs, RUNGS, share, plans=tuple(plans), searched=searched).toArrow()
 
     def frames(self) -> dict[str, DataFrame]:
         """Return the tables of a replay, each of which replays the rows when it is used."""
-        plans = self.layout.task.plans
-        by_client = self._replayed(replay_tallies, REPLAY_BY_CLIENT, plans)
+        by_client = self._replayed(replay_tallies, REPLAY_BY_CLIENT)
         return {
             "replay_by_entity": self._by_entity(by_client),
             "replay_by_client": by_client,
-            "decisions": self._replayed(replay_decisions, DECISIONS, plans),
+            "decisions": self._replayed(replay_decisions, DECISIONS),
         }
 
     def replay(
@@ -296,7 +308,7 @@ class PlacedOnSpark(PlacedRows):
         if results is not None and not isinstance(results, KeptTables) and with_decisions:
             parts = results.parts("decisions", DECISIONS)
             function, table = partial(tallies_and_decisions, parts=parts), REPLAY_WITH_DECISIONS
-        found = self._replayed(function, table, task.plans)
+        found = self._replayed(function, table)
         by_client = found
         for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
             by_client = by_client.where(f"{name} is null")
@@ -326,17 +338,13 @@ class PlacedOnSpark(PlacedRows):
         return rows.together(ENTITY_KEYS, by_entity_table, REPLAY_BY_ENTITY).frame
 
     def _replayed(
-        self,
-        function: Callable[..., Iterator[pa.Table]],
-        table: StructType,
-        plans: Sequence[Plan],
-        share: int | None = None,
+        self, function: ReplayFunction, table: StructType, share: int | None = None, **of: Any
     ) -> DataFrame:
-        """Return what a function of `replay.partition` makes of the rows, or those of a share, under the plans."""
-        task = shared(self.blocks.sparkSession, replace(self.layout.task, plans=tuple(plans)))
+        """Return what a function of `replay.partition` makes of the rows, or those of a share. of: of the task."""
+        task = shared(self.blocks.sparkSession, replace(self.layout.task, **of))
         make = partial(replayed_rows, function=function, task=task, members=self.members)
         blocks = self.blocks
         if share is not None and self.shares > 1:
-            numbers = np.flatnonzero(self.layout.share == share).tolist()
-            blocks = blocks.where(f"partition in ({', '.join(map(str, numbers))})")
+            numbers = map(str, self.layout.partitions_of(share).tolist())
+            blocks = blocks.where(f"partition in ({', '.join(numbers)})")
         return blocks.mapInArrow(make, table)

@@ -9,56 +9,62 @@ all windows but one (B§3.7); a limit that does so counts as one that throttles.
 Limits of each quota type are found as if there were no other type. Times stay as recorded (open loop).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST
+from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST, Int64s
 from tidegate.pipeline.replay.levels import ENTITIES_BY, smallest_limit
-from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, Rung, between
-from tidegate.pipeline.results.table_rows import TableRows
+from tidegate.pipeline.replay.partition import Searched
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
-from tidegate.quota.admin.sanitizer import sanitize
 
 __all__ = [
     "ENTITIES_BY",
     "MAX_LADDERS",
     "Replays",
+    "Sensor",
+    "Sensors",
     "Tolerance",
     "TooManyEntitiesError",
-    "find_limits",
+    "all_at_once",
+    "check_entities",
     "levels_of",
     "levels_of_file",
     "levels_of_quotas",
+    "search_limits",
     "smallest_limit",
 ]
 
 MAX_LADDERS = 200_000
-"""Sensors whose limits are searched for at once: some 500 bytes each, on the driver and on executors.
+"""Sensors whose limits are searched for at once: some KB each, on the driver.
 
 `tidegate limits` searches one share of the clients after another, so that a record may have more."""
 
-_ENTITY = ["quota_type", "entity_user", "entity_client_id"]
-_DELAYS = ["delayed_amount", "longest_throttle_ms", "rejected_mutations", "capped_fetches"]
-_OUTCOME = ["plan", "bound", *_ENTITY, "requests", "amount", *_DELAYS]  # what decides about a rung
 _FREE = 2.0**60  # a bound that throttles no client, and is not the one of a client without a quota
 _RUNGS = 10  # plans of a ladder: three passes are a thousand steps
 _MAX_PASSES = 6
 _CLOSE_ENOUGH = 1.007  # what three ladders of ten rungs make of `_LOWEST_PERCENT`
 _LOWEST_PERCENT = 1 / 1024  # of the peak: below it, a request quota would delay far more than is tolerated
 _LOWEST_PERMITS = 2.0**-20  # of what lets all permits pass at once: a record of 133 days
-_TYPE_OF = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYPES)}
+_INT64_END = 2.0**63
 
-Sensor = tuple[int, Tags]
-Row = dict[str, Any]
+Sensor = tuple[int, Tags | str]
+"""A quota type, by its place in `QUOTA_TYPES`, and the tags that usage is counted under."""
+Sums = Mapping[str, Int64s]
+"""Columns of `RUNGS` by plan and sensor."""
+Flags = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
 
 
 class TooManyEntitiesError(UsageFilesError):
@@ -78,6 +84,12 @@ class Replays(Protocol):
     def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
         """Return what became of the plans, columns `REPLAY_BY_ENTITY`. share: None: all clients."""
 
+    def searched(self, plan: Plan, numbers: Mapping[Sensor, int], share: int | None = None) -> Searched:
+        """Return what `rungs` needs: the numbers of sensors as places of clients. plan: which all rungs are of."""
+
+    def rungs(self, plans: Sequence[Plan], searched: Searched, share: int | None = None) -> pa.Table:
+        """Return what became of plans with a rung, columns `RUNGS`, several rows for a sensor of several nodes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
@@ -86,30 +98,17 @@ class Tolerance:
     share: float = 0.01
     longest_ms: int = 1000
 
-    def allows(self, row: Mapping[str, Any]) -> bool:
-        """Return whether that is all that was delayed, refused or cut in a row of `REPLAY_BY_ENTITY`."""
-        delayed: int = row["delayed_amount"] + row["rejected_mutations"]
-        longest_ms: int = row["longest_throttle_ms"]
-        capped: int = row["capped_fetches"]
+    def allow(self, sums: Sums) -> Flags:
+        """Return whether that is all that was delayed, refused or cut of each sensor under each plan."""
+        are_short: Flags = sums["longest_throttle_ms"] <= self.longest_ms
         return (
-            longest_ms <= self.longest_ms
-            and delayed <= self.share * row["amount"]
-            and capped <= self.share * row["requests"]
+            are_short
+            & _are_at_most(sums["delayed_amount"] + sums["rejected_mutations"], self.share, sums["amount"])
+            & _are_at_most(sums["capped_fetches"], self.share, sums["requests"])
         )
 
 
 _NOTHING = Tolerance(share=0.0, longest_ms=0)
-
-
-class _Bracket(NamedTuple):
-    """The range in which a limit is searched for: `high` is allowed, and nothing below `low` is."""
-
-    low: float
-    high: float
-
-    @property
-    def is_open(self) -> bool:
-        return self.high > self.low * _CLOSE_ENOUGH
 
 
 def levels_of(by: str) -> Plan:
@@ -137,124 +136,157 @@ def levels_of_quotas(file: QuotasFile, name: str) -> Plan:
     return Plan(name="levels", records=tuple(records), windows=Windows.of(file.windows), measures=True)
 
 
-def find_limits(
-    replays: Replays, levels: Plan, tolerance: Tolerance | None, *, share: int | None = None
-) -> tuple[list[Row], list[Row]]:
-    """Return the limits, columns `LIMITS_BY_ENTITY`, and what they come from, `LIMITS_BY_NODE`, both sorted.
-
-    tolerance: None leaves out the tolerable limits, which take most of the time. share: of the clients; None: all.
-    Raises `TooManyEntitiesError`.
-    """
-    measured = replays.peaks(levels, share)
-    if len(measured.group_by(_ENTITY).aggregate([])) > MAX_LADDERS:  # before they become objects
+def check_entities(count: int) -> None:
+    """Raise `TooManyEntitiesError` where the limits of so many entities cannot be searched for at once."""
+    if count > MAX_LADDERS:
         raise TooManyEntitiesError(
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
         )
-    nodes = sorted(measured.to_pylist(), key=_order)
-    entities = _by_sensor(nodes)
-    rates = {
-        sensor: smallest_limit(rows, levels.windows)
-        for sensor, rows in entities.items()
-        if sensor[0] != MUTATION
-    }
-    permits = {
-        sensor: _all_at_once(rows, levels.windows)
-        for sensor, rows in entities.items()
-        if sensor[0] == MUTATION
-    }
-    lowest = {
-        sensor: _Bracket(high * _lowest(sensor[0], levels.windows, tolerance or _NOTHING), high)
-        for sensor, high in (rates | permits).items()
-        if high > 0
-    }
-    # Rates need no search: the largest measured rate is the smallest limit that never throttles (decision 0061).
-    never = _Search(lowest, (MUTATION,), _NOTHING)
+
+
+class Sensors(NamedTuple):
+    """Sensors of a search, without equals. quota_types: places in `QUOTA_TYPES`. limits: which throttle nothing."""
+
+    quota_types: Int64s
+    tags: Sequence[Tags]
+    limits: Doubles
+
+
+def search_limits(
+    replays: Replays, levels: Plan, sensors: Sensors, tolerance: Tolerance | None, *, share: int | None
+) -> tuple[Doubles, Doubles]:
+    """Return the smallest limit of each sensor that never throttles, and the smallest tolerable one.
+
+    sensors: with limits that are known never to throttle, for rates the smallest (decision 0061).
+    tolerance: None leaves out the tolerable limits, which take most of the time: they are 0.
+    """
+    never = _Search(sensors, levels.windows, (MUTATION,), _NOTHING, low=tolerance or _NOTHING)
     # A request throttle takes fetched bytes back (B§6.3), so request and fetch limits are searched in separate plans.
     types = () if tolerance is None else ((PRODUCE, FETCH, MUTATION), (REQUEST,))
-    tolerables = [_Search(lowest, of_types, tolerance or _NOTHING) for of_types in types]
-    _climb(replays, share, levels, [*tolerables, never])
-    rates |= never.found()
-    tolerable = {sensor: limit for search in tolerables for sensor, limit in search.found().items()}
-    found = [
-        _summed(rows) | {"never_throttled": rates.get(sensor, 0.0), "tolerable": tolerable.get(sensor, 0.0)}
-        for sensor, rows in entities.items()
+    tolerables = [
+        _Search(sensors, levels.windows, of_types, tolerance or _NOTHING, low=tolerance or _NOTHING)
+        for of_types in types
     ]
-    return found, nodes
+    _climb(replays, share, levels, sensors, [*tolerables, never])
+    tolerable = np.zeros(len(sensors.limits))
+    for search in tolerables:
+        tolerable[search.are_of_types] = search.found()[search.are_of_types]
+    return np.where(never.are_of_types, never.found(), sensors.limits), tolerable
 
 
 class _Search:
-    """Brackets that are searched together, for what a tolerance allows: types that do not change one another."""
+    """Ranges that limits are searched for in together, for what a tolerance allows.
+
+    The types of quota do not change one another. The upper end of a range is allowed, nothing below the lower end is.
+    """
 
     def __init__(
-        self, brackets: Mapping[Sensor, _Bracket], types: Sequence[int], tolerance: Tolerance
+        self,
+        sensors: Sensors,
+        windows: Windows,
+        types: Collection[int],
+        allowed: Tolerance,
+        *,
+        low: Tolerance,
     ) -> None:
-        self.brackets = {sensor: bracket for sensor, bracket in brackets.items() if sensor[0] in types}
-        self._lowest = dict(self.brackets)
+        self.are_of_types = np.isin(sensors.quota_types, list(types))
+        self._high = sensors.limits.copy()
+        parts = np.array([_lowest(index, windows, low) for index in range(len(QUOTA_TYPES))])
+        self._lowest = self._low = self._high * parts[sensors.quota_types]
+        self._is_bucket = sensors.quota_types == MUTATION
         self._types = {QUOTA_TYPES[index].key for index in types}
-        self._tolerance = tolerance
+        self._tolerance = allowed
 
-    def found(self) -> dict[Sensor, float]:
+    @property
+    def _is_open(self) -> Flags:
+        is_open: Flags = self.are_of_types & (self._high > self._low * _CLOSE_ENOUGH)
+        return is_open
+
+    def found(self) -> Doubles:
         """Return the limits; 0 where a bucket of any rate would do: a refusal comes one request late (B§5.2)."""
-        return {
-            sensor: 0.0 if sensor[0] == MUTATION and bracket.low == self._lowest[sensor].low else bracket.high
-            for sensor, bracket in self.brackets.items()
-        }
+        return np.where(self._is_bucket & (self._low == self._lowest), 0.0, self._high)
 
     def ladder(self, levels: Plan, name: str) -> list[Plan]:
         """Return a plan for each rung, the lowest first; none where all is found."""
-        open_ones = {sensor: bracket for sensor, bracket in self.brackets.items() if bracket.is_open}
+        is_open = self._is_open
+        if not is_open.any():
+            return []
         records = tuple(record for record in levels.records or () if record.key in self._types)
-        rungs = range(1, _RUNGS + 1) if open_ones else ()
+        self._rungs = np.full((_RUNGS, len(is_open)), np.nan)
+        self._rungs[:, is_open] = _between(self._low[is_open], self._high[is_open])
         return [
-            Plan(
-                name=f"{name} {rung}",
-                records=records,
-                windows=levels.windows,
-                rung=Rung(open_ones, rung / _RUNGS),
-            )
-            for rung in rungs
+            Plan(name=f"{name} {place}", records=records, windows=levels.windows, rung=rung)
+            for place, rung in enumerate(self._rungs, start=1)
         ]
 
-    def narrow(self, ladder: Sequence[Plan], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Set the brackets to the rungs that enclose the limit, by what became of the plans of `ladder`."""
-        rung_of = {plan.name: rung for rung, plan in enumerate(ladder, start=1)}
-        refused: dict[Sensor, int] = {}  # the highest rung that delays more than is tolerated
-        seen: set[Sensor] = set()
-        for row in rows:
-            if row["plan"] in rung_of and row["bound"] is not None:
-                sensor = _sensor(row)
-                seen.add(sensor)
-                # The highest refused rung counts: delays need not fall with each step, as throttled fetches are taken
-                # back (decision 0061).
-                if not self._tolerance.allows(row):
-                    refused[sensor] = max(refused.get(sensor, 0), rung_of[row["plan"]])
-        for sensor in seen:
-            self.brackets[sensor] = _narrowed(self.brackets[sensor], refused.get(sensor, 0))
+    def narrow(self, sums: Sums) -> None:
+        """Set the ranges to the rungs that enclose the limits, by what became of the plans of the ladder."""
+        # The highest refused rung counts: delays need not fall with each step, as throttled fetches are taken back
+        # (decision 0061).
+        steps = np.arange(1, _RUNGS + 1)[:, np.newaxis]
+        refused = np.where(self._tolerance.allow(sums), 0, steps).max(axis=0)
+        rungs, each, is_open = self._rungs, np.arange(len(refused)), self._is_open
+        low = np.where(refused > 0, rungs[refused - 1, each], self._low)
+        # If all are refused, look higher: a clock that went back can take tokens away.
+        high = np.where(refused == _RUNGS, self._high * _RUNGS, rungs[np.minimum(refused, _RUNGS - 1), each])
+        self._low, self._high = np.where(is_open, low, self._low), np.where(is_open, high, self._high)
 
 
-def _climb(replays: Replays, share: int | None, levels: Plan, searches: Sequence[_Search]) -> None:
+def _climb(
+    replays: Replays, share: int | None, levels: Plan, sensors: Sensors, searches: Sequence[_Search]
+) -> None:
     """Replay ladders until all is found."""
+    searched: Searched | None = None
     for _ in range(_MAX_PASSES):
         ladders = [search.ladder(levels, f"ladder {place}") for place, search in enumerate(searches)]
         plans = [plan for ladder in ladders for plan in ladder]
         if not plans:
             return
-        found = TableRows(replays.outcomes(plans, share).select(_OUTCOME))
+        if searched is None:
+            keys = zip(sensors.quota_types.tolist(), sensors.tags, strict=True)
+            numbers: dict[Sensor, int] = {sensor: number for number, sensor in enumerate(keys)}
+            searched = replays.searched(levels, numbers, share)
+        sums = _by_plan_and_sensor(replays.rungs(plans, searched, share), (len(plans), len(sensors.limits)))
+        first = 0
         for search, ladder in zip(searches, ladders, strict=True):
-            search.narrow(ladder, found)
+            if ladder:
+                here = slice(first, first + len(ladder))
+                search.narrow({name: column[here] for name, column in sums.items()})
+            first += len(ladder)
 
 
-def _narrowed(bracket: _Bracket, refused: int) -> _Bracket:
-    if refused == _RUNGS:  # a clock that went back can take tokens away: look higher
-        return _Bracket(bracket.high, bracket.high * _RUNGS)
-    low = between(*bracket, refused / _RUNGS) if refused else bracket.low
-    return _Bracket(low, between(*bracket, (refused + 1) / _RUNGS))
+def _by_plan_and_sensor(found: pa.Table, shape: tuple[int, int]) -> Sums:
+    """Return rows of `RUNGS` as columns of this shape, those of the same plan and sensor together."""
+    place = found["plan"].to_numpy() * np.int64(shape[1]) + found["sensor"].to_numpy()
+    sums = {}
+    for name in found.column_names[2:]:
+        column = np.zeros(shape[0] * shape[1], np.int64)
+        add = np.maximum if name == "longest_throttle_ms" else np.add
+        add.at(column, place, found[name].to_numpy())
+        sums[name] = column.reshape(shape)
+    return sums
 
 
-def _all_at_once(rows: Sequence[Row], windows: Windows) -> float:
-    """Return the limit whose bucket holds all permits that were asked for on a node."""
+def _between(low: Doubles, high: Doubles) -> Doubles:
+    """Return the bounds of each rung from `low` (not included) to `high`, in geometric steps; the last is `high`."""
+    ratios, place = np.unique(low / high, return_inverse=True)
+    # Powers of Python: those of numpy depend on the processor.
+    powers = [[ratio ** (1.0 - rung / _RUNGS) for ratio in ratios.tolist()] for rung in range(1, _RUNGS + 1)]
+    bounds: Doubles = high * np.array(powers)[:, place.reshape(-1)]
+    return bounds
+
+
+def _are_at_most(amounts: Int64s, share: float, wholes: Int64s) -> Flags:
+    """Return whether each amount is at most a share of its whole, to the last bit of 64."""
+    most = share * wholes.astype(np.float64)
+    below_end = np.floor(np.minimum(most, np.nextafter(_INT64_END, 0.0)))
+    found: Flags = (most >= _INT64_END) | (amounts <= below_end.astype(np.int64))
+    return found
+
+
+def all_at_once(permits: Int64s, windows: Windows) -> Doubles:
+    """Return the limits whose buckets hold so many permits, those that were asked for on one node."""
     window = windows.mutation
-    permits: int = max(row["amount"] for row in rows)
     return permits / (window.samples * window.window_ms / 1000)
 
 
@@ -266,32 +298,3 @@ def _lowest(index: int, windows: Windows, tolerance: Tolerance) -> float:
     if index == REQUEST or window_ms <= 0:
         return _LOWEST_PERCENT
     return max(_LOWEST_PERCENT, window_ms / (window_ms + tolerance.longest_ms + 1))
-
-
-def _by_sensor(nodes: Iterable[Row]) -> dict[Sensor, list[Row]]:
-    entities: dict[Sensor, list[Row]] = {}
-    for row in nodes:
-        entities.setdefault(_sensor(row), []).append(row)
-    return entities
-
-
-def _sensor(row: Mapping[str, Any]) -> Sensor:
-    tags = sanitize(row["entity_user"] or ""), row["entity_client_id"] or ""
-    return _TYPE_OF[row["quota_type"]], tags
-
-
-def _order(row: Row) -> tuple[Any, ...]:
-    return *_sensor(row), row["node_id"]
-
-
-def _summed(rows: Sequence[Row]) -> Row:
-    """Return the sums over nodes."""
-    sums = (
-        "requests",
-        "amount",
-        "recorded_throttled_requests",
-        "recorded_throttle_ms",
-        "recorded_rejected_mutations",
-    )
-    names = {name: rows[0][name] for name in ("quota_type", "entity_user", "entity_client_id")}
-    return names | {name: sum(row[name] for row in rows) for name in sums}

@@ -45,6 +45,7 @@ from tidegate.pipeline.replay.results import (
     peak_results,
 )
 from tidegate.pipeline.replay.state.lookup import SharedWanted
+from tidegate.pipeline.replay.state.searched import SearchedSensors
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT, REPLAY_LEAVING_STATE
 
@@ -54,6 +55,9 @@ __all__ = [
     "NumberedBundle",
     "Partition",
     "ReplayTask",
+    "Searched",
+    "batches_of",
+    "fixed_definitions",
     "packed",
     "replay_decisions",
     "replay_peaks",
@@ -66,6 +70,10 @@ _RESULT_ROWS = 1 << 14  # rows of tallies in one table
 
 Decided = Callable[[pa.Table], None]
 """Takes the decisions of one batch of rows."""
+
+
+Searched = Mapping[int, Int32s]
+"""The sensors of a search by partition: numbers by quota type and client, see `SearchedSensors`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,7 @@ class ReplayTask:
     task: npt.NDArray[np.int64]
     leaves_state: bool = False
     counted_from_ms: int | None = None
+    searched: Searched = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -128,23 +137,19 @@ Fixed = Sequence[Definitions | None]
 class Partition:
     """The clients, node and replays of one partition."""
 
-    def __init__(self, plans: Sequence[Plan], members: Members, definitions: Fixed | None = None) -> None:
-        """definitions: see `fixed_definitions`."""
-        self.node_id, timeline = members.node_id, members.timeline
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        members: Members,
+        definitions: Fixed | None = None,
+        searched: SearchedSensors | None = None,
+    ) -> None:
+        """definitions: see `fixed_definitions`. searched: the sensors of plans with a rung."""
+        self.node_id = members.node_id
         self.names = Names(members.users, members.client_ids)
         wanted = SharedWanted(len(self.names))
         self.replays = [
-            (
-                plan,
-                replay_of(
-                    plan,
-                    names=self.names,
-                    timeline=timeline,
-                    carried=members.carried.get(plan.name),
-                    definitions=fixed,
-                    wanted=wanted,
-                ),
-            )
+            (plan, self._replay_of(plan, members, fixed, wanted, searched))
             for plan, fixed in zip(plans, definitions or fixed_definitions(plans), strict=True)
         ]
         self._last_seq = -1
@@ -169,6 +174,21 @@ class Partition:
             replay.replay(rows, decisions)
             if not plan.is_closed:
                 yield self._decided(plan, rows, decisions)
+
+    def _replay_of(
+        self,
+        plan: Plan,
+        members: Members,
+        definitions: Definitions | None,
+        wanted: SharedWanted,
+        searched: SearchedSensors | None,
+    ) -> PlanReplay:
+        """Return what replays a plan."""
+        options: dict[str, Any] = {"names": self.names, "timeline": members.timeline}
+        options |= {"definitions": definitions, "wanted": wanted}
+        if plan.is_closed:
+            return ClosedLoopReplay(plan, **options)
+        return PlanReplay(plan, carried=members.carried.get(plan.name), searched=searched, **options)
 
     def _decided(self, plan: Plan, rows: Rows, decisions: Int32s) -> pa.Table:
         """Return the decisions of one batch; rows of network time, and those before the range, have none."""
@@ -242,7 +262,7 @@ def replay_decisions(
     definitions = fixed_definitions(task.plans)
     for number, of_partition in groupby(blocks, key=lambda block: block.partition):
         partition = Partition(task.plans, members(number), definitions)
-        for rows in _merged(of_partition):
+        for rows in batches_of(of_partition):
             yield from partition.decide(rows)
 
 
@@ -258,23 +278,6 @@ def replay_peaks(
             waiting = []
     if waiting:
         yield peak_results(waiting)
-
-
-def replay_of(
-    plan: Plan,
-    *,
-    names: Names,
-    timeline: Timeline,
-    carried: Carried | None,
-    definitions: Definitions | None = None,
-    wanted: SharedWanted | None = None,
-) -> PlanReplay:
-    """Return what replays a plan."""
-    if plan.is_closed:
-        return ClosedLoopReplay(plan, names=names, timeline=timeline, definitions=definitions, wanted=wanted)
-    return PlanReplay(
-        plan, names=names, timeline=timeline, carried=carried, definitions=definitions, wanted=wanted
-    )
 
 
 def fixed_definitions(plans: Sequence[Plan]) -> Fixed:
@@ -299,7 +302,7 @@ def _replayed(
     definitions = fixed_definitions(task.plans)
     for number, of_partition in groupby(blocks, key=lambda block: block.partition):
         partition = Partition(task.plans, members(number), definitions)
-        for rows in _merged(of_partition):
+        for rows in batches_of(of_partition):
             if decided is None:
                 partition.replay(rows)
                 continue
@@ -309,7 +312,8 @@ def _replayed(
         yield partition
 
 
-def _merged(blocks: Iterable[Block]) -> Iterator[Rows]:
+def batches_of(blocks: Iterable[Block]) -> Iterator[Rows]:
+    """Yield the rows of a partition, merged by `seq`."""
     return merged((block.first_seq, unpack(block.data, block.rows)) for block in blocks)
 
 

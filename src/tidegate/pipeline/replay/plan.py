@@ -37,8 +37,6 @@ __all__ = [
     "Plan",
     "Resolved",
     "ResolvedColumns",
-    "Rung",
-    "between",
     "group_tags",
     "in_force_plan",
     "is_beyond_kafka",
@@ -61,34 +59,14 @@ Ints = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
 
-class Rung(NamedTuple):
-    """A rung of a ladder of plans: a bound for each sensor, between two of its own.
-
-    part: 0 is the lower of the two, 1 the upper, steps between them are geometric.
-    """
-
-    brackets: Mapping[tuple[int, Tags], tuple[float, float]]
-    part: float
-
-    def bound(self, index: int, tags: Tags) -> float | None:
-        """Return the bound of a sensor; None: it is on no ladder."""
-        bracket = self.brackets.get((index, tags))
-        return None if bracket is None else between(*bracket, self.part)
-
-
-def between(low: float, high: float, part: float) -> float:
-    """Return the bound at `part` of the way from `low` to `high`, in geometric steps; at 1 exactly `high`."""
-    bound: float = high * (low / high) ** (1.0 - part)
-    return bound
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Definitions, settings beyond Kafka and windows under a name. `records` is None for the quotas in force.
 
     groups: clients that share a limit in place of their own quotas.
     limit_texts: by Kafka's key and value, how the value was written.
-    rung: bounds of its own for each sensor. measures: the largest rate of each sensor is kept.
+    rung: a bound for each sensor of a search, by its number; NaN: unlimited. It replaces the values of the records.
+    measures: the largest rate of each sensor is kept.
     is_closed: throttled clients send later (closed loop); else all times are as recorded.
     """
 
@@ -97,7 +75,7 @@ class Plan:
     windows: Windows = field(default_factory=Windows)
     limit_texts: Mapping[tuple[str, float], str] = field(default_factory=dict)
     groups: Groups = field(default_factory=Groups)
-    rung: Rung | None = None
+    rung: Doubles | None = field(default=None, compare=False)
     measures: bool = False
     is_closed: bool = False
 
@@ -184,10 +162,7 @@ def resolved_answer(answer: Answer | None, user: str, client_id: str) -> Resolve
 class Definitions:
     """The definitions of client quotas at one moment, by the engine's own rules of matching (B§3.4), and groups."""
 
-    def __init__(
-        self, records: Iterable[QuotaRecord] = (), *, rung: Rung | None = None, groups: Groups | None = None
-    ) -> None:
-        self._rung = rung
+    def __init__(self, records: Iterable[QuotaRecord] = (), *, groups: Groups | None = None) -> None:
         self._groups = groups or Groups()
         self._group_keys = frozenset(key for _, key in self._groups.limits)
         self._quotas = [EntityQuotas() for _ in QUOTA_TYPES]
@@ -197,7 +172,7 @@ class Definitions:
     @classmethod
     def of(cls, plan: Plan) -> "Definitions":
         """Return those that a plan has, none where it follows those in force."""
-        return cls(plan.records or (), rung=plan.rung, groups=plan.groups)
+        return cls(plan.records or (), groups=plan.groups)
 
     def apply(self, record: QuotaRecord) -> int | None:
         """Apply a definition; return the index of its quota type, or None if it is not a client quota."""
@@ -225,7 +200,7 @@ class Definitions:
 
     def bound(self, index: int, tags: Tags) -> float | None:
         """Return the bound per second of those counted under `tags`; None: unlimited."""
-        return self._quotas[index].bound(tags) if self._rung is None else self._rung.bound(index, tags)
+        return self._quotas[index].bound(tags)
 
     def tags(self, index: int, user: str, client_id: str) -> Tags:
         """Return the tags that the usage of a client in no group is counted under; `user` is raw."""
@@ -257,8 +232,6 @@ class Definitions:
         tags = self.tags(index, user, client_id)
         match = self._quotas[index].match(tags)
         entity, bound = (None, None) if match is None else match
-        if self._rung is not None:
-            bound = self._rung.bound(index, tags)
         return Resolved(tags, tags, *_limited(index, bound, windows), entity)
 
     def _of_group(self, index: int, group: str, windows: Windows) -> Resolved:
@@ -293,12 +266,6 @@ class Definitions:
         )
         entities = [of_alike.entities[number] for number in alike.tolist()]
         bounds, caps_bytes = of_alike.bounds[alike], of_alike.caps_bytes[alike]
-        if self._rung is not None:
-            limited = [_limited(index, self._rung.bound(index, each), windows) for each in tags]
-            bounds, caps_bytes = (
-                np.array([bound for bound, _ in limited]),
-                np.array([cap for _, cap in limited]),
-            )
         found = ResolvedColumns([*tags], [*tags], bounds, caps_bytes, entities)
         for place, group in self.members(users, client_ids).items():
             of_group = self._of_group(index, group, windows)

@@ -33,6 +33,7 @@ from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.state.lookup import SharedWanted
 from tidegate.pipeline.replay.state.plan_state import PlanState
+from tidegate.pipeline.replay.state.searched import SearchedSensors
 from tidegate.pipeline.replay.state.steps import apply_step, steps_of
 from tidegate.pipeline.replay.state.tables import Limit, Used
 from tidegate.pipeline.replay.state_rows import rows_left, unused_rows
@@ -52,9 +53,11 @@ class PlanReplay:
         carried: Carried | None = None,
         definitions: Definitions | None = None,
         wanted: SharedWanted | None = None,
+        searched: SearchedSensors | None = None,
     ) -> None:
         """carried: what a replay of the hours before has left of the node. definitions: those of the plan, if they
-        were made before and never change. wanted: tells what a batch wants, other plans too.
+        were made before and never change. wanted: tells what a batch wants, other plans too. searched: the sensors of
+        a plan with a rung.
         """
         self._plan = plan
         self._names = names
@@ -68,6 +71,7 @@ class PlanReplay:
             is_merged=timeline.is_merged,
             definitions=definitions,
             wanted=wanted,
+            searched=searched,
         )
         self._accounts = self._state.lookup.accounts
         if carried is not None:
@@ -135,6 +139,11 @@ class PlanReplay:
     def used(self) -> Used:
         """Return the accounts that were used, with what limited them and their tallies."""
         return self._accounts.used()
+
+    @property
+    def tallies(self) -> Int64s:
+        """Return the tallies by account."""
+        return self._accounts.tallies
 
     def latest_limits(self, numbers: Int64s) -> list[Limit]:
         """Return the limit that each of some accounts has now."""

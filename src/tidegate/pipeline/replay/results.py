@@ -19,6 +19,7 @@ from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = [
+    "TALLY_COLUMNS",
     "Counted",
     "Measured",
     "client_results",
@@ -30,7 +31,7 @@ __all__ = [
 
 _TYPE_NAMES = pa.array([quota_type.value for quota_type in QUOTA_TYPES])
 
-_COLUMNS = {
+TALLY_COLUMNS = {
     "requests": layout.REQUESTS,
     "amount": layout.AMOUNT,
     "throttled_requests": layout.THROTTLED,
@@ -53,6 +54,7 @@ _COLUMNS = {
     "approximate_imported": layout.APPROXIMATE + layout.IMPORTED,
     "approximate_cluster_wide": layout.APPROXIMATE + layout.CLUSTER_WIDE,
 }
+"""Columns of the tallies by the name in results."""
 
 _PEAK_COLUMNS = (
     "requests",
@@ -115,7 +117,7 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
         "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
         "user": pa.concat_arrays([part.users for part in parts]),
         "client_id": pa.concat_arrays([part.client_ids for part in parts]),
-        **{name: pa.array(tallies[:, column]) for name, column in _COLUMNS.items()},
+        **{name: pa.array(tallies[:, column]) for name, column in TALLY_COLUMNS.items()},
         "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.CUT_AMOUNT].sum(axis=1)),
         "first_throttled_ts_ms": _first(tallies, 0),
         "recorded_first_throttled_ts_ms": _first(tallies, layout.RECORDED),
@@ -149,7 +151,7 @@ def peak_results(parts: Sequence[Measured]) -> pa.Table:
         "entity_user": _entity_users([user for user, _ in tags]),
         "entity_client_id": pa.array([client_id or None for _, client_id in tags], pa.string()),
         "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
-        **{name: pa.array(tallies[:, _COLUMNS[name]]) for name in _PEAK_COLUMNS},
+        **{name: pa.array(tallies[:, TALLY_COLUMNS[name]]) for name in _PEAK_COLUMNS},
         "peak": pa.array(peaks[:, layout.RATE]),
         "largest_amount": pa.array(peaks[:, layout.LARGEST]),
     }

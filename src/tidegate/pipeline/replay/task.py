@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import Int32s
 from tidegate.pipeline.read.chunks import Bundle
 from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
@@ -36,9 +37,10 @@ from tidegate.pipeline.replay.components import (
 )
 from tidegate.pipeline.replay.names import Clients, Ints, clients_of
 from tidegate.pipeline.replay.partition import Members, ReplayTask
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.state_rows import sensors_of, without_new
+from tidegate.quota.admin.entity import Tags
 
 __all__ = ["MAX_CLIENTS", "Layout", "lay_out", "states_left"]
 
@@ -79,6 +81,28 @@ class Layout:
     def shares(self) -> int:
         """Return how many shares there are."""
         return int(self.share.max(initial=0)) + 1
+
+    def partitions_of(self, share: int | None) -> Ints:
+        """Return the numbers of the partitions of a share; None: of all."""
+        is_here = self.share == share if share is not None else np.ones(len(self.share), bool)
+        return np.flatnonzero(is_here)
+
+    def searched(
+        self, plan: Plan, numbers: Mapping[tuple[int, Tags | str], int], share: int | None
+    ) -> dict[int, Int32s]:
+        """Return the numbers of the sensors of the clients of each partition of a share, see `SearchedSensors`.
+
+        plan: of which a search is. numbers: by quota type and tags.
+        """
+        definitions, found = Definitions.of(plan), {}
+        for partition in self.partitions_of(share).tolist():
+            clients = pa.array(np.arange(*self.task.first_client[partition : partition + 2]))
+            names = self.users.take(clients), self.client_ids.take(clients)
+            found[partition] = np.full((len(QUOTA_TYPES), len(clients)), -1, np.int32)
+            for index in filter(definitions.is_enabled, range(len(QUOTA_TYPES))):
+                tags = definitions.resolved(index, *names, plan.windows).tags
+                found[partition][index] = [numbers.get((index, each), -1) for each in tags]
+        return found
 
     def members(self, groups: int) -> list[dict[int, Members]]:
         """Return the members of each partition, by its number, in so many groups of tasks."""

@@ -1,5 +1,6 @@
 """Limits of many entities as columns: one share of the clients is searched after another (decision 0141)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,22 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.replay.levels import smallest_limit
-from tidegate.pipeline.replay.limits import MAX_LADDERS, Replays, Tolerance, find_limits
+from tidegate.pipeline.replay.limits import (
+    MAX_LADDERS,
+    Replays,
+    Sensors,
+    Tolerance,
+    all_at_once,
+    check_entities,
+    search_limits,
+)
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.rollup.sums import compact, give_back, key_numbers, name_numbers, together
-from tidegate.pipeline.schemas import LIMITS_BY_ENTITY, LIMITS_BY_NODE
+from tidegate.pipeline.rollup.sums import compact, decoded, give_back, key_numbers, name_numbers, together
+from tidegate.pipeline.schemas import LIMITS_BY_ENTITY
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["limits_of_shares", "limits_without_tolerance"]
+__all__ = ["find_limits", "limits_of_shares", "limits_without_tolerance"]
 
 _TYPES = [quota_type.value for quota_type in QUOTA_TYPES]
 _FETCH, _MUTATION = QuotaType.FETCH, QuotaType.CONTROLLER_MUTATION
@@ -28,6 +37,7 @@ _SUMMED = (
     "recorded_throttle_ms",
     "recorded_rejected_mutations",
 )
+Doubles = npt.NDArray[np.float64]
 _LITTLE_LESS = 1 - 1e-9  # than what a limit allows at once: that is not cut, whatever is rounded
 
 
@@ -39,11 +49,26 @@ def limits_of_shares(rows: Replays, levels: Plan, tolerance: Tolerance) -> tuple
     entities, nodes = [], []
     for share in range(rows.shares):
         found, of_nodes = find_limits(rows, levels, tolerance, share=share)
-        entities.append(compact(pa.Table.from_pylist(found, to_arrow_schema(LIMITS_BY_ENTITY))))
-        nodes.append(compact(pa.Table.from_pylist(of_nodes, to_arrow_schema(LIMITS_BY_NODE))))
-        del found, of_nodes
+        entities.append(found)
+        nodes.append(of_nodes)
         give_back()
     return _in_order(entities), _in_order(nodes)
+
+
+def find_limits(
+    replays: Replays, levels: Plan, tolerance: Tolerance | None, *, share: int | None = None
+) -> tuple[pa.Table, pa.Table]:
+    """Return the limits, columns `LIMITS_BY_ENTITY`, and what they come from, `LIMITS_BY_NODE`: `compact` and sorted.
+
+    tolerance: None leaves out the tolerable limits, which take most of the time. share: of the clients; None: all.
+    Raises `TooManyEntitiesError`.
+    """
+    nodes = _sorted([compact(replays.peaks(levels, share))])
+    nodes = compact(decoded(nodes))  # the places of names are by these rows, in whatever order they came
+    entities = _entities(nodes, levels)
+    check_entities(len(entities))
+    limits = search_limits(replays, levels, _sensors(entities), tolerance, share=share)
+    return _with_limits(entities, *limits), nodes
 
 
 def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.Table]:
@@ -59,17 +84,45 @@ def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.
     give_back()
     count = pc.sum(pc.equal(nodes["quota_type"], _MUTATION.value)).as_py() or 0
     shares = [None] if count <= MAX_LADDERS else range(rows.shares)
-    searched = [to_arrow_schema(LIMITS_BY_ENTITY).empty_table()]
-    for share in shares if count else ():
-        found, _ = find_limits(rows, mutations, None, share=share)
-        searched.append(pa.Table.from_pylist(found, searched[0].schema))
-    return _entities(nodes, levels, _sorted([compact(pa.concat_tables(searched))])), nodes
+    searched = [find_limits(rows, mutations, None, share=share)[0] for share in shares if count]
+    entities = _entities(nodes, levels)
+    if searched:
+        limits = entities["never_throttled"].to_numpy().copy()
+        limits[_are_of(entities, _MUTATION)] = _sorted(searched)["never_throttled"].to_numpy()
+        entities = _with_limits(entities, limits, np.zeros(len(limits)))
+    return entities, nodes
 
 
-def _entities(nodes: pa.Table, levels: Plan, searched: pa.Table) -> pa.Table:
-    """Return rows of `LIMITS_BY_ENTITY` out of those of `LIMITS_BY_NODE`. searched: of mutations. All are sorted."""
+def _sensors(entities: pa.Table) -> Sensors:
+    """Return the sensors of rows of `LIMITS_BY_ENTITY`, in their order."""
+    quota_types = np.select([_are_of(entities, kind) for kind in QUOTA_TYPES], [*range(len(QUOTA_TYPES))])
+    written: dict[str | None, str] = {None: ""}
+    users = entities["entity_user"].to_pylist()
+    written |= {user: sanitize(user) for user in set(users) - {None}}
+    client_ids = [client_id or "" for client_id in entities["entity_client_id"].to_pylist()]
+    tags = [*zip([written[user] for user in users], client_ids, strict=True)]
+    return Sensors(quota_types.astype(np.int64), tags, entities["never_throttled"].to_numpy())
+
+
+def _with_limits(entities: pa.Table, never_throttled: Doubles, tolerable: Doubles) -> pa.Table:
+    place = entities.column_names.index("never_throttled")
+    entities = entities.set_column(place, "never_throttled", pa.array(never_throttled))
+    return entities.set_column(place + 1, "tolerable", pa.array(tolerable))
+
+
+def _are_of(table: pa.Table | Mapping[str, pa.ChunkedArray], quota_type: QuotaType) -> npt.NDArray[np.bool_]:
+    """Return which rows are of a type of quota."""
+    found: npt.NDArray[np.bool_] = pc.equal(table["quota_type"], quota_type.value).to_numpy()
+    return found
+
+
+def _entities(nodes: pa.Table, levels: Plan) -> pa.Table:
+    """Return rows of `LIMITS_BY_ENTITY` out of sorted rows of `LIMITS_BY_NODE`, with limits that never throttle.
+
+    Those of rates are the smallest. Those of mutations let all pass at once. None is tolerable.
+    """
     if not len(nodes):
-        return searched
+        return compact(to_arrow_schema(LIMITS_BY_ENTITY).empty_table())
     codes = [_codes(nodes[name]) for name in _ENTITY]
     first = np.flatnonzero(np.any([np.diff(code, prepend=-2) != 0 for code in codes], axis=0))
     columns = {name: nodes[name].take(pa.array(first)) for name in _ENTITY}
@@ -78,16 +131,15 @@ def _entities(nodes: pa.Table, levels: Plan, searched: pa.Table) -> pa.Table:
     peak, largest = (
         np.maximum.reduceat(nodes[name].to_numpy(), first) for name in ("peak", "largest_amount")
     )
-    is_fetch, is_mutation = (
-        pc.equal(columns["quota_type"], kind.value).to_numpy() for kind in (_FETCH, _MUTATION)
-    )
+    is_fetch, is_mutation = (_are_of(columns, kind) for kind in (_FETCH, _MUTATION))
     # A fetch may be cut by a limit that throttles nothing.
     may_be_cut = is_fetch & (largest >= _LITTLE_LESS * levels.windows.rate.max_value(1.0) * peak)
     limits = peak.copy()
     for at in np.flatnonzero(may_be_cut).tolist():
         row = {"quota_type": _FETCH.value, "peak": float(peak[at]), "largest_amount": float(largest[at])}
         limits[at] = smallest_limit([row], levels.windows)
-    limits[is_mutation] = searched["never_throttled"].to_numpy()
+    amounts = np.maximum.reduceat(nodes["amount"].to_numpy().astype(np.int64), first)
+    limits[is_mutation] = all_at_once(amounts[is_mutation], levels.windows)
     found = pa.table({**columns, "never_throttled": limits, "tolerable": np.zeros(len(first))})
     return compact(found.select(to_arrow_schema(LIMITS_BY_ENTITY).names))
 

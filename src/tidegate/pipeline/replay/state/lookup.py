@@ -136,7 +136,6 @@ class Lookup:
     def look_up(self, index: int, clients: Clients) -> None:
         """Find the accounts and sensors of clients under the definitions as they are now."""
         sensors = self._sensors
-        cap_ms = sensors.windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
         found = self._resolved(index, clients)
         opened, are_smooth = sensors.open(index, found)
         caps_bytes = np.full(len(opened), MAX_INT64)  # what was recorded had its cap
@@ -151,9 +150,15 @@ class Lookup:
         numbers = clients.tolist()
         accounts = list(map(Account._make, zip(repeat(index), numbers, found.tags)))
         rows = self.accounts.rows_for(accounts, self._limits(index, numbers, found))
-        self.accounts.lead(rows, Found(opened, found.bounds, caps_bytes, are_cluster_wide), cap_ms=cap_ms)
+        self.accounts.lead(
+            rows, Found(opened, found.bounds, caps_bytes, are_cluster_wide), cap_ms=self.cap_ms(index)
+        )
         self.account_of[index, clients] = rows
         self._looked_up[index, clients] = self._versions[index]
+
+    def cap_ms(self, index: int) -> int:
+        """Return the longest throttle time of a quota type (B§2.1)."""
+        return self._sensors.windows.rate.window_ms if index == REQUEST else MAX_INT64
 
     def _limits(self, index: int, clients: Sequence[int], found: ResolvedColumns) -> list[Limit]:
         """Return the limit of each client; neighbours with the same limit share the object."""

@@ -1,5 +1,7 @@
 """State that the replay of one plan keeps from row to row on one node, and the arrays that the kernel works on."""
 
+from typing import Any
+
 import numpy as np
 
 from tidegate.pipeline.layout import (
@@ -27,6 +29,7 @@ from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.state.lookup import Lookup, SharedWanted
 from tidegate.pipeline.replay.state.permits import PendingPermits
+from tidegate.pipeline.replay.state.searched import SearchedSensors, SearchLookup
 from tidegate.pipeline.replay.state.sensors import Sensors
 
 __all__ = ["PlanState"]
@@ -44,7 +47,9 @@ class PlanState:
         is_merged: bool,
         definitions: Definitions | None,
         wanted: SharedWanted | None,
+        searched: SearchedSensors | None = None,
     ) -> None:
+        """searched: the sensors of a plan with a rung."""
         self.is_in_force = plan.is_in_force
         reason = EXACT
         if plan.is_in_force:  # until the first start it is not known which quotas are
@@ -52,8 +57,16 @@ class PlanState:
         self.sensors = Sensors(plan)
         if is_imported or is_merged:
             self.sensors.lose(IMPORTED if is_imported else CLUSTER_WIDE, since_ms=FOREVER)
-        self.lookup = Lookup(
-            plan, names=names, sensors=self.sensors, definitions=definitions, wanted=wanted, reason=reason
+        options: dict[str, Any] = {
+            "names": names,
+            "sensors": self.sensors,
+            "definitions": definitions,
+            "reason": reason,
+        }
+        self.lookup = (
+            Lookup(plan, wanted=wanted, **options)
+            if searched is None
+            else SearchLookup(plan, searched=searched, **options)
         )
         self.permits = PendingPermits()
         self.settings = np.zeros(SETTINGS, np.int64)

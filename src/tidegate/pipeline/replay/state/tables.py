@@ -122,16 +122,19 @@ class SensorTable:
         """Return the rows of sensors, made if they are not there, with these bounds from now on."""
         numbers = self._numbers
         rows = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
-        before = len(self.use)
-        if len(numbers) > before:
-            self.floats, self.ints, self.use, self._bounds = (
-                _with_room(column, len(numbers))
-                for column in (self.floats, self.ints, self.use, self._bounds)
-            )
-            self._begin(self.use[before:])
+        self.make_room(len(numbers))
         self.use[rows[self._bounds[rows] != bounds], READY] = -1
         self._bounds[rows] = bounds
         return rows
+
+    def make_room(self, sensors: int) -> None:
+        """Make rows for so many sensors."""
+        before = len(self.use)
+        if sensors > before:
+            self.floats, self.ints, self.use, self._bounds = (
+                _with_room(column, sensors) for column in (self.floats, self.ints, self.use, self._bounds)
+            )
+            self._begin(self.use[before:])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SensorTable":
         """Return a table of its own; keys never change."""
@@ -236,17 +239,20 @@ class AccountTable:
                 else:
                     self._limits[row] = self._limits[row].followed_by(limit)
                     self._latest[row] = self._latest[row].replaced_by(limit)
-        self.accounts, self.bounds, self.tallies, self.peaks = (
-            _with_room(column, len(numbers))
-            for column in (self.accounts, self.bounds, self.tallies, self.peaks)
-        )
+        self.make_room(len(numbers))
         return np.array(rows, np.int64)
+
+    def make_room(self, accounts: int) -> None:
+        """Make rows for so many accounts."""
+        self.accounts, self.bounds, self.tallies, self.peaks = (
+            _with_room(column, accounts) for column in (self.accounts, self.bounds, self.tallies, self.peaks)
+        )
 
     def latest_limits(self, numbers: Int64s) -> list[Limit]:
         """Return the limit that each of some accounts had when it was last looked up."""
         return [self._latest[number] for number in numbers.tolist()]
 
-    def lead(self, rows: Int64s, found: "Found", *, cap_ms: int) -> None:
+    def lead(self, rows: Int64s | slice, found: "Found", *, cap_ms: int) -> None:
         """Link accounts to their sensors from now on."""
         self.accounts[rows, SENSOR] = found.sensors
         self.accounts[rows, CAP_MS] = cap_ms
