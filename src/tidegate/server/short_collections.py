@@ -24,7 +24,7 @@ _NEW_OBJECTS = 700
 _MIDDLE_COLLECTIONS = 3
 """Searches of new objects before those that outlived them are searched once more; Python's default is 10."""
 _NEVER = 2**31 - 1
-_FEW = 4
+_FEW = 2
 """Searches of objects that outlived one, 2,800 each; with more, the objects are put aside without a search of all."""
 
 
