@@ -144,12 +144,18 @@ COLUMNS: tuple[Column, ...] = tuple(
             _REQUEST,
             "bytes charged to the fetch quota, also if they were taken back; null if the request is not charged to it",
         ),
-        ("handler_ns", "int64", _REQUEST, "time in the handler, in ns"),
+        (
+            "handler_ns",
+            "int64",
+            _REQUEST,
+            "time in the handler in ns; whole microseconds, the rest is in `network_ns`",
+        ),
         (
             "network_ns",
             "int64, null",
             _NETWORK,
-            "network time in ns, charged with this row: to receive it, and to send the last response; null if unknown",
+            "network time in ns, charged with this row: to receive it, and to send the last response; whole "
+            "microseconds, the rest is in the next request of the connection; null if unknown",
         ),
         ("mutations", "int64, null", ("mutation",), "requested permits, in mutations"),
         ("strict", "bool", ("mutation",), "strict mutation quota (true) or permissive (false)"),
