@@ -121,11 +121,10 @@ class Rebalances:
             self._store.save(group.stored(), unheard)
             return
         group.pending_sync.update(dict.fromkeys(group.members))
-        start = self._deadlines.start
         members = list(group.members.values())
+        self._deadlines.start_all([(member, now_ms + member.session_timeout_ms) for member in members])
         for member, answer in zip(members, group.answers_to_joins(members), strict=True):
             member.session_mark_ms = member.rebalance_mark_ms = member.throttled_ms
-            start(member, now_ms + member.session_timeout_ms)
             member.is_new = False
             join = group.take_join(member)
             if join is not None:

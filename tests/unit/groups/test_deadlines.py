@@ -55,6 +55,12 @@ def test_against_a_table() -> None:
             else:
                 due[deadline] = now_ms + rng.randrange(300)
                 deadlines.start(deadline, due[deadline])
+        if not now_ms % 50:  # few of the running ones, or all of them
+            together = rng.sample(all_of_them, rng.choice((2, 200)))
+            at_ms = {deadline: now_ms + rng.randrange(300) for deadline in together}
+            deadlines.start_all(list(at_ms.items()))
+            due |= at_ms
+            assert len(deadlines) <= 2 * len(due) + 65
         over = {deadline for deadline, at_ms in due.items() if at_ms <= now_ms}
         assert set(taken(deadlines, now_ms)) == over
         for deadline in over:
