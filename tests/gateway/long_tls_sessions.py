@@ -74,7 +74,7 @@ class Client:
 
 
 def shakes_hands(end: ssl.SSLObject) -> bool:
-    """Do one step of a handshake; return whether it is over."""
+    """Run one step of a handshake; return whether the handshake is complete."""
     try:
         end.do_handshake()
     except ssl.SSLWantReadError:

@@ -81,7 +81,7 @@ def test_a_mistake_is_one_line(tmp_path, options, lines):
     ],
 )
 def test_an_error_of_settings_has_a_hint(tmp_path, monkeypatch, capsys, options, message, hint):
-    """What is wrong, where, what was expected, and how to mend it."""
+    """An error names the mistake, its place, the expected value and a fix."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad").write_text("request.timeout.ms=soon\n")
     assert main(["gateway", "--upstream", "127.0.0.1:1", *options]) == 2

@@ -56,7 +56,7 @@ def create(port: int, version: int = VERSION) -> tuple[int, int]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_all_brokers_charge_one_bucket(two, processes: int):
-    """What a client has used at one broker is missing at every other, in whichever process its connection is."""
+    """Permits that a client has used at one broker are missing at all others, in each process of the gateway."""
     two.options += ("--processes", str(processes))
     two.start()
     owed_ms = (PERMITS - BURST) / RATE * 1000

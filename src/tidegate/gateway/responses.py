@@ -264,7 +264,7 @@ def _stored_topic_before(frame: bytearray, at: int) -> bytes | None:
 
 
 class KeptAnswers:
-    """Answers by the bytes of the responses they are made from: clients ask for the same again and again."""
+    """A cache of answers by the bytes of the responses: clients repeat their requests, and brokers their responses."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int, int, bytes], Encoded] = {}

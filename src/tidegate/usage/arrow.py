@@ -93,7 +93,7 @@ _REPEATED = [
     "handler_ns",
     "network_ns",
 ]
-"""Numbers that occur again and again: each is stored once, and its place in every row (decisions 0136, 0156)."""
+"""Columns of repeated numbers, stored with a dictionary of their values (decisions 0136, 0156)."""
 _ENCODINGS = dict.fromkeys(("seq", "ts_ms"), "DELTA_BINARY_PACKED")
 """Numbers whose differences are smaller than they are (decision 0136)."""
 _MERGED_LEVEL = 9

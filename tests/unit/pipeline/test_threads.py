@@ -22,7 +22,7 @@ def test_results_come_in_order():
 
 
 def test_more_items_are_begun_than_there_are_threads():
-    """So a thread goes on while an earlier item takes longer."""
+    """A thread begins a later item while an earlier one takes longer."""
     is_begun = threading.Event()
 
     def work(number):

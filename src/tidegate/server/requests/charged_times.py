@@ -16,7 +16,7 @@ from tidegate.server.requests.recorder import Recorder
 __all__ = ["TIME_UNIT_NS", "ChargedTimes"]
 
 TIME_UNIT_NS = 1_000
-"""Resolution of the times that a request is charged, in ns. The usage record is a third smaller than with all digits.
+"""Resolution of the times that a request is charged, in ns. The usage record is a quarter smaller than with all digits.
 
 The quotas and the record get the same times, so that a replay decides as the broker did (decision 0156).
 """

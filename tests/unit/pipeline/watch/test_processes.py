@@ -177,7 +177,7 @@ def test_rows_that_become_late_while_others_are_taken_are_counted(tmp_path, is_s
     seqs, times = ([event[name] for event in events] for name in ("seq", "ts_ms"))
 
     def take(first: int, last: int) -> None:
-        """Take a batch of rows, none of which is in the file."""
+        """Add a batch of rows that are not in the file."""
         if is_split:
             totals.before_ms[BROKER] = times[last] + 1
         else:
