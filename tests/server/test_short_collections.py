@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate.server.short_collections import ShortCollections
+from tidegate.server.short_collections import ShortCollections, import_without_collections
 
 
 @pytest.fixture
@@ -104,3 +104,18 @@ def test_closing_gives_the_collector_back() -> None:
     collections.close()
     loop.close()
     assert gc.get_threshold() == before
+
+
+def test_imports_are_not_searched_and_put_aside() -> None:
+    """Modules stay: a search of what they hold finds nothing to free."""
+    searches: list[str] = []
+    gc.callbacks.append(lambda phase, _: searches.append(phase))
+    try:
+        with import_without_collections():
+            kept = [[number] for number in range(50_000)]
+        assert searches == []
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > len(kept)
+    finally:
+        gc.callbacks.pop()
+        gc.unfreeze()

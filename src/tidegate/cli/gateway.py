@@ -128,6 +128,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the gateway until Ctrl-C or SIGTERM. Returns 0 after a clean stop."""
-    from tidegate.cli.gateway_process import run_gateway
+    from tidegate.server.short_collections import import_without_collections
+
+    with import_without_collections():
+        from tidegate.cli.gateway_process import run_gateway
 
     return run_gateway(args)

@@ -107,6 +107,9 @@ def add_process_options(parser: argparse.ArgumentParser, *, runs: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop."""
-    from tidegate.cli.serving import list_settings, serve
+    from tidegate.server.short_collections import import_without_collections
+
+    with import_without_collections():
+        from tidegate.cli.serving import list_settings, serve
 
     return list_settings() if args.list_settings else serve(args)

@@ -23,6 +23,7 @@ from tidegate.cli.process import (
 )
 from tidegate.cli.usage_group import share_usage
 from tidegate.clock import SystemClock
+from tidegate.open_files import raise_open_files_limit
 from tidegate.quota.managers.extensions import CLUSTER_WIDE, THROTTLE_MAX_MS
 from tidegate.scheduling import Scheduler
 from tidegate.server.administration.acl_administration import AclAdministration
@@ -77,6 +78,7 @@ def serve(args: argparse.Namespace) -> int:
 async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repeated: RepeatedLines) -> None:
     """Run a node for each of `configs`; the first is the controller. They share storage and quotas."""
     loop = asyncio.get_running_loop()
+    raise_open_files_limit()  # before the recorder starts a thread
     stop = stop_event(args, repeated)
     clock, first = SystemClock(), configs[0]
     if first.given.get(CLUSTER_WIDE, "none") != "none":

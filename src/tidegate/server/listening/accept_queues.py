@@ -15,10 +15,10 @@ Follows: Linux `SO_REUSEPORT`, `SO_ATTACH_REUSEPORT_CBPF` (socket(7)).
 """
 
 import contextlib
-import ctypes
 import socket
 import struct
 import sys
+from array import array
 from dataclasses import dataclass
 
 __all__ = ["ONE_PROCESS", "QUEUES", "Spread", "bind_queues", "listen_on"]
@@ -103,8 +103,9 @@ def listen_on(queues: list[socket.socket], backlog: int, *, processes: int = 1) 
 def _attach(sock: socket.socket, processes: int) -> None:
     """Make the kernel choose the queue of a connection by a program, for all sockets that are bound as `sock` is."""
     steps = _program(processes)
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
-    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    code = array("B", b"".join(struct.pack("=HBBI", *step) for step in steps))
+    address, _ = code.buffer_info()
+    program = struct.pack("@HP", len(steps), address)
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
 
 
