@@ -265,6 +265,45 @@ def test_a_browser_shows_the_entities(
     limit(metered, _HOSTILE, producer_byte_rate=None)
 
 
+def test_an_observed_client_is_told_apart_from_a_throttled_one(
+    new_broker: Callable[..., Broker], create_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    """In `top`, `explain`, the page, and at the link for its developer."""
+    token_file = tmp_path / "token"
+    token_file.write_text(f"{_TOKEN}\n")
+    broker = new_broker(
+        tidegate_metrics_listener="127.0.0.1:0",
+        tidegate_metrics_token_file=str(token_file),
+        tidegate_quota_observe=f"client-id={unique}",
+    )
+    url, topic = url_of(broker), create_topic(broker, unique)
+    limit(broker, unique, producer_byte_rate=1000.0)
+    asked = ("--metrics", url, "--token-file", str(token_file))
+    with PlainClient(broker.port, unique) as client:
+        client.send_produce(topic, value_bytes=900_000)
+        assert client.receive_produce().throttle_time_ms == 0
+        table = tidegate("top", *asked, "--once").stdout
+        assert ", 0 throttled, 1 would be (observed)\n" in table
+        assert re.search(r" >999 % observed, >99 s$", table, re.MULTILINE), table
+        explained = tidegate("explain", *asked, "--client-id", unique).stdout
+        would_be = r"a request now would be throttled for (at least )?[\d,]+ ms, but is not"
+        assert re.search(f"  observed: {would_be}\n", explained), explained
+        with opened(f"{url}/", tmp_path / "home") as page:
+            page.wait_until("!document.querySelector('#login').hidden")
+            page.run(f"document.querySelector('#token').value = '{_TOKEN}'")
+            page.run("document.querySelector('#login').requestSubmit()")
+            page.wait_until("document.querySelectorAll('#rows tr').length >= 1")
+            assert page.run("document.querySelectorAll('tr.throttled').length") == 0
+            assert re.search(
+                "observed: would be throttled for [0-9]+ ms, but is not",
+                page.run("document.querySelector('#rows').innerText"),
+            )
+            state = page.run("document.querySelector('[role=status]').textContent")
+            assert state.endswith(", 0 throttled, 1 would be (observed).")
+        link = tidegate("explain", *asked, "--client-id", unique, "--link").stdout.strip()
+        assert re.search(f"Observed: {would_be}", fetched(link))
+
+
 def test_a_link_is_for_the_developer_of_a_client(
     new_broker: Callable[..., Broker], create_topic: Callable[..., str], unique: str, tmp_path: Path
 ) -> None:

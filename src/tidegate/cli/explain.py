@@ -22,6 +22,7 @@ from tidegate.cli.metrics_processes import processes_text, whole_document
 from tidegate.errors import ConfigError
 from tidegate.pipeline.report.text import things_text
 from tidegate.server.monitoring.amounts import amount_text, used_text
+from tidegate.server.monitoring.entity_order import would_be_throttled
 from tidegate.server.monitoring.http_request import MAX_TARGET_BYTES
 from tidegate.server.monitoring.links import LINK_PATH, MAX_LINK_S, link_key, signed_fields
 
@@ -268,10 +269,12 @@ def _use_lines(quota: Mapping[str, Any], unit: str, now_ms: int) -> Iterator[str
         left_s = max(0, quota["throttled_until_ms"] - now_ms) / 1000
         connections = things_text(quota["throttled_connections"], "connection")
         yield f"  throttled: {connections} for another {left_s:.1f} s, until {until}, {quota['reason']}"
+    elif would_be_throttled(quota):
+        yield f"  observed: a request now would be throttled for at least {quota['throttle_time_ms']:,} ms, but is not"
     elif quota["throttle_time_ms"]:
         yield f"  over the limit: a request now is throttled for at least {quota['throttle_time_ms']:,} ms"
     else:
-        yield "  not throttled"
+        yield "  observed: not throttled" if quota.get("observed") else "  not throttled"
 
 
 def _broker_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:

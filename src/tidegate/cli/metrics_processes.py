@@ -93,6 +93,7 @@ def _together(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rates = _numbers(uses, "rate")
     return {
         **first,
+        "observed": any(use.get("observed") for use in uses),
         "scope": scope,
         "rate": (max if is_shared else sum)(rates) if rates else None,
         "utilization": max(_numbers(uses, "utilization"), default=None),

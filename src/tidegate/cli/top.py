@@ -18,12 +18,14 @@ from tidegate.cli.metrics_client import (
 )
 from tidegate.cli.metrics_processes import processes_text, whole_document
 from tidegate.server.monitoring.amounts import amount_text, used_text
+from tidegate.server.monitoring.entity_order import would_be_throttled
 
 __all__ = ["add_parser", "run"]
 
 _TYPES = {"ControllerMutation": "Mutation"}
 _HEAD = ("user", "client-id", "quota", "rate", "limit", "used", "throttled")
 _WIDTHS = (10, 14, 8, 10, 10, 6)  # with what is left for throttles, 80 columns
+_MOST_S = 99  # a longer time takes more than 80 columns
 _OTHER_LINES = 5  # above the entities, and the number of the others
 
 _DESCRIPTION = """\
@@ -43,7 +45,8 @@ The broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
 
 Rates and limits are those of a second. An empty user or client-id stands for
-all: these clients share one quota. The
+all: these clients share one quota. "observed, 1.5 s": the clients would be
+throttled for 1.5 s, but are only observed (tidegate.quota.observe). The
 command needs nothing but the base installation, and has no effect on the
 broker's decisions. The output contains user names and client ids, which are
 personal data.
@@ -119,8 +122,11 @@ def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
     counts = document["quota_types"].values()
     total = sum(count["entities"] for count in counts)
     throttled = sum(1 for entity in document["entities"] if entity["throttled_connections"])
+    observed = sum(map(would_be_throttled, document["entities"]))
     first = f"{clock_text(document['time_ms'])} · node {document['node_id']}{processes_text(document)} · "
     first += f"{total:,} {'entity' if total == 1 else 'entities'}, {throttled:,} throttled"
+    if observed:
+        first += f", {observed:,} would be (observed)"
     if not entities:
         return [first, "", "no client has used a quota since a quota of its type was set"]
     lines = [first, "", _line(_HEAD), "─" * 80]
@@ -133,10 +139,6 @@ def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
 def _cells(entity: Mapping[str, Any]) -> tuple[str, ...]:
     from tidegate.pipeline.report.names import fitted  # imports rich
 
-    connections = entity["throttled_connections"]
-    throttled = ""
-    if connections:
-        throttled = f"{connections} to {clock_text(entity['throttled_until_ms'])[:8]}"
     return (
         fitted(printable(entity["user"]), _WIDTHS[0]),
         fitted(printable(entity["client_id"]), _WIDTHS[1]),
@@ -144,8 +146,18 @@ def _cells(entity: Mapping[str, Any]) -> tuple[str, ...]:
         amount_text(entity["rate"], entity["unit"]).removesuffix("/s"),
         amount_text(entity["limit"], entity["unit"]).removesuffix("/s"),
         used_text(entity["utilization"]),
-        throttled,
+        _throttled_text(entity),
     )
+
+
+def _throttled_text(entity: Mapping[str, Any]) -> str:
+    """Return how many connections are throttled and until when, or the throttle time that is observed only."""
+    if connections := entity["throttled_connections"]:
+        return f"{connections} to {clock_text(entity['throttled_until_ms'])[:8]}"
+    if would_be_throttled(entity):
+        seconds = entity["throttle_time_ms"] / 1000
+        return "observed, " + (f"{seconds:.1f} s" if seconds < _MOST_S else f">{_MOST_S} s")
+    return "observed" if entity.get("observed") else ""
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -179,8 +179,9 @@ def test_entities_say_who_is_throttled_and_until_when(tmp_path: Path) -> None:
         rate = produce.peek("ANONYMOUS", "c1", now_ms)
         assert first == {
             "quota_type": "Produce", "user": "", "client_id": "c1", "unit": "bytes per second", "scope": "broker",
-            "limit": 100.0, "rate": rate, "utilization": rate / 100.0, "throttle_time_ms": throttle_ms,
-            "throttled_connections": 1, "throttled_until_ms": now_ms + throttle_ms, "reason": "produce quota exceeded",
+            "observed": False, "limit": 100.0, "rate": rate, "utilization": rate / 100.0,
+            "throttle_time_ms": throttle_ms, "throttled_connections": 1,
+            "throttled_until_ms": now_ms + throttle_ms, "reason": "produce quota exceeded",
         }  # fmt: skip
         assert (second["client_id"], second["throttled_connections"], second["reason"]) == (
             "zealous",
@@ -190,6 +191,30 @@ def test_entities_say_who_is_throttled_and_until_when(tmp_path: Path) -> None:
         assert second["utilization"] > first["utilization"]
 
     serve(tmp_path, scenario)
+
+
+def test_an_observed_client_is_marked(tmp_path: Path) -> None:
+    """It is over its limit, and has a throttle time, but no connection is throttled; others are not marked."""
+
+    async def scenario(node: RunningNode, port: int) -> None:
+        produce, now_ms = node.node.managers.produce, node.node.clock.now_ms()
+        produce.update_quota(QuotaEntity(client_id=DEFAULT), 100.0)
+        client = await node.connect()
+        client.send_produce(padding=2000)
+        assert (await client.receive())[1]["throttle_time_ms"] == 0
+        produce.record("ANONYMOUS", "zealous", 5000.0, now_ms)
+        entities = json.loads((await get(port, "/entities")).body)["entities"]
+        shown = {
+            entity["client_id"]: (entity["observed"], entity["throttled_connections"], entity["reason"])
+            for entity in entities
+        }
+        assert shown == {"c1": (True, 0, None), "zealous": (False, 0, None)}
+        assert min(entity["throttle_time_ms"] for entity in entities) > 500
+        for name, observed in (("c1", True), ("zealous", False), ("unknown", False)):
+            quotas = json.loads((await get(port, f"/explain?client-id={name}")).body)["quotas"]
+            assert {quota["observed"] for quota in quotas} == {observed}
+
+    serve(tmp_path, scenario, settings={"tidegate.quota.observe": "client-id=c1"})
 
 
 def test_an_explanation_has_the_reason_for_each_level(tmp_path: Path) -> None:

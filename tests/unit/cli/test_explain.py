@@ -47,6 +47,13 @@ def test_throttles_are_told():
     assert "a request now is throttled for at least 1,500 ms" in text_of(throttle_time_ms=1500)
 
 
+def test_an_observed_client_is_not_throttled():
+    """Neither is it said to be: only what its throttle time would be."""
+    over = text_of(throttle_time_ms=1500, observed=True)
+    assert "\n  observed: a request now would be throttled for at least 1,500 ms, but is not\n" in over
+    assert "\n  observed: not throttled\n" in text_of(observed=True)
+
+
 def test_no_quota_is_one_line():
     """Eight levels without a quota need no eight lines."""
     levels = [

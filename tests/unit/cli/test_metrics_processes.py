@@ -52,6 +52,12 @@ def test_what_each_process_counts_for_itself_is_added_up():
     assert (alice["user"], alice["throttled_connections"], alice["reason"]) == ("alice", 2, "over")
 
 
+def test_a_client_is_observed_if_a_process_observes_it():
+    """A process that has not read a changed file yet does not hide it."""
+    merged = merged_document([of_process(1, {"observed": False}), of_process(2, {"observed": True})], [])
+    assert merged["entities"][0]["observed"] is True
+
+
 def test_entities_of_one_process_are_listed_too():
     """Also those that use a cluster-wide quota, which the other process does not know as such."""
     other = of_process(2, {"client_id": "elsewhere"})

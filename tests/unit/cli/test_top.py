@@ -56,6 +56,23 @@ def test_a_line_for_each_entity():
     assert lines[2] == "… and 2 more"
 
 
+def test_observed_clients_are_not_shown_as_throttled():
+    """A client over its limit that is only observed, one within it, and one that is still muted."""
+    over = entity(observed=True, throttle_time_ms=1134, utilization=1.1)
+    within = entity(observed=True)
+    far_over = entity(observed=True, throttle_time_ms=2**31 - 1, utilization=1e9, user="u" * 99)
+    muted = entity(
+        observed=True, throttle_time_ms=5, throttled_connections=1, throttled_until_ms=1_700_000_009_000
+    )
+    first, *lines = table_lines(document(over, within, far_over, muted), 20)
+    assert first.endswith(", 1 throttled, 2 would be (observed)")
+    assert lines[3].endswith("  110 % observed, 1.1 s")
+    assert lines[4].endswith("   50 % observed")
+    assert lines[5].endswith(" observed, >99 s")
+    assert max(map(len, lines)) <= 80
+    assert " % 1 to " in lines[6]
+
+
 def test_only_the_first_are_shown():
     """And the number of the others."""
     lines = table_lines(document(*(entity(client_id=f"c{number}") for number in range(4))), 3)

@@ -220,11 +220,13 @@ async def entities_document(node: Node, pace: Pace, processes: ProcessPorts = ON
 def _entity(
     node: Node, manager: Manager, sensor: Any, throttled: Throttled | None, now_ms: int
 ) -> dict[str, Any]:
+    user, client_id = name_of_tag(sensor.tags.get("user", "")), sensor.tags.get("client-id", "")
     return {
         "quota_type": manager.quota_type.value,
-        "user": shown_name(name_of_tag(sensor.tags.get("user", ""))),
-        "client_id": shown_name(sensor.tags.get("client-id", "")),
+        "user": shown_name(user),
+        "client_id": shown_name(client_id),
         "unit": UNITS[manager.quota_type],
+        "observed": node.managers.extensions.observe.selects(user, client_id),
         **use_of(node, manager.quota_type, sensor, throttled, now_ms),
     }
 

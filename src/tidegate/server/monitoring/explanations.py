@@ -79,7 +79,8 @@ def _quota(
         "reason": None,
     }
     use = unused if sensor is None else use_of(node, manager.quota_type, sensor, throttled, now_ms)
-    return {**fields, **use, "limit": limit}
+    observed = node.managers.extensions.observe.selects(user, client_id)
+    return {**fields, "observed": observed, **use, "limit": limit}
 
 
 def definition_fields(explanation: Explanation) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from tidegate.server.monitoring.amounts import amount_text, used_text
+from tidegate.server.monitoring.entity_order import would_be_throttled
 from tidegate.server.monitoring.http_request import HttpError
 from tidegate.server.monitoring.http_server import HttpResponse
 
@@ -65,6 +66,10 @@ def _section(quota: Mapping[str, Any], now_ms: int) -> Iterator[str]:
         yield (
             f'<p class="over">Throttled connections: {quota["throttled_connections"]}, until '
             f"{_time(quota['throttled_until_ms'])}, in {left_s:.1f} s: {escape(quota['reason'])}</p>"
+        )
+    elif would_be_throttled(quota):
+        yield (
+            f"<p>Observed: a request now would be throttled for {quota['throttle_time_ms']:,} ms, but is not</p>"
         )
     elif quota["throttle_time_ms"]:
         yield f'<p class="over">Over the limit: a request now is throttled for {quota["throttle_time_ms"]:,} ms</p>'
