@@ -61,6 +61,8 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
     outcomes: Counter[tuple[str, str]] = Counter()
     with RawClient(gateway.port, "neighbour") as neighbour:
         for number in range(FRAMES):
+            if number == FRAMES // 3:
+                before_mb = gateway.resident_mb()
             frame = harmless(bytes(mutated(rng, rng.choice(frames))))
             if is_deadly(frame):
                 continue
@@ -69,8 +71,6 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
             assert found[0] in (found[1], CLOSED), (found, frame)
             if number % 50 == 0:
                 assert neighbour.topic_ids("x") is not None
-            if number == FRAMES // 3:
-                before_mb = gateway.resident_mb()
     print(outcomes)
     assert outcomes[CLOSED, CLOSED] > FRAMES // 3
     assert outcomes[ANSWERED, ANSWERED] > FRAMES // 10

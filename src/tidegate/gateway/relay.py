@@ -75,6 +75,7 @@ LONG_REQUEST_BYTES = 4096
 """Longest request whose response is decoded at once: it has an address for each key, some ms of work."""
 _ACKS = struct.Struct(">h")
 _NO_ACKS = _ACKS.pack(0)
+_LONGEST_BYTE = 127  # the largest varint of one byte
 _SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
 _SESSION = struct.Struct(">bii")  # isolation level, session id, session epoch
 _REPLICA_SINCE = 15  # from this version on, a Fetch request does not begin with the id of a replica
@@ -94,9 +95,8 @@ class RelayHandlers(dict[int, Handler]):
         super().__init__(handlers)
         self._other = other
 
-    def get(self, key: int, default: object = None) -> Handler:
-        """Return the handler of an API key."""
-        return super().get(key) or self._other
+    def __missing__(self, key: int) -> Handler:
+        return self._other
 
 
 def relay_handlers(rewriter: Rewriter, names: TopicNames, own: dict[int, Handler]) -> RelayHandlers:
@@ -157,7 +157,8 @@ def _forward_decoded(rewriter: Rewriter, request: Request) -> Work:
 def handle_produce(rewriter: Rewriter, names: TopicNames, request: Request) -> Forwarded:
     """Forward a Produce, and those like it that wait behind it (`ahead`). With acks=0 there is no response."""
     at = _acks_at(request)
-    frame, version, upstream = request.frame, request.header.api_version, upstream_of(request)
+    frame, version = request.frame, request.header.api_version
+    upstream: Upstream = request.connection.upstream
     if frame[at : at + _ACKS.size] == _NO_ACKS:
         return upstream.send_only(request)
     listener = request.connection.listener
@@ -177,8 +178,12 @@ def _acks_at(request: Request) -> int:
     at, version = header.body_at, header.api_version
     try:
         if version >= 9:
-            size, at = varint(frame, at)
-            at += max(size - 1, 0)
+            size = frame[at]
+            if size > _LONGEST_BYTE:
+                size, at = varint(frame, at)
+                at += max(size - 1, 0)
+            else:
+                at += size or 1
         elif version >= 3:
             (size,) = _ACKS.unpack_from(frame, at)
             at += _ACKS.size + max(size, 0)

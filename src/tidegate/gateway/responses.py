@@ -7,7 +7,7 @@ carry addresses of brokers are read and written anew, and kept by their bytes: c
 
 import struct
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 
 from tidegate import error_codes
 from tidegate.api_keys import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
@@ -196,12 +196,12 @@ def produce_answer(
     sizes: `topics.produced_sizes` of the request.
     """
     version, frame = header.api_version, response.frame
-    if not API_BY_KEY[PRODUCE].speaks(version):
+    produced = _produce_layout(version)
+    if produced is None:
         return Answer(encoded(header, response), Charge.PRODUCE, other_topics=_UNKNOWN)
-    body_at = _body_at(PRODUCE, version)
+    body_at, is_flexible, throttle_bytes = produced
     body_size = response.size + LENGTH_BYTES - body_at
-    is_flexible = API_BY_KEY[PRODUCE].is_flexible(version)
-    at = len(frame) - (_THROTTLE_AND_TAGS_BYTES if is_flexible else _THROTTLE_BYTES)
+    at = len(frame) - throttle_bytes
     key = _stored_topic(frame, version, body_at) if is_flexible else _stored_topic_before(frame, body_at)
     if key is not None:
         topic = names.name(key, version)
@@ -222,6 +222,23 @@ def produce_answer(
     message = message or _read_short(header, frame)
     topic, others = stored_topics(message, version, sizes, names) if message else UNKNOWN_TOPICS
     return Answer(made, Charge.PRODUCE, topic=topic, other_topics=others)
+
+
+@lru_cache(64)
+def _produce_layout(version: int) -> tuple[int, bool, int] | None:
+    """Return where the body of a Produce response begins, whether it is flexible, and its bytes from the throttle time.
+
+    None: Tidegate does not know the version.
+    """
+    api = API_BY_KEY[PRODUCE]
+    if not api.speaks(version):
+        return None
+    is_flexible = api.is_flexible(version)
+    return (
+        _body_at(PRODUCE, version),
+        is_flexible,
+        _THROTTLE_AND_TAGS_BYTES if is_flexible else _THROTTLE_BYTES,
+    )
 
 
 def _read_short(header: RequestHeader, frame: bytearray) -> Message:

@@ -114,12 +114,14 @@ class Upstream:
 
     def forward(
         self, request: Request, respond: Respond, *, is_streamed: bool = False, alike_until: int = 0
-    ) -> Deferred | Work:
-        """Send a request; the deferred answer is what `respond` makes of the response.
+    ) -> Answer | Deferred | Work:
+        """Send a request; its answer is what `respond` makes of the response.
 
         is_streamed: `respond` needs only the beginning. alike_until: send also the requests behind it that are like it
         in so many first bytes; 0: none.
         """
+        if self._ahead:
+            return self._serve_ahead(request, respond, alike_until)
         deferred = self.start(request, respond, is_streamed=is_streamed, alike_until=alike_until)
         if self._sent == _LENGTH.size + len(request.frame):
             return deferred
@@ -133,9 +135,7 @@ class Upstream:
         deferred.at_once = True
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = is_streamed
-        if self._ahead:
-            self._take_ahead(deferred, request.frame, alike_until)
-        elif self._ahead_rest:
+        if self._ahead_rest:
             self.on_broken(_NOT_RECEIVED)
         elif not self._connection.is_ready:
             self._sent = self._open()
@@ -212,19 +212,31 @@ class Upstream:
         else:
             transport.stop_writing()
 
-    def _take_ahead(self, deferred: Deferred, frame: memoryview, alike_until: int) -> None:
-        """Serve a request that was sent before; its response may have come. Those that came meanwhile are sent, too."""
+    def _serve_ahead(self, request: Request, respond: Respond, alike_until: int) -> Answer | Deferred:
+        """Serve a request that was sent before; return its answer if the response has come.
+
+        Requests like it that came meanwhile are sent, too. Raises what `respond` raises, but for `ProtocolError`.
+        """
+        deferred, answer = Deferred(), None
+        deferred.at_once = True
+        self._deferred, self._header, self._respond = deferred, request.header, respond
+        self._is_streamed = False
         self._sent = _LENGTH.size + self._ahead.popleft()
         if self._connection.is_ready and not (self._ahead_rest or self._is_paused):
-            data, sizes = alike_behind(self.channel, frame, alike_until, self._ahead)
+            data, sizes = alike_behind(self.channel, request.frame, alike_until, self._ahead)
             if sizes:
                 self._note_ahead(data, sizes)
         if self._pending:
-            self._receive(self._pending, deferred, self._monotonic_ns())
+            answer = self._receive(self._pending)
         is_short = self._deferred is not None or len(self._pending or b"") < STREAMED_BYTES
         if self._is_paused and is_short and not self.closed:
             self._is_paused = False
             self._connection.read()
+        if answer is None:
+            return deferred
+        if answer.error is not None:
+            raise answer.error
+        return answer
 
     @property
     def has_response(self) -> bool:
@@ -318,9 +330,10 @@ class Upstream:
         if self._pending is not None:
             self._pending += data
             data = self._pending
-        self._receive(data, deferred, since_ns)
-        if self._deferred is deferred:
-            deferred.charged_ns += self._monotonic_ns() - since_ns
+        answer = self._receive(data)
+        deferred.charged_ns += self._monotonic_ns() - since_ns
+        if answer is not None:
+            deferred.complete(answer)
 
     def _keep_early(self, data: memoryview | bytearray, since_ns: int) -> None:
         """Keep what belongs to requests that the channel has not served yet."""
@@ -370,8 +383,11 @@ class Upstream:
 
     # --- responses --------------------------------------------------------------------------------------------------
 
-    def _receive(self, data: memoryview | bytearray, deferred: Deferred, since_ns: int) -> None:
-        """Complete the answer if enough of the response has come; else keep what has come."""
+    def _receive(self, data: memoryview | bytearray) -> Answer | None:
+        """Return the answer if enough of the response has come; else keep what has come.
+
+        A response that is wrong ends the connection, and completes the deferred answer.
+        """
         count = len(data)
         if count >= _PREFIX.size:
             header, respond = self._header, self._respond
@@ -382,42 +398,40 @@ class Upstream:
             too_long = left < 0 and not self._ahead
             if size < _LENGTH.size or too_long or correlation_id != header.correlation_id:
                 self.on_broken(f"the broker sent a response that does not fit its request (size {size})")
-                return
+                return None
             is_streamed = self._is_streamed and _LENGTH.size + size > STREAMED_BYTES
             if left <= 0 or (is_streamed and count >= _FIRST_BYTES):
                 early = None
                 if left < 0:
                     data, early = data[:left], bytearray(data[left:])
                 frame = data if isinstance(data, bytearray) else bytearray(data)
-                self._pending, self._deferred, self._respond = early, None, None
+                self._pending = early
                 rest = self._long_responses().begin(left) if left > 0 else None
-                self._complete(deferred, respond, header, Response(frame, size, rest), since_ns)
-                return
+                return self._answer(respond, header, Response(frame, size, rest))
             if not is_streamed and size > MAX_COLLECTED_BYTES:
                 self.on_broken(
                     f"the broker sent a response of {size} bytes, expected at most {MAX_COLLECTED_BYTES}"
                 )
-                return
+                return None
         if self._pending is None:
             self._pending = bytearray(data)
+        return None
 
-    def _complete(
-        self, deferred: Deferred, respond: Respond, header: RequestHeader, response: Response, since_ns: int
-    ) -> None:
+    def _answer(self, respond: Respond, header: RequestHeader, response: Response) -> Answer | None:
+        """Return the answer to the request in flight, which is none then. None: the connection has ended."""
         try:
             answer = respond(header, response)
         except ProtocolError as error:
             response.discard()
-            self._deferred = deferred  # it is in flight still, for `on_broken`
             name = API_BY_KEY[header.api_key].name
             self.on_broken(f"its {name} response cannot be forwarded: {error}")
-            return
+            return None
         except Exception as error:
             response.discard()
             answer = Answer(None, close=True, error=error)
             self._close_connection()
-        deferred.charged_ns += self._monotonic_ns() - since_ns
-        deferred.complete(answer)
+        self._deferred = self._respond = None
+        return answer
 
     def _long_responses(self) -> LongResponses:
         if self._long is None:

@@ -264,7 +264,7 @@ class Channel:
         """Look at the kept bytes, where nothing is held: ask for a turn when a whole request is there."""
         if self.held or self._waiting or self.wants_memory:
             return
-        count = self.unread_bytes()
+        count = len(self.pending) - self.pending_at
         if count < LENGTH_BYTES:
             return
         (size,) = _read_length(self.pending, self.pending_at)

@@ -130,8 +130,9 @@ class Front:
         except ProtocolError as error:
             self._refuse(channel, str(error))
             return
-        handler = channel.handlers.get(header.api_key)
-        if handler is None:
+        try:
+            handler = channel.handlers[header.api_key]
+        except KeyError:
             self._refuse(channel, f"api key {header.api_key} is not served")
             return
         exchange = Exchange(channel, header, len(frame), started_ns)
@@ -168,10 +169,12 @@ class Front:
             request.frame = NO_FRAME  # the handler may keep the request while it waits, not the memory
             self._later.wait_for(exchange, result)
             return
+        exchange.answer = result
         if self._in_turn:
             self.at_ns = now_ns
-        exchange.answer = result
-        self._finish(exchange)
+            self._handled.append(exchange)
+        else:
+            self._answer((exchange,), _DONE)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Log in one line why the channel closes."""
@@ -277,7 +280,10 @@ class Front:
         waiting, self._waiting = self._waiting, []
         until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
         for number, channel in enumerate(waiting):
-            self._go_on_with(channel, channel.serve_next)
+            try:
+                channel.serve_next()
+            except Exception as error:
+                self._close_failed(channel, error)
             self.at_ns = now_ns = self._monotonic_ns()
             if now_ns >= until_ns:
                 # In front of the channels that asked in this turn: these have just been served.
@@ -348,7 +354,10 @@ class Front:
             channel = exchange.channel
             # A channel that is read and has nothing buffered, the usual case, continues by itself.
             if channel.pending or channel.put_off_bytes or not channel.reading:
-                self._go_on_with(channel, channel.listen)
+                try:
+                    channel.listen()
+                except Exception as error:
+                    self._close_failed(channel, error)
 
     # --- the path -------------------------------------------------------------------------------------------------
 
@@ -471,13 +480,10 @@ class Front:
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 
-    def _go_on_with(self, channel: Channel, go_on: Callable[[], None]) -> None:
-        """Serve what waits on a channel by calling `go_on`; an error of ours ends this channel only."""
-        try:
-            go_on()
-        except Exception as error:
-            self.on_failed(channel, error)
-            channel.close()
+    def _close_failed(self, channel: Channel, error: Exception) -> None:
+        """Log an error of ours while a channel was served, and close that channel only."""
+        self.on_failed(channel, error)
+        channel.close()
 
     def _refuse(self, channel: Channel, reason: str) -> None:
         """Close the channel of a client that broke the protocol, in one line, as Kafka does."""

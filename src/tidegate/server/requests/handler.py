@@ -323,7 +323,7 @@ class Deferred:
 
     def complete(self, answer: Answer) -> None:
         """Set the answer. Ignored if it is set already, or if the connection is gone and no work was under way."""
-        if not (self.cancelled or self.is_complete):
+        if self.given is None and self._make is None and not self.cancelled:
             self.given = answer
             self._tell()
 
