@@ -2,7 +2,8 @@
 
 A write to a pipe waits while the pipe is full and not read: by a pager at its end, by a collector that hangs. The event
 loop must not wait. If the pipe has room, a line is written at once. Otherwise a thread writes it and those after it,
-a bounded number of characters; lines beyond that bound are dropped and counted.
+a bounded number of characters; lines beyond that bound are dropped and counted. Lines that cannot be written, such as
+those to a file on a full disk, are counted, too: the number is written before the next line that can be.
 """
 
 import logging
@@ -32,6 +33,9 @@ class LogLines(logging.Handler):
         self._lines: deque[str] = deque()
         self._chars = 0
         self._dropped = 0
+        self._lost = 0
+        self._lost_why = ""
+        self._is_torn = False  # the last line ends in the middle
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
@@ -84,12 +88,30 @@ class LogLines(logging.Handler):
         return any(events & select.POLLOUT for _, events in self._writable.poll(0))
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[os.write(self._fd, left) :]
-            except OSError:  # stderr is gone, and with it the place to report it
+        """Write a line, and before it the number of lines that were lost, if there is one."""
+        if self._lost:
+            note = _encoded(self._note(f"lost {self._lost} log lines: {self._lost_why}"))
+            if not self._write_line(note):
+                self._lost += 1  # the line; the note is tried again
                 return
+            self._lost = 0
+        self._lost += not self._write_line(data)
+
+    def _write_line(self, data: bytes) -> bool:
+        """Return whether a whole line could be written. One that ends in the middle is ended first."""
+        left = memoryview(b"\n" + data if self._is_torn else data)
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+                self._is_torn = bool(left)
+        except OSError as error:
+            self._lost_why = error.strerror
+            return False
+        return True
+
+    def _note(self, text: str) -> str:
+        """Return a line about lines, in the format of the others."""
+        return self.format(logging.LogRecord("tidegate", logging.ERROR, "", 0, text, (), None)) + "\n"
 
     def _next(self) -> str | None:
         """Wait for a line and return it; None at the end."""
@@ -99,7 +121,7 @@ class LogLines(logging.Handler):
                     return None
                 self._changed.wait()
             if self._dropped:
-                line = f"dropped {self._dropped} log lines: stderr is not being read\n"
+                line = self._note(f"dropped {self._dropped} log lines: stderr is not being read")
                 self._chars += len(line)
                 self._dropped = 0
                 return line

@@ -1,5 +1,6 @@
 """Log lines: in order, at once where there is room, and where nobody reads them nobody waits."""
 
+import json
 import logging
 import os
 import re
@@ -7,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.unit.usage.test_appender import file_size_limit
 
 from tidegate.cli import log_lines
 from tidegate.cli.log_lines import LogLines
+from tidegate.log_format import formatter
 
 
 def log_to(fd: int) -> tuple[logging.Logger, LogLines]:
@@ -85,6 +88,27 @@ def test_where_nobody_reads_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not lines._thread.is_alive()
     os.close(writer)
     os.close(reader)
+
+
+def test_lines_that_a_full_disk_loses_are_counted(tmp_path: Path) -> None:
+    """The number is said before the first line that fits again, in the format of the log, and no line is torn."""
+    path, size_bytes = tmp_path / "log", 1000
+    with path.open("ab") as file:
+        logger, lines = log_to(file.fileno())
+        lines.setFormatter(formatter("json"))
+        logger.warning("before")
+        with file_size_limit(size_bytes):
+            for _ in range(40):
+                logger.warning("x" * 99)
+            assert path.stat().st_size == size_bytes
+        logger.warning("after")
+        lines.close()
+    *whole, torn, note, after = path.read_text().splitlines()
+    assert {json.loads(line)["message"] for line in whole} == {"before", "x" * 99}
+    with pytest.raises(ValueError, match="Unterminated"):
+        json.loads(torn)
+    assert json.loads(note)["message"] == f"lost {41 - len(whole)} log lines: File too large"
+    assert json.loads(after)["message"] == "after"
 
 
 def test_an_end_that_is_closed_is_no_mistake() -> None:
