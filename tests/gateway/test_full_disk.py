@@ -1,7 +1,6 @@
 """A gateway whose disk is full forwards on, says so, and records again when there is space."""
 
-import contextlib
-import subprocess
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,36 +8,20 @@ from pathlib import Path
 import pytest
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.holding_broker import HoldingBroker, connected, correlation_ids, produce
+from tests.gateway.raw_client import RawClient
 from tests.gateway.test_usage import requests_of
+from tests.small_disk import LOG_NAME, fill, free, needs_mounts, program_on_small_disk, seen_from_outside
 from tests.waiting import wait_until
 
 from tidegate.api_keys import PRODUCE
 
 DISK_BYTES = 40 << 20
 REQUESTS = 40
+CHANGES = 100  # their lines are more than what is left of the last page of the log
 FULL_S = 4.0
 WITHIN_S = 30.0
-_PROGRAM = """
-import ctypes, os, subprocess, sys
-CLONE_NEWNS = 0x20000
-assert ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) == 0
-subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size={size}", "none", {directory!r}], check=True)
-if {logs_there}:
-    log = os.open({directory!r} + "/gateway.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 2)
-from tidegate.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
 
-
-def can_mount() -> bool:
-    """Return whether this user may mount a file system in a namespace of its own."""
-    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not can_mount(), reason="needs the right to mount (unshare --mount)")
+pytestmark = needs_mounts
 
 
 class LoggingThere(GatewayProcess):
@@ -47,36 +30,22 @@ class LoggingThere(GatewayProcess):
     @property
     def log(self) -> str:
         """Return the log as its namespace has it."""
-        path = Path(f"/proc/{self.pid}/root{self.directory}/data/gateway.log")
+        path = seen_from_outside(self.pid, self.directory / "data") / LOG_NAME
         return path.read_text(errors="replace") if path.exists() else ""
 
 
 class OnSmallDisk:
     """A gateway whose data directory is a small file system of its own. data: the directory, as others reach it."""
 
-    def __init__(self, directory: Path, upstream: str, *, logs_there: bool) -> None:
+    def __init__(self, directory: Path, upstream: str, *options: str, logs_there: bool) -> None:
         data = directory / "data"
         data.mkdir()
-        quotas = directory / "quotas.yaml"
-        quotas.write_text("quotas: []\n")
-        options = ("--quotas", str(quotas), "--override", "tidegate.usage.segment.ms=500")
-        program = _PROGRAM.format(size=DISK_BYTES, directory=str(data), logs_there=logs_there)
+        options = ("--override", "tidegate.usage.segment.ms=500", *options)
+        program = program_on_small_disk(data, DISK_BYTES, logs_there=logs_there)
         kind = LoggingThere if logs_there else GatewayProcess
         self.process = kind(directory, upstream, options, program=("-c", program))
         self.process.start()
-        self.data = Path(f"/proc/{self.process.pid}/root{data}")
-
-    def fill(self) -> None:
-        """Fill the disk, as something else would."""
-        with contextlib.suppress(OSError), (self.data / "filler").open("ab", buffering=0) as filler:
-            for size in (1 << 20, 1):
-                with contextlib.suppress(OSError):
-                    while True:
-                        filler.write(bytes(size))
-
-    def free(self) -> None:
-        """Make space again."""
-        (self.data / "filler").unlink()
+        self.data = seen_from_outside(self.process.pid, data)
 
     def produce(self, client_id: str, for_s: float = 0.0) -> int:
         """Send requests, each of which is answered; return their number."""
@@ -101,7 +70,9 @@ def broker() -> Iterator[HoldingBroker]:
 @pytest.fixture(params=[False, True], ids=["log elsewhere", "log on the disk"])
 def gateway(broker: HoldingBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OnSmallDisk]:
     """Return a gateway before it."""
-    on_disk = OnSmallDisk(tmp_path, broker.address, logs_there=request.param)
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("quotas: []\n")
+    on_disk = OnSmallDisk(tmp_path, broker.address, "--quotas", str(quotas), logs_there=request.param)
     yield on_disk
     on_disk.process.close()
 
@@ -109,9 +80,9 @@ def gateway(broker: HoldingBroker, tmp_path: Path, request: pytest.FixtureReques
 def test_a_full_disk_costs_only_rows_of_the_usage_record(gateway):
     """Requests are answered; the log says what is lost and, when space returns, how much; rows follow."""
     gateway.produce("before")
-    gateway.fill()
+    fill(gateway.data)
     gateway.produce("full", FULL_S)
-    gateway.free()
+    free(gateway.data)
     process = gateway.process
     wait_until(
         lambda: gateway.produce("after") and "resumed after" in process.log,
@@ -128,3 +99,27 @@ def test_a_full_disk_costs_only_rows_of_the_usage_record(gateway):
     recorded = [row[0] for row in requests_of(gateway.data / "usage", PRODUCE)]
     assert recorded.count("end") == sent
     assert recorded.count("before") == REQUESTS
+
+
+def test_changes_of_quotas_go_on_and_lost_audit_lines_are_counted(kafka, tmp_path, unique):
+    """Quotas are in the cluster: a full disk refuses none. Lines that the log has lost are counted in it."""
+    gateway = OnSmallDisk(tmp_path, kafka.address, logs_there=True)
+    process = gateway.process
+    try:
+        with RawClient(process.port, unique) as client:
+            client.set_quotas(unique, producer_byte_rate=1.0)
+            fill(gateway.data)
+            for number in range(CHANGES):
+                client.set_quotas(unique, producer_byte_rate=2.0 + number)
+            assert client.quota(unique) == 1.0 + CHANGES
+            free(gateway.data)
+            client.set_quotas(unique, producer_byte_rate=None)
+        written = re.findall(
+            r"altered quota of client-id='\S+': producer_byte_rate (\S+) -> (\S+)$", process.log, re.M
+        )
+        assert written[0] == ("none", "1.0")
+        assert written[-1] == (str(1.0 + CHANGES), "none")
+        (lost,) = re.findall(r"ERROR lost (\d+) log lines: No space left on device$", process.log, re.M)
+        assert int(lost) >= CHANGES + 2 - len(written) > 0
+    finally:
+        process.close()
