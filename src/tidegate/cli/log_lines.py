@@ -105,7 +105,7 @@ class LogLines(logging.Handler):
                 left = left[os.write(self._fd, left) :]
                 self._is_torn = bool(left)
         except OSError as error:
-            self._lost_why = error.strerror
+            self._lost_why = error.strerror or str(error)
             return False
         return True
 

@@ -207,7 +207,8 @@ class Topics:
         The new settings are stored and described at once. They are applied to the logs a few at a time.
         """
         settings = settings_of(configs, self._config)
-        self._store.put_topic(replace(topic.stored(), configs=configs))
+        with self._change(topic.name):
+            self._store.put_topic(replace(topic.stored(), configs=configs))
         topic.configs, topic.settings = dict(configs), settings
         self._compaction.look_at([topic])
         self._changed()
@@ -244,7 +245,8 @@ class Topics:
         Sends under way still read the files. Raises `StorageError`.
         """
         stored = topic.stored()
-        self._store.delete_topic(stored)
+        with self._change(topic.name):
+            self._store.delete_topic(stored)
         del self.by_name[topic.name]
         del self.by_id[topic.topic_id]
         plain_name = topic.name.replace(".", "_")
@@ -264,10 +266,13 @@ class Topics:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Reserve a name while a topic changes."""
+        """Reserve a name while a topic changes. Log a change that fails."""
         self._changing.add(name)
         try:
             yield
+        except StorageError as error:
+            _logger.error("cannot change topic %r: %s", name, error, extra={"repeats": "topics"})
+            raise
         finally:
             self._changing.remove(name)
 
