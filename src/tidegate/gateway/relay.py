@@ -47,7 +47,7 @@ from tidegate.gateway.responses import (
     produce_answer,
 )
 from tidegate.gateway.topic_names import TopicNames
-from tidegate.gateway.topics import produced_sizes
+from tidegate.gateway.topics import ONE, produced_sizes
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_response import Response
 from tidegate.server.handlers.api_versions import good_software, unsupported_version_answer
@@ -75,6 +75,8 @@ LONG_REQUEST_BYTES = 4096
 """Longest request whose response is decoded at once: it has an address for each key, some ms of work."""
 _ACKS = struct.Struct(">h")
 _NO_ACKS = _ACKS.pack(0)
+_TIMEOUT_BYTES = 4
+_ONE_TOPIC = bytes([ONE])
 _LONGEST_BYTE = 127  # the largest varint of one byte
 _SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
 _SESSION = struct.Struct(">bii")  # isolation level, session id, session epoch
@@ -162,13 +164,15 @@ def handle_produce(rewriter: Rewriter, names: TopicNames, request: Request) -> F
     if frame[at : at + _ACKS.size] == _NO_ACKS:
         return upstream.send_only(request)
     listener = request.connection.listener
-    sizes = produced_sizes(frame, version, at + _ACKS.size)
+    at += _ACKS.size
+    has_one_topic = version >= 9 and frame[at + _TIMEOUT_BYTES : at + _TIMEOUT_BYTES + 1] == _ONE_TOPIC
+    sizes = None if has_one_topic else produced_sizes(frame, version, at)
     return upstream.forward(
         request,
         lambda header, response: produce_answer(
             header, response, rewriter, listener, names=names, sizes=sizes
         ),
-        alike_until=at + _ACKS.size,
+        alike_until=at,
     )
 
 
