@@ -298,7 +298,9 @@ class Upstream:
         connection = self._connection
         if connection.transport is None:
             return
-        target = self._scratch[:STREAMED_BYTES] if self._ahead else self._scratch
+        # What is received of a streamed response is copied; the rest stays in the kernel.
+        is_bounded = self._is_streamed or self._ahead
+        target = self._scratch[:STREAMED_BYTES] if is_bounded else self._scratch
         try:
             count = connection.transport.recv_into(target)
         except (BlockingIOError, InterruptedError):
