@@ -164,13 +164,15 @@ def control_of(chunk: OpenChunk | Arrived, wanted: Numbers, *, with_tags: bool =
 
 
 def _rows_of(chunk: OpenChunk | Arrived, columns: Iterable[str], wanted: Numbers) -> pa.Table:
-    """Return columns of some rows of a chunk, of which there is at least one."""
-    found, first = [], 0
+    """Return columns of some rows of a chunk, of which there is at least one. What is behind them is not read."""
+    found, first, last = [], 0, np.flatnonzero(wanted)[-1]
     for table in read_tables(chunk, [*columns]):
         here = wanted[first : first + len(table)]
         first += len(table)
         if here.any():
             found.append(table.filter(pa.array(here)))
+        if first > last:
+            break
     return pa.concat_tables(found).unify_dictionaries().combine_chunks()
 
 

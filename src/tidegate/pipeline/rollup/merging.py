@@ -3,7 +3,7 @@
 Arrow in, Arrow out, in this process and on Spark alike.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ __all__ = [
     "COUNTS",
     "TIMES",
     "Parts",
+    "add_in_place",
     "list_columns",
     "merged",
     "minute_keys",
@@ -93,6 +94,15 @@ def merged(parts: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
     weight = pc.list_value_length(parts[COUNTS[0]]).to_numpy()
     for places in pieces(key_numbers(_numbers(parts[name]) for name in keys), weight):
         yield _merged(decoded(parts.take(places)), keys)
+
+
+def add_in_place(sums: Mapping[str, Int64s], more: Mapping[str, Int64s]) -> None:
+    """Add the sums and times of the same cells to `sums`. Raises `UsageFilesError` where one has no room in 64 bits."""
+    for name, values in sums.items():
+        if _FUNCTIONS[name] is np.add:
+            # Checked in doubles, because a sum of integers would wrap without an error.
+            check_sum((values.astype(np.float64) + more[name]).max())
+        _FUNCTIONS[name](values, more[name], out=values)
 
 
 def plain_counts(part: pa.Table) -> tuple[Int64s, Int64s, Int64s]:

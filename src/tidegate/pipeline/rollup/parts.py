@@ -167,6 +167,7 @@ class _Node:
         self._wanted = {*usage_sums(by), *TIMES}
         self._step_ms = step_ms
         self._numbers: dict[tuple[str, ...], int] = {}
+        self._found: tuple[pa.Table, Int64s] | None = None
         self._starts = 0
         self._kernel = usage_kernel()
         self._totals = Totals()
@@ -227,8 +228,15 @@ class _Node:
     def _find(self, names: pa.Table, done: Flags) -> Int64s:
         """Return the numbers of groups, those that are not known with one of their own while there is room.
 
-        -1: has been added up, or has to wait.
+        -1: has been added up, or has to wait. Mostly a table has the groups of the table before, and so their numbers.
         """
+        if done.any():
+            return self._numbers_of(names, done)
+        if self._found is None or not names.equals(self._found[0]):
+            self._found = names, self._numbers_of(names, done)
+        return self._found[1]
+
+    def _numbers_of(self, names: pa.Table, done: Flags) -> Int64s:
         found = np.full(len(names), -1, np.int64)
         wanted = names.filter(pa.array(~done))
         numbers = []

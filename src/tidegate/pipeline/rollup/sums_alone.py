@@ -30,7 +30,7 @@ from tidegate.pipeline.rollup.cells import (
     usage_columns,
 )
 from tidegate.pipeline.rollup.groups import with_groups
-from tidegate.pipeline.rollup.merging import TIMES, Parts, list_columns
+from tidegate.pipeline.rollup.merging import TIMES, Parts, add_in_place, list_columns
 from tidegate.pipeline.rollup.ordered import OutOfOrderError, are_apart, in_order, rows_of_node, sorted_rows
 from tidegate.pipeline.schemas import CLIENT, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema, usage_sums
 from tidegate.pipeline.threads import mapped
@@ -42,9 +42,11 @@ _NOT_ADDED = ("seq", "exempt")
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
 _TAKING_BACK = ("fetch_throttle_ms", "request_throttle_ms")  # a throttled fetch is answered without records
 _ENDS_AT_ONCE = 1 << 13  # rows
+_FEW_CELLS = 1 << 14
 _NOTHING = np.zeros(0, np.int64)
 
 Int64s = npt.NDArray[np.int64]
+Sums = dict[str, Int64s]
 Numbers = npt.NDArray[np.signedinteger]
 Flags = npt.NDArray[np.bool_]
 
@@ -62,10 +64,10 @@ def parts_of_sums(
             yield from _sums_of_chunks(rows, by=by, step_ms=step_ms, threads=threads)
             return
     for is_streamed in (True, False):
-        together = Parts(("minute_ms", *by))
+        together = _NodeSums(rows.node_id, by, step_ms)
         with suppress(OutOfOrderError):
             for table in in_order(rows.node_id, rows.chunks, usage_columns(by), by, is_streamed=is_streamed):
-                _add_part(together, table, rows.node_id, by, step_ms)
+                together.add_table(table)
             yield from together.taken()
             return
 
@@ -80,9 +82,9 @@ def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
     found = [pa.schema([schema.field(name) for name in ("minute_ms", *keys)]).empty_table()]
     for node_id in pc.unique(table["node_id"]).to_pylist():
         of_node = table.filter(pc.field("node_id") == node_id).unify_dictionaries().combine_chunks()
-        part = _part_of(sorted_rows(of_node, node_id), node_id, CLIENT, step_ms)
-        if part is not None:
-            found.append(part.select(found[0].column_names))
+        added = _added_up(sorted_rows(of_node, node_id), CLIENT, step_ms)
+        if added is not None:
+            found.append(_part(*added, node_id).select(found[0].column_names))
     return pa.concat_tables(found).rename_columns(["step_ms", *keys])
 
 
@@ -95,10 +97,10 @@ def _sums_of_chunks(
     """
 
     def sums_of(chunk: NodeChunk) -> list[pa.Table]:
-        parts = Parts(("minute_ms", *by))
+        of_chunk = _NodeSums(rows.node_id, by, step_ms)
         for table in _tables_of(rows.node_id, chunk, by):
-            _add_part(parts, table, rows.node_id, by, step_ms)
-        return parts.taken()
+            of_chunk.add_table(table)
+        return of_chunk.taken()
 
     together = Parts(("minute_ms", *by))
     for tables in mapped(sums_of, rows.chunks, threads=threads, ahead=threads):
@@ -118,14 +120,42 @@ def _tables_of(node_id: int, chunk: NodeChunk, by: Sequence[str]) -> Iterator[pa
         yield rows_of_node(with_groups(table, by), node_id)
 
 
-def _add_part(parts: Parts, table: pa.Table, node_id: int, by: Sequence[str], step_ms: int | None) -> None:
-    part = _part_of(table, node_id, by, step_ms)
-    if part is not None:
-        parts.add_part(part)
+class _NodeSums:
+    """Parts of a node. Tables are added up in place while they have the same cells, as those of a chunk mostly do."""
+
+    def __init__(self, node_id: int, by: Sequence[str], step_ms: int | None) -> None:
+        self._node_id, self._by, self._step_ms = node_id, by, step_ms
+        self._parts = Parts(("minute_ms", *by))
+        self._cells: pa.Table | None = None
+        self._sums: Sums = {}
+
+    def add_table(self, table: pa.Table) -> None:
+        """Add up the rows of a table. Raises `UsageFilesError`, also where a sum has no room in 64 bits."""
+        added = _added_up(table, self._by, self._step_ms)
+        if added is None:
+            return
+        cells, sums = added
+        if self._cells is not None and cells.equals(self._cells):
+            add_in_place(self._sums, sums)
+            return
+        self._end_part()
+        self._cells, self._sums = cells, sums
+        if len(cells) > _FEW_CELLS:
+            self._end_part()  # they would take much memory while the next table is added up
+
+    def taken(self) -> list[pa.Table]:
+        """Return all parts, `compact`."""
+        self._end_part()
+        return self._parts.taken()
+
+    def _end_part(self) -> None:
+        if self._cells is not None:
+            self._parts.add_part(_part(self._cells, self._sums, self._node_id))
+        self._cells, self._sums = None, {}
 
 
-def _part_of(table: pa.Table, node_id: int, by: Sequence[str], step_ms: int | None) -> pa.Table | None:
-    """Return the rows of a table added up as a part; None: none of them counts."""
+def _added_up(table: pa.Table, by: Sequence[str], step_ms: int | None) -> tuple[pa.Table, Sums] | None:
+    """Return the cells of a table, columns minute_ms and `by`, and their sums; None: no row counts."""
     kind = kinds_of(table)
     counts = kind < kernel.RESTART
     if not counts.any():
@@ -133,26 +163,35 @@ def _part_of(table: pa.Table, node_id: int, by: Sequence[str], step_ms: int | No
     ts_ms = numbers_of(table, "ts_ms")
     check_number(table, "ts_ms", ts_ms, LATEST_MS, counts)
     names, cell = groups_of(table, by, counts)
-    of_group, steps = np.arange(len(names)), np.full(len(names), ALL_TIME_MS)
+    minute_ms = np.full(len(names), ALL_TIME_MS)
     if step_ms is not None:
         cell, of_group, steps = cells_of(cell, ts_ms // step_ms, counts)
-    cells = len(steps)
+        names, minute_ms = names.take(pa.array(of_group)), steps * step_ms
+    cells = len(minute_ms)
     sums = _sums(table, kind, cell, cells)
     sums["first_ts_ms"], sums["last_ts_ms"] = _ends(cell, ts_ms, counts, cells)
-    names = names.take(pa.array(of_group))
+    columns = [minute_ms, *names.columns]
+    return pa.table(columns, names=["minute_ms", *names.column_names]), {
+        name: sums[name] for name in (*usage_sums(by), *TIMES)
+    }
+
+
+def _part(cells: pa.Table, sums: Sums, node_id: int) -> pa.Table:
+    """Return cells and their sums as a part without peaks and counts."""
+    rows = len(cells)
     return pa.table(
         {
-            "minute_ms": steps * (step_ms or 1),
-            "node_id": np.full(cells, node_id, np.int32),
-            **{name: names[name] for name in by},
-            **{name: sums[name] for name in (*usage_sums(by), *TIMES)},
-            **dict.fromkeys(USAGE_PEAKS, np.full(cells, np.nan)),
-            **list_columns(_NOTHING, _NOTHING, _NOTHING, rows=cells),
+            "minute_ms": cells["minute_ms"],
+            "node_id": np.full(rows, node_id, np.int32),
+            **{name: cells[name] for name in cells.column_names[1:]},
+            **sums,
+            **dict.fromkeys(USAGE_PEAKS, np.full(rows, np.nan)),
+            **list_columns(_NOTHING, _NOTHING, _NOTHING, rows=rows),
         }
     )
 
 
-def _sums(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, cells: int) -> dict[str, Int64s]:
+def _sums(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, cells: int) -> Sums:
     """Return the columns `USAGE_SUMS` and `TOPIC_SUMS`, by cell. Raises `UsageFilesError`."""
     amounts = {name: _amount(table, name, kind < kernel.RESTART) for name in AMOUNTS}
     adder = _Adder(cell, cells)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from random import Random
 
 import pyarrow as pa
@@ -107,6 +108,18 @@ def test_large_amounts_are_added_up_exactly(tmp_path, large):
     _write(tmp_path / "x.parquet", rows)
     found = _usage(tmp_path, with_peaks=False)
     assert sum(row["handler_ns"] for row in found.top) == sum(row["handler_ns"] for row in rows)
+
+
+def test_a_sum_of_several_tables_has_no_room(tmp_path):
+    """Each table of the chunk has room for its own sums, and all have the same groups."""
+    row = next(row for row in _rows() if row["kind"] == "request")
+    rows = [row | {"seq": place} for place in range(500)]
+    for amount, is_refused in ((2**59, False), (2**61, True)):
+        for each in rows[::100]:
+            each["request_bytes"] = amount
+        _write(tmp_path / "x.parquet", rows)
+        with pytest.raises(UsageFilesError, match="64 bits") if is_refused else nullcontext():
+            assert _usage(tmp_path, with_peaks=False).top[0]["request_bytes"] >= 5 * amount
 
 
 @pytest.mark.parametrize(("wrong", "words"), [(-5, "got -5 in seq {seq} of node 1"), (2**62, "64 bits")])
