@@ -124,6 +124,20 @@ def test_a_merged_file_is_compressed_more(tmp_path):
     assert pq.read_table(tmp_path / "merged").equals(pq.read_table(tmp_path / "a"))
 
 
+def test_rows_of_a_row_group_are_compressed_together(tmp_path):
+    """What repeats after 25,000 rows is stored once: pages are not ended before, each compressed by itself."""
+    rng = np.random.default_rng(1)
+    times = np.tile(rng.integers(0, 1 << 10, 25_000) * 1000, 2)
+    table = pa.concat_tables([segment_table(load_segment(write_segment(tmp_path, rows=25_000)))] * 2)
+    place, field = table.column_names.index("handler_ns"), table.schema.field("handler_ns")
+    table = table.set_column(place, field, pa.array(times).cast(field.type)).unify_dictionaries()
+    write_parquet(tmp_path / "a", table)
+    list(merge_files([tmp_path / "a"], tmp_path / "merged"))
+    column = pq.read_metadata(tmp_path / "merged").row_group(0).column(place)
+    assert column.total_compressed_size < 25_000 * 1.5
+    assert pq.read_table(tmp_path / "merged").equals(pq.read_table(tmp_path / "a"))
+
+
 def test_files_from_before_are_read(tmp_path):
     """A file without the columns that were added later is read and merged as if they were null."""
     table = segment_table(load_segment(write_segment(tmp_path)))
