@@ -49,17 +49,21 @@ consumer.close()
 class NamedGateway(GatewayProcess):
     """A gateway whose only listener distinguishes brokers by name; its certificate is of all names below `DOMAIN`."""
 
-    def __init__(self, directory: Path, upstream: str, *options: str) -> None:
+    def __init__(
+        self, directory: Path, upstream: str, *options: str, host: str = "127.0.0.1", base_port: int = 0
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.host = host
         self.certificates = Certificates.make(directory, "carol")
         own = identity("gateway", self.certificates.authority, hosts=(DOMAIN, f"*.{DOMAIN}"))
         self.certificates.write("gateway", own)
-        super().__init__(directory, upstream, options, listener="SSL")
+        super().__init__(directory, upstream, options, listener="SSL", base_port=base_port)
 
     def start(self) -> "NamedGateway":
         """Start the process. Its port has to be chosen first: it is the advertised port, too."""
         self.base_port = self.base_port or free_port()
         settings = {
+            "listeners": f"SSL://{self.host}:{self.base_port}",
             "advertised.listeners": f"SSL://{PATTERN}:{self.base_port}",
             **self.certificates.settings("gateway"),
         }
@@ -97,24 +101,31 @@ def hello_of(context: ssl.SSLContext, server: str) -> bytes:
     return outgoing.read()
 
 
-def with_hosts(directory: Path, brokers: Iterable[int], command: Sequence[str]) -> list[str]:
+def with_hosts(
+    directory: Path, brokers: Iterable[int], command: Sequence[str], *, lines: Iterable[str] = ()
+) -> list[str]:
     """Return a command for which the names of the cluster and of these brokers are addresses of this machine.
 
-    It has a file of hosts of its own, in a mount namespace.
+    It has a file of hosts of its own, in a mount namespace. lines: those of the file, if not these.
     """
     hosts = directory / "hosts"
-    names = " ".join([DOMAIN, *map(name_of, brokers)])
-    hosts.write_text(f"127.0.0.1 localhost {names}\n")
+    names = " ".join(["127.0.0.1", DOMAIN, *map(name_of, brokers)])
+    hosts.write_text("\n".join(["127.0.0.1 localhost", *(lines or [names]), ""]))
     script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(hosts), *command]
 
 
 def run_with_hosts(
-    directory: Path, brokers: Iterable[int], command: Sequence[str], *, given: str = ""
+    directory: Path,
+    brokers: Iterable[int],
+    command: Sequence[str],
+    *,
+    given: str = "",
+    lines: Iterable[str] = (),
 ) -> str:
     """Run a command as `with_hosts` has it; return what it printed."""
     done = subprocess.run(
-        with_hosts(directory, brokers, command),
+        with_hosts(directory, brokers, command, lines=lines),
         input=given,
         capture_output=True,
         text=True,

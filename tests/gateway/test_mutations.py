@@ -1,5 +1,6 @@
 """Mutation quotas of a gateway before several brokers: one bucket for all of them, as at Kafka's controller."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ import pytest
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.raw_client import NO_ID, RawClient
+from tests.waiting import wait_until
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.cli.main import main
@@ -17,6 +19,8 @@ from tidegate.quota.managers.mutation import STRICT_SINCE
 
 CLIENT = "creator"
 RATE, BURST, PERMITS = 0.5, 5.5, 15
+GATEWAYS = 2
+SLOW_RATE = 0.02  # a full bucket has 0.22 tokens: the first topic owes 39 s
 VERSION = STRICT_SINCE[CREATE_TOPICS]
 
 
@@ -89,3 +93,44 @@ def test_a_replay_decides_as_the_gateway_did(two, processes: int, capsys: pytest
     assert all(plan["throttle_ms"] == plan["recorded_throttle_ms"] for plan in plans)
     assert not any(plan["different_decisions"] for plan in plans)
     assert any(plan["approximate_requests"] for plan in plans) == (processes > 1)
+
+
+def created_at(ports: list[int], client_id: str, topics: Iterator[str]) -> int:
+    """Create topics of one partition at each port in turn; return how many were created before a refusal."""
+    for number in itertools.count():
+        with RawClient(ports[number % len(ports)], client_id) as client:
+            answer = client.create_topics((next(topics), 1))
+        if answer["topics"][0]["error_code"]:
+            assert answer["topics"][0]["error_code"] == THROTTLING_QUOTA_EXCEEDED
+            assert answer["throttle_time_ms"] > 0
+            return number
+    raise AssertionError
+
+
+def test_a_quota_of_kafka_is_one_for_several_gateways(kafka, new_gateway, unique: str):
+    """Each gateway has a bucket of its own; that of Kafka's controller is for all, and its refusals are passed on."""
+    ports = [new_gateway().port for _ in range(GATEWAYS)]
+    topics = (f"{unique}-{number}" for number in itertools.count())
+    created = {}
+    for where, port in (("gateway", ports[0]), ("kafka", kafka.port)):
+        client_id = f"{unique}-{where}"
+        with RawClient(port, "admin") as admin:
+            admin.set_quotas(client_id, controller_mutation_rate=SLOW_RATE)
+        wait_until(
+            lambda client_id=client_id, where=where: knows(
+                ports if where == "gateway" else [kafka.port], client_id
+            )
+        )
+        created[where] = created_at(ports, client_id, topics)
+        with RawClient(port, "admin") as admin:
+            admin.set_quotas(client_id, controller_mutation_rate=None)
+    assert created == {"gateway": GATEWAYS, "kafka": 1}
+
+
+def knows(ports: list[int], client_id: str) -> bool:
+    """Return whether each of these servers has a mutation quota of a client id."""
+    found = []
+    for port in ports:
+        with RawClient(port, "admin") as admin:
+            found.append(admin.quota(client_id, "controller_mutation_rate"))
+    return set(found) == {SLOW_RATE}
