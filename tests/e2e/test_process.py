@@ -16,10 +16,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.e2e.plain_client import PlainClient, receive_frame
-from tests.unit.usage.reading import read_events
+from tests.unit.usage.reading import read_batches, read_events
 
 from tidegate.api_keys import CREATE_ACLS
-from tidegate.usage.arrow import read_batches
 from tidegate.usage.readers import complete_files
 from tidegate.wire import encode_request
 

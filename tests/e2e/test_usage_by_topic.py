@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.e2e.broker import Broker
+from tests.unit.usage.reading import read_batches
 
 from tidegate.api_keys import FETCH, PRODUCE
 from tidegate.cli.main import main
-from tidegate.usage.arrow import read_batches
 from tidegate.usage.events import Event
 from tidegate.usage.readers import complete_files
 

@@ -10,10 +10,10 @@ from tests.batches import build_batch
 from tests.e2e.broker import Broker
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.raw_client import NO_ID, RawClient, fetched
+from tests.unit.usage.reading import read_batches
 
 from tidegate.api_keys import FETCH, PRODUCE
 from tidegate.cli.main import main
-from tidegate.usage.arrow import read_batches
 from tidegate.usage.readers import complete_files
 from tidegate.wire import encode_request
 

@@ -19,6 +19,7 @@ from tidegate.pipeline.read.timeline import (
     timelines,
 )
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
+from tidegate.pipeline.replay.kernel import loop_state
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, counted
@@ -30,6 +31,7 @@ __all__ = [
     "Forecast",
     "Replayed",
     "closed_loop_of",
+    "decisions_of",
     "differences",
     "forecast_events",
     "kernel_rows",
@@ -46,6 +48,7 @@ _KINDS = {
     "mutation": layout.MUTATION_ROW,
     "forwarded": layout.REQUEST_ROW,
 }
+_LOG_ROWS = 1 << 16
 _FLAGS = {"exempt": layout.EXEMPT, "rejected": layout.REJECTED}
 
 
@@ -110,9 +113,16 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
     """Forecast the requests of one node under a plan, some rows at a time."""
     replay = closed_loop_of(events, plan, batch_rows=batch_rows)
     return Forecast(
-        [tuple(row) for row in replay.take_log().tolist()],
+        decisions_of(replay),
         client_results([counted(plan, 1, _names(events), replay)]).to_pylist(),
     )
+
+
+def decisions_of(replay: ClosedLoopReplay) -> list[tuple[int, ...]]:
+    """Return what a replay in closed loop decided, columns `LOG_SEQ` and following, in order of time."""
+    log, logged = replay._loop.log, int(replay._loop.counts[loop_state.LOGGED])
+    assert logged < len(log), "more decisions than the log has rows"
+    return [tuple(row) for row in log[:logged].tolist()]
 
 
 def closed_loop_of(
@@ -125,7 +135,7 @@ def closed_loop_of(
     runs = _runs(events)
     found = timelines(control_events(control), runs, sweeps_of(events))
     timeline = next(iter(found.values()), empty_timeline())
-    replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=5)
+    replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=_LOG_ROWS)
     if clients is not None:
         replay.begin_as(clients)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)

@@ -44,11 +44,6 @@ class GroupTable:
         self._settings = settings
 
     @property
-    def member_count(self) -> int:
-        """Return the number of members, including ids that were given out and not used yet."""
-        return self.members.used + len(self.pending)
-
-    @property
     def metadata_bytes(self) -> int:
         """About how many bytes all groups take in memory."""
         return self.metadata.used - self._saving + self.empty.used + self.pending.used

@@ -55,7 +55,6 @@ __all__ = [
     "gap_table",
     "merge_files",
     "numbers_array",
-    "read_batches",
     "segment_table",
     "split_by_hour",
     "table_in_order",
@@ -250,14 +249,6 @@ def merge_files(paths: Sequence[Path], path: Path, *, level: int = _MERGED_LEVEL
                 yield
         if waiting:
             writer.write_table(_joined(waiting), row_group_size=ROW_GROUP_ROWS)
-
-
-def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one Parquet file, some thousands at a time. Raises `ParquetError`."""
-    with _map_errors(path), pq.ParquetFile(path) as file:
-        _check_columns(path, file)
-        for batch in file.iter_batches(batch_size=8192):
-            yield from table_in_order(pa.Table.from_batches([batch])).to_batches()
 
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:

@@ -84,10 +84,9 @@ class Auditor:
     def look(self, coordinator: GroupCoordinator, now_ms: int) -> None:
         """Look at what nobody is told: the counts agree, and nothing is overdue."""
         members = sum(len(group.members) + len(group.pending) for group in coordinator.groups.values())
-        assert coordinator.table.member_count == members
-        assert coordinator.table.metadata_bytes == sum(
-            group.held_bytes for group in coordinator.groups.values()
-        )
+        table = coordinator.table
+        assert table.members.used + len(table.pending) == members
+        assert table.metadata_bytes == sum(group.held_bytes for group in coordinator.groups.values())
         self._look_at_owners(coordinator)
         next_ms = coordinator.next_ms()
         assert next_ms is None or next_ms > now_ms - 400

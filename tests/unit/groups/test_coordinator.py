@@ -75,7 +75,7 @@ def test_old_clients_join_at_once(world: World) -> None:
 def test_joins_that_are_refused(world: World, fields: dict, code: int) -> None:
     """Refused joins are answered at once and leave no member."""
     assert world.join(**fields).code == code
-    assert world.coordinator.table.member_count == 0
+    assert world.member_count == 0
 
 
 def test_protocols_that_are_named_twice(world: World) -> None:
@@ -223,7 +223,7 @@ def test_id_that_nobody_comes_with_is_forgotten(world: World) -> None:
     assert not asked
     world.advance(10_000)
     assert asked.answer["generation_id"] == 2
-    assert world.coordinator.table.member_count == 1
+    assert world.member_count == 1
 
 
 def test_new_member_waits_for_five_minutes_at_most(world: World) -> None:
@@ -397,7 +397,7 @@ def test_leaving(world: World) -> None:
     assert world.beat(ids[0], generation) == REBALANCE_IN_PROGRESS
     assert world.leave((ids[0], None)) == [NONE]
     assert (world.state, world.coordinator.groups["g"].generation) == ("Empty", generation + 1)
-    assert world.coordinator.table.member_count == 0
+    assert world.member_count == 0
     world.join(instance_id="i")
     world.advance(3_000)
     assert world.leave(("wrong", "i"), ("", "i")) == [FENCED_INSTANCE_ID, NONE]
@@ -533,7 +533,7 @@ def test_deletion(world: World) -> None:
     world.join()
     assert world.coordinator.delete_problem("g") == NONE
     world.coordinator.delete("g")
-    assert (world.coordinator.table.member_count, world.coordinator.table.metadata_bytes) == (0, 0)
+    assert (world.member_count, world.coordinator.table.metadata_bytes) == (0, 0)
     world.advance(100_000)
     assert not world.coordinator.groups
 
@@ -551,7 +551,7 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.join(group_id="h", needs_known_id=False).code == full, "half of all is one principal's"
     assert world.join(group_id="h", needs_known_id=False, owner="User:b") == []
     world.advance(100_000)
-    assert world.coordinator.table.member_count == 0
+    assert world.member_count == 0
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 5_000)
     assert world.join(protocols=[("range", b"m" * 5_000)]).code == full
     too_long = {"protocols": [("range", b"m" * 5_001)], "needs_known_id": False}
@@ -667,7 +667,7 @@ def test_ids_that_no_member_comes_with_make_room(world: World, monkeypatch: pyte
     """The first in its group goes, or the first of the principal that has most; a client that uses it asks again."""
     monkeypatch.setattr("tidegate.groups.table.MAX_GROUP_MEMBERS", 2)
     first, second, third = (world.join(owner="User:a").answer["member_id"] for _ in range(3))
-    assert world.coordinator.table.member_count == 2
+    assert world.member_count == 2
     assert world.join(first).code == UNKNOWN_MEMBER_ID
     world.coordinator.table.pending.capacity = world.coordinator.table.pending.used + 600
     other = world.join(group_id="h", owner="User:b").answer["member_id"]
@@ -675,4 +675,4 @@ def test_ids_that_no_member_comes_with_make_room(world: World, monkeypatch: pyte
     assert world.join(second).code == UNKNOWN_MEMBER_ID
     assert world.join(third) == []
     assert world.join(other, group_id="h") == []
-    assert world.coordinator.table.member_count == 3
+    assert world.member_count == 3

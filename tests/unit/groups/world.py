@@ -81,6 +81,12 @@ class World:
         for stored in list(self.store.kept.values()):
             self.coordinator.restore(stored, self.now_ms)
 
+    @property
+    def member_count(self) -> int:
+        """Return the number of members, including ids that were given out and not used yet."""
+        table = self.coordinator.table
+        return table.members.used + len(table.pending)
+
     def advance(self, ms: int) -> None:
         """Let time pass; the coordinator is called when it wants to be."""
         end_ms = self.now_ms + ms

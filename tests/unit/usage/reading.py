@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from tidegate.usage.arrow import read_batches
+import pyarrow as pa
+
+from tidegate.usage import arrow
 from tidegate.usage.events import Event
 from tidegate.usage.files import ParquetFile, list_files
 
-__all__ = ["read_events"]
+__all__ = ["read_batches", "read_events"]
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -21,6 +23,12 @@ def read_events(path: Path) -> Iterator[Event]:
     files.sort(key=lambda file: (file.node_id, file.first_seq))
     for _, group in groupby(files, key=lambda file: file.node_id):
         yield from _merge(list(group))
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one Parquet file. Raises `ParquetError`."""
+    for table in arrow._row_groups(path):
+        yield from arrow.table_in_order(table).to_batches()
 
 
 def _foreign(path: Path) -> ParquetFile:

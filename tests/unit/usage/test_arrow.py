@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.usage.reading import read_events
+from tests.unit.usage.reading import read_batches, read_events
 from tests.unit.usage.recording import START_MS, client, erase, open_recorder, patch, record, spool_directory
 
 from tidegate.usage.arrow import (
@@ -13,7 +13,6 @@ from tidegate.usage.arrow import (
     event_tables,
     gap_table,
     merge_files,
-    read_batches,
     segment_table,
     split_by_hour,
     write_parquet,

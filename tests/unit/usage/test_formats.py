@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.replaying.files import find_files
+from tests.unit.usage.reading import read_batches
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.ingest import list_chunks, open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files, read_batches, segment_table
+from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files, segment_table
 from tidegate.usage.columns import ADDED_COLUMNS, COLUMNS, FORMAT_KEY, FORMAT_VERSION, empty_value
 from tidegate.usage.convert import convert_all
 from tidegate.usage.events import read_segment

@@ -4,6 +4,7 @@ import os
 from contextlib import ExitStack
 
 import pytest
+from tests.unit.usage.reading import read_batches
 from tests.unit.usage.recording import (
     START_MS,
     client,
@@ -15,7 +16,6 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.errors import ConfigError
-from tidegate.usage.arrow import read_batches
 from tidegate.usage.convert import compact, convert_segment, drain
 from tidegate.usage.files import HOUR_MS
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_path, segment_paths

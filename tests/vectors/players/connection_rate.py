@@ -109,10 +109,8 @@ class _Player:
         return {"throttle_ms": self._quotas.record_arrival(listener, now_ms=self._now_ms)}
 
     def slots(self, listener: str) -> dict:
-        return {
-            "slot_available": self._quotas.slot_available(listener),
-            "max_connections_exceeded": self._quotas.max_connections_exceeded(listener),
-        }
+        closes = self._quotas.excess() > 0 and not self._quotas.is_protected(listener)
+        return {"slot_available": self._quotas.slot_available(listener), "max_connections_exceeded": closes}
 
     def ip_limit(self, ip: str) -> dict:
         return {"rate": self._quotas.ip_limit(host_address(ip))}

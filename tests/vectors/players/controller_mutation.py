@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from players._doubles import decode
 from players._managers import ManagerPlayer, charge, window_of
 from tidegate.quota import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
+from tidegate.quota.measure.throttle import narrow_to_int32
 
 __all__ = ["play"]
 
@@ -39,12 +40,14 @@ class _Player(ManagerPlayer):
         admitted = quota.record(decode(permits), self.now_ms)
         got = {"rejected": not admitted, **self.throttle_time(id)}
         if not admitted:
-            got |= {"throttle_time_ms": quota.refused_throttle_ms, "message": _GENERIC_TEXT}
+            # What Kafka's exception contains: unlike what clients are told, it can be below 0.
+            got |= {"throttle_time_ms": narrow_to_int32(quota._throttle_ms), "message": _GENERIC_TEXT}
         return got
 
     def throttle_time(self, id: int) -> dict:
         quota = self._quotas[id][1]
-        return {"is_exceeded": quota.exceeded, "throttle_time": quota.throttle_time_ms(self.now_ms)}
+        exceeded = quota.strict and quota._throttle_ms > 0
+        return {"is_exceeded": exceeded, "throttle_time": quota.throttle_time_ms(self.now_ms)}
 
     def record(self, user: str, client_id: str, value: list, t: int) -> dict:
         self.manager.sensor(user, client_id, self.now_ms)

@@ -34,6 +34,7 @@ from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.state.lookup import SharedWanted
 from tidegate.pipeline.replay.state.steps import STOPS
+from tidegate.pipeline.replay.state.tables import with_room
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["MAX_WAITING_ROWS", "MEMORY_ROWS", "ClosedLoopReplay"]
@@ -83,7 +84,6 @@ class ClosedLoopReplay(PlanReplay):
             forecasts=np.zeros((0, loop_forecasts.FORECASTS), np.int64),
             log=np.zeros((log_rows, loop_state.LOG_COLUMNS), np.int64),
         )
-        self._logged: list[Int64s] = []
         self._bounding: list[ClosedLoopReplay] = []
         _chain(self._loop, 0)
 
@@ -100,7 +100,7 @@ class ClosedLoopReplay(PlanReplay):
 
     def forecasts(self, numbers: Int64s) -> dict[str, pa.Array]:
         """Return the forecasts of some accounts, by the columns of `FORECAST_COLUMNS`; null for a missing time."""
-        forecasts = _longer(self._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers]
+        forecasts = with_room(self._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers]
         last_ms, recorded_ms = (
             forecasts[:, loop_forecasts.LAST_TS_MS],
             forecasts[:, loop_forecasts.RECORDED_LAST_TS_MS],
@@ -120,7 +120,7 @@ class ClosedLoopReplay(PlanReplay):
         """Return between which numbers some accounts lie, by the columns that end in `_low` and `_high`."""
         replays = [self, *self._bounding]
         forecasts = [
-            _longer(replay._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers] for replay in replays
+            with_room(replay._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers] for replay in replays
         ]
         tallies = [replay._accounts.tallies[numbers] for replay in replays]
         found = {name: [tally[:, column] for tally in tallies] for name, column in _RANGES.items()}
@@ -131,13 +131,6 @@ class ClosedLoopReplay(PlanReplay):
                 column = of.reduce(values)
                 ranges[f"{name}_{end}"] = pa.array(column, mask=column == 0 if name == "last_ts_ms" else None)
         return ranges
-
-    def take_log(self) -> Int64s:
-        """Return what was decided since the last call, columns `LOG_SEQ` and following, in order of time."""
-        self._empty_log()
-        taken = np.concatenate([self._loop.log[:0], *self._logged])
-        self._logged = []
-        return taken
 
     def _take(self, step: Step) -> None:
         is_cut = step.kind in STOPS
@@ -168,13 +161,11 @@ class ClosedLoopReplay(PlanReplay):
 
     def _decide(self, until_ms: int, end_seq: int) -> None:
         self._loop = self._loop._replace(
-            forecasts=_longer(self._loop.forecasts, len(self._accounts.bounds)), heap=self._roomy_heap()
+            forecasts=with_room(self._loop.forecasts, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
         state = self._state.sensors.beyond.extended(self.state())
         has_throttled = self._loop.counts[loop_state.HAS_THROTTLED]
         while not self._run_loop(state, self._loop, until_ms, end_seq):
-            if len(self._loop.log):
-                self._empty_log()
             if has_throttled != self._loop.counts[loop_state.HAS_THROTTLED]:
                 has_throttled = self._loop.counts[loop_state.HAS_THROTTLED]
                 self._bounding = [self._with_clients(clients) for clients in _BOUNDING]
@@ -194,11 +185,6 @@ class ClosedLoopReplay(PlanReplay):
         other.begin_as(clients)
         return other
 
-    def _empty_log(self) -> None:
-        logged = int(self._loop.counts[loop_state.LOGGED])
-        self._logged.append(self._loop.log[:logged].copy())
-        self._loop.counts[loop_state.LOGGED] = 0
-
     # --- connections and room for them ----------------------------------------------------------------------------
 
     def _connections(self, connection_ids: Int64s) -> Int32s:
@@ -209,8 +195,8 @@ class ClosedLoopReplay(PlanReplay):
         if connections > len(self._loop.connections):
             before = len(self._loop.connections)
             self._loop = self._loop._replace(
-                connections=_longer(self._loop.connections, connections),
-                answered_ms=_longer(self._loop.answered_ms, connections),
+                connections=with_room(self._loop.connections, connections),
+                answered_ms=with_room(self._loop.answered_ms, connections),
             )
             self._begin(slice(before, None))
         self._loop = self._loop._replace(heap=self._roomy_heap())
@@ -256,7 +242,7 @@ class ClosedLoopReplay(PlanReplay):
 
     def _roomy_heap(self) -> Int64s:
         # A connection is in the heap at most once, so one row per connection is enough.
-        return _longer(self._loop.heap, len(self._loop.connections))
+        return with_room(self._loop.heap, len(self._loop.connections))
 
     def _make_room(self, more: int) -> None:
         """Grow the slots until `more` rows fit. Raises `UsageFilesError` if too many rows would wait."""
@@ -315,12 +301,3 @@ def _chain(loop: ClosedLoop, first: int) -> None:
     loop.links[size - 1] = loop.counts[loop_state.FREE] if loop.counts[loop_state.FREE_SLOTS] else -1
     loop.counts[loop_state.FREE] = first
     loop.counts[loop_state.FREE_SLOTS] += size - first
-
-
-def _longer(column: Int64s, rows: int) -> Int64s:
-    """Return `column`, or a copy of at least so many rows."""
-    if rows <= len(column):
-        return column
-    larger = np.zeros((max(rows, 2 * len(column)), column.shape[1]), np.int64)
-    larger[: len(column)] = column
-    return larger

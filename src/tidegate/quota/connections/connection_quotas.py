@@ -248,10 +248,6 @@ class ConnectionQuotas:
         over = -self._room(_BROKER, self.total, most)
         return 0 if over <= 0 else -(-over * self.total // (most + over))
 
-    def max_connections_exceeded(self, listener_name: str) -> bool:
-        """Return whether the broker has too many: close the connection of this listener idle for longest."""
-        return self.excess() > 0 and not self.is_protected(listener_name)
-
     def admit(self, listener_name: str, address: str, *, now_ms: int) -> Admission:
         """Count a connection, or say why not. Call it right after `slot_available` said yes."""
         ip = host_address(address)

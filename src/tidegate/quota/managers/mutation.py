@@ -151,11 +151,6 @@ class MutationQuota:
         """Return whether permits can be refused."""
         return self.kind is MutationKind.STRICT
 
-    @property
-    def exceeded(self) -> bool:
-        """Return whether permits were refused with a throttle time, even if that time has passed."""
-        return self.strict and self._throttle_ms > 0
-
     def record(self, permits: float, now_ms: int) -> bool:
         """Charge `permits` and return whether they are admitted; refused ones are not charged (error 89)."""
         sensor = self._sensor
@@ -176,11 +171,6 @@ class MutationQuota:
         if self._throttle_ms == 0:
             return 0
         return max(0, narrow_to_int32(self._throttle_ms - (now_ms - self._throttled_at_ms)))
-
-    @property
-    def refused_throttle_ms(self) -> int:
-        """The throttle time in the error of the last refusal, as 32 bits."""
-        return narrow_to_int32(self._throttle_ms)
 
     def _exhausted(self, sensor: MutationSensor, now_ms: int) -> bool:
         """Return whether tokens are below zero, and note for how long."""

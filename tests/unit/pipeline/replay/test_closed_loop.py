@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.oracles.sampled_rate import PortedRate
-from tests.replaying.kernel import closed_loop_of, forecast_events, kernel_rows
+from tests.replaying.kernel import closed_loop_of, decisions_of, forecast_events, kernel_rows
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
@@ -203,7 +203,7 @@ def test_what_waits_is_decided_before_lost_events(kind):
     )
     replay.replay(rows, np.zeros((0, layout.DECISIONS), np.int32))
     replay.finish()
-    assert [row[1] - _T0 for row in replay.take_log().tolist()] == [0, 90_002, 2000]
+    assert [row[1] - _T0 for row in decisions_of(replay)] == [0, 90_002, 2000]
 
 
 def _creating(software, *, permits=20, requests=4, step_ms=1000):
@@ -224,9 +224,9 @@ def test_refused_permits_are_asked_for_again_at_the_upper_end(software):
     plan, events = _plan("controller_mutation_rate", 2), _creating(software)
     again = closed_loop_of(events, plan, clients=loop_state.BY_THE_CLOCK)
     given_up = closed_loop_of(events, plan, clients=loop_state.ONE_BY_ONE)
-    accepted = [row[-1] for row in again.take_log().tolist() if row[-1] and not row[4]]
+    accepted = [row[-1] for row in decisions_of(again) if row[-1] and not row[4]]
     assert accepted == [20] * 4
-    taken = {row[0] for row in given_up.take_log().tolist()}
+    taken = {row[0] for row in decisions_of(given_up)}
     left_out = [event for event in events if event["kind"] == "mutation" and event["seq"] not in taken]
     assert bool(left_out) == (software == "kafka-python")
 
@@ -247,7 +247,7 @@ def test_what_comes_meanwhile_goes_together_by_the_clock(software, together):
     events = _node(1001, step_ms=1, size=4000, software=software)
     events[-1001]["produce_bytes"] = 20 * _MB
     found = closed_loop_of(events, _plan("producer_byte_rate", _MB), clients=loop_state.BY_THE_CLOCK)
-    amounts = [row[5] for row in found.take_log().tolist()]
+    amounts = [row[5] for row in decisions_of(found)]
     assert sum(amounts) == 20 * _MB + 1000 * 4000
     assert max(amounts[1:]) == together * 4000
 

@@ -48,11 +48,11 @@ def test_broker_maximum_spares_the_protected_listener() -> None:
     assert quotas.slot_available("EXTERNAL")
     _connect(quotas)
     assert not quotas.slot_available("EXTERNAL")
-    assert not quotas.max_connections_exceeded("EXTERNAL")
+    assert quotas.excess() == 0
     assert quotas.slot_available("REPLICATION")
     _connect(quotas, "REPLICATION")
-    assert quotas.max_connections_exceeded("EXTERNAL")
-    assert not quotas.max_connections_exceeded("REPLICATION")
+    assert quotas.excess() == 1
+    assert (quotas.is_protected("EXTERNAL"), quotas.is_protected("REPLICATION")) == (False, True)
     quotas.release("EXTERNAL", IP)
     assert quotas.total == 1
 

@@ -154,8 +154,8 @@ def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, 
 def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
     """Decide what is taken up to `until_ms`, in order; sweeps only before `end_seq`.
 
-    Returns whether that was all: not where the log is full, nor after the first throttle or refusal, nor after
-    `AT_ONCE` decisions, for Ctrl-C to be heard.
+    Returns whether that was all: not after the first throttle or refusal, nor after `AT_ONCE` decisions, for Ctrl-C to
+    be heard.
     """
     counts, heap, rows = loop.counts, loop.heap, loop.rows
     gathers, gives_up = counts[CLIENTS] == BY_THE_CLOCK, counts[CLIENTS] == ONE_BY_ONE
@@ -163,8 +163,6 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
     for _ in range(AT_ONCE):
         if counts[IN_HEAP] == 0 or heap[0, ORDER_MS] > until_ms:
             return True
-        if len(loop.log) > 0 and counts[LOGGED] == len(loop.log):
-            return False
         number, now_ms = heap[0, CONNECTION], heap[0, NOW_MS]
         slot = loop.connections[number, HEAD]
         # Popped before the decision: what follows may push the connection again, under its next time.
@@ -190,8 +188,8 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             _tally_row(state, rows, slot, now_ms, decided, not is_empty)
         if counts_here and loop.connections[number, ATTEMPTS] == 0:
             note_recorded(state, loop, slot, decided.account)
-        if len(loop.log) > 0:
-            logged = counts[LOGGED]
+        logged = counts[LOGGED]
+        if logged < len(loop.log):
             loop.log[logged, LOG_SEQ] = rows.seq[slot]
             loop.log[logged, LOG_NOW_MS] = now_ms
             loop.log[logged, LOG_BYTE_MS] = decided.byte_ms

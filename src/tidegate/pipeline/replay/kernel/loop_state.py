@@ -125,7 +125,7 @@ class ClosedLoop(NamedTuple):
     heap: Int64s  # [place, column]
     counts: Int64s
     forecasts: Int64s  # [account, column]
-    log: Int64s  # [decision, column]; no rows where decisions are not wanted
+    log: Int64s  # [decision, column], for the tests: the first decisions; no rows otherwise
 
 
 def free_slot(loop: ClosedLoop, slot: int) -> None:

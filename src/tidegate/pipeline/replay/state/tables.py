@@ -27,7 +27,7 @@ from tidegate.quota.admin.entity import QuotaEntity, Tags
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
 from tidegate.quota.measure.throttle import UNLIMITED
 
-__all__ = ["Account", "AccountTable", "Found", "Limit", "SensorTable", "Used"]
+__all__ = ["Account", "AccountTable", "Found", "Limit", "SensorTable", "Used", "with_room"]
 
 _FEW = 64  # rows that an array begins with
 
@@ -114,10 +114,6 @@ class SensorTable:
         self._reason, self._since_ms = EXACT, 0
         self.forget()
 
-    def row_for(self, key: Hashable, *, bound: float) -> int:
-        """Return the row of the sensor `key`, made if it is not there, with this bound from now on."""
-        return int(self.rows_for([key], np.array([bound]))[0])
-
     def rows_for(self, keys: Iterable[Hashable], bounds: Doubles) -> Int64s:
         """Return the rows of sensors, made if they are not there, with these bounds from now on."""
         numbers = self._numbers
@@ -132,7 +128,7 @@ class SensorTable:
         before = len(self.use)
         if sensors > before:
             self.floats, self.ints, self.use, self._bounds = (
-                _with_room(column, sensors) for column in (self.floats, self.ints, self.use, self._bounds)
+                with_room(column, sensors) for column in (self.floats, self.ints, self.use, self._bounds)
             )
             self._begin(self.use[before:])
 
@@ -245,7 +241,7 @@ class AccountTable:
     def make_room(self, accounts: int) -> None:
         """Make rows for so many accounts."""
         self.accounts, self.bounds, self.tallies, self.peaks = (
-            _with_room(column, accounts) for column in (self.accounts, self.bounds, self.tallies, self.peaks)
+            with_room(column, accounts) for column in (self.accounts, self.bounds, self.tallies, self.peaks)
         )
 
     def latest_limits(self, numbers: Int64s) -> list[Limit]:
@@ -287,7 +283,7 @@ def _copied(table: _Table) -> _Table:
     return other
 
 
-def _with_room(column: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+def with_room(column: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
     """Return a column for at least so many rows, those that are new 0."""
     if rows <= len(column):
         return column

@@ -1,5 +1,7 @@
 """States that wait for their sensors."""
 
+import numpy as np
+
 from tidegate.pipeline.layout import AFTER_GAP, EXACT, REASON, UNKNOWN_MS
 from tidegate.pipeline.read.steps import SensorState
 from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
@@ -20,7 +22,7 @@ def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
     stated.set_states([state], sweep=0)
     rates.make_unknown(AFTER_GAP, 6000)
     stated.lose(AFTER_GAP, 6000)
-    number = rates.row_for(_KEY, bound=1.0)
+    (number,) = rates.rows_for([_KEY], np.array([1.0]))
     stated.note_used([_KEY], [number])
     assert rates.use[number, [REASON, UNKNOWN_MS]].tolist() == [AFTER_GAP, 6000]
     assert rates.floats[number].any()
@@ -28,6 +30,6 @@ def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
     other = (0, ("bob", ""))
     for _ in range(2):
         stated.set_states([state._replace(tags=other[1])], sweep=0)
-    number = rates.row_for(other, bound=1.0)
+    (number,) = rates.rows_for([other], np.array([1.0]))
     stated.note_used([other], [number])
     assert rates.use[number, REASON] == EXACT
