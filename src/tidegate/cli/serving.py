@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from tidegate import __version__
@@ -33,7 +34,7 @@ from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.repeated_lines import RepeatedLines
-from tidegate.server.requests.recorder import Recorder, open_recorder
+from tidegate.server.requests.recorder import open_recorder
 from tidegate.server.settings.config import ServerConfig
 from tidegate.server.settings.dynamic_settings import DynamicSettings
 from tidegate.server.settings.node_configs import node_configs
@@ -89,15 +90,13 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
         make_private_directory(first.data_dir)
     if args.usage_group is not None:
         share_usage(args.usage_group, usage_dir=first.usage_dir, data_dir=first.data_dir)
-    recorders: list[Recorder] = []
     nodes: list[Node] = []
-    collections = ShortCollections(loop)
-    try:
+    with ExitStack() as stack:
         for config in configs:
             with written_to(config.usage_dir):
                 recorder = open_recorder(config, clock, args.log_format)
             if recorder is not None:
-                recorders.append(recorder)
+                stack.callback(recorder.close)
             nodes.append(
                 Node(
                     config,
@@ -109,40 +108,35 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
                 )
             )
         storage = Storage.open(first.data_dir, storage_config(first), clock)
+        stack.callback(storage.close)
         quotas = QuotaAdministration(storage.store, loop)
-        metrics: list[MetricsListener] = []
-        try:
-            with written_to(first.usage_dir):
-                quotas.load()
-                start_housekeeping(storage, loop)
-                credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
-                serve_nodes(nodes, storage, quotas, credentials=credentials)
-            for node in nodes:
-                if node.config.metrics is not None:
-                    metrics.append(_start_metrics(node, node.config.metrics))
-            collections.start()
-            if port_file is not None:
-                write_ports(port_file, ports_of(nodes))
-            if first.is_by_scram_alone and credentials.is_empty:
-                tell(args, _NOBODY, logging.WARNING)
-            for text in _announcements(nodes):
-                tell(args, text)
-            for listener in metrics:
-                tell(args, f"tidegate metrics at {listener.url}")
-            # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
-            loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
-            await stop.wait()
-        finally:
-            collections.close()
-            for listener in metrics:
-                listener.close()
-            for node in reversed(nodes):
-                node.close()
-            quotas.close()
-            storage.close()
-    finally:
-        for recorder in recorders:
-            recorder.close()
+        stack.callback(quotas.close)
+        for node in nodes:
+            stack.callback(node.close)
+        with written_to(first.usage_dir):
+            quotas.load()
+            start_housekeeping(storage, loop)
+            credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
+            serve_nodes(nodes, storage, quotas, credentials=credentials)
+        metrics = [
+            stack.enter_context(closing(_start_metrics(node, node.config.metrics)))
+            for node in nodes
+            if node.config.metrics is not None
+        ]
+        collections = ShortCollections(loop)
+        stack.callback(collections.close)
+        collections.start()
+        if port_file is not None:
+            write_ports(port_file, ports_of(nodes))
+        if first.is_by_scram_alone and credentials.is_empty:
+            tell(args, _NOBODY, logging.WARNING)
+        for text in _announcements(nodes):
+            tell(args, text)
+        for listener in metrics:
+            tell(args, f"tidegate metrics at {listener.url}")
+        # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
+        loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
+        await stop.wait()
 
 
 def serve_nodes(
