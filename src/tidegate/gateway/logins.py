@@ -19,6 +19,7 @@ from tidegate import error_codes
 from tidegate.gateway.relay import Forwarded, upstream_of
 from tidegate.gateway.responses import plain_answer
 from tidegate.gateway.upstream_response import Response
+from tidegate.server.authentication.authenticator import HEADERS_SINCE
 from tidegate.server.connection.channel import Channel
 from tidegate.server.requests.handler import Answer, Charge, Request
 from tidegate.wire import API_BY_KEY, RequestHeader, read_request, read_response
@@ -40,7 +41,6 @@ OnUser = Callable[[Channel, str], object]
 MAX_NAME_CHARS = 32_767
 MAX_TOKEN_BYTES = 64 * 1024
 """Longest token that is read: the JSON of a longer one would hold the loop for more than a few milliseconds."""
-_HEADERS_SINCE = 1
 _BY_DELEGATION_TOKEN = b"tokenauth=true"
 _SCRAM_END = b"v="  # the last message of a SCRAM server begins with its signature
 
@@ -66,7 +66,7 @@ def handle_passing_handshake(request: Request) -> Forwarded:
     upstream.login = None
     if API_BY_KEY[header.api_key].speaks(header.api_version):
         body = read_request(header.api_key, header.api_version, request.frame, header.body_at)
-        if header.api_version < _HEADERS_SINCE:
+        if header.api_version < HEADERS_SINCE:
             return _refuse_old(request)
         upstream.login = PassingLogin(body["mechanism"])
     return upstream.forward(request, _exempt)

@@ -36,6 +36,7 @@ from tidegate.api_keys import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
+from tidegate.error_codes import UNSUPPORTED_VERSION
 from tidegate.gateway.asking import UpstreamLostError, ask_broker
 from tidegate.gateway.responses import (
     LAST_FETCH_WITHOUT_ADDRESSES,
@@ -50,7 +51,7 @@ from tidegate.gateway.topic_names import TopicNames
 from tidegate.gateway.topics import ONE, produced_sizes
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_response import Response
-from tidegate.server.handlers.api_versions import good_software, unsupported_version_answer
+from tidegate.server.handlers.api_versions import SOFTWARE_SINCE, good_software, unsupported_version_answer
 from tidegate.server.requests.handler import Answer, Deferred, Handler, Request, Work
 from tidegate.wire import (
     API_BY_KEY,
@@ -84,8 +85,6 @@ _REPLICA_SINCE = 15  # from this version on, a Fetch request does not begin with
 _MAX_BYTES_SINCE = 3
 _SESSION_SINCE = 7
 _INITIAL_EPOCH = 0
-_SOFTWARE_SINCE = 3
-_UNSUPPORTED_VERSION = 35
 
 Forwarded = Answer | Deferred | Work
 
@@ -257,7 +256,7 @@ def handle_api_versions(kept: KeptAnswers, request: Request) -> Forwarded:
     header, connection = request.header, request.connection
     if not API_BY_KEY[API_VERSIONS].speaks(header.api_version):
         return Answer(unsupported_version_answer(header.correlation_id))
-    if header.api_version >= _SOFTWARE_SINCE:
+    if header.api_version >= SOFTWARE_SINCE:
         software = good_software(request)
         if software is not None:  # otherwise the broker refuses it
             connection.set_software(software)
@@ -270,7 +269,7 @@ def narrowed(header: RequestHeader, response: Response, listener: str) -> Encode
     """Return the answer to ApiVersions. An error comes in version 0, whichever was asked for (KIP-511)."""
     frame = memoryview(response.frame)[LENGTH_BYTES:]
     version = header.api_version
-    if frame[4:6] == _ACKS.pack(_UNSUPPORTED_VERSION):
+    if frame[4:6] == _ACKS.pack(UNSUPPORTED_VERSION):
         return Encoded([response.frame], response.size, response.size - LENGTH_BYTES, NO_FIELD)
     message = read_response(API_VERSIONS, version, frame, 4)
     for each in message["api_keys"]:

@@ -14,7 +14,8 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.gateway.upstream_login import USED_OF_SESSION, UpstreamLogin, UpstreamSecurity
+from tidegate.client.connection import USED_OF_SESSION
+from tidegate.gateway.upstream_login import UpstreamLogin, UpstreamSecurity
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.connection.tls_session import TlsError
 from tidegate.server.connection.tls_transport import TlsTransport

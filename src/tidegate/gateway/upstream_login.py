@@ -28,10 +28,8 @@ from tidegate.scram import SCRAM_MECHANISMS, AuthenticationError, ScramClient
 from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.wire import Message, ProtocolError, decode_response_header, encode_request, read_response
 
-__all__ = ["USED_OF_SESSION", "Credentials", "UpstreamLogin", "UpstreamSecurity"]
+__all__ = ["Credentials", "UpstreamLogin", "UpstreamSecurity"]
 
-USED_OF_SESSION = 0.85
-"""After this part of a session the gateway logs in again. Follows: Kafka `SaslClientAuthenticator`."""
 MAX_SALTED = 64
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 2  # Kafka 2.5 and later have both
 _LENGTH = struct.Struct(">i")

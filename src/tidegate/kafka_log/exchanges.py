@@ -17,6 +17,7 @@ from tidegate.error_codes import THROTTLING_QUOTA_EXCEEDED
 from tidegate.kafka_log.merge import PlacedEvent
 from tidegate.kafka_log.requests import LoggedExchange
 from tidegate.quota import STRICT_SINCE, sanitize
+from tidegate.usage.columns import ENTITY_COLUMNS
 from tidegate.usage.files import HOUR_US
 
 __all__ = ["Topics", "events_before", "exchange_events", "move_to_controller", "move_to_handler_start"]
@@ -28,8 +29,6 @@ ANSWERING_US = 500
 """Between the moment that a controller states a throttle time and the end of making the response (measured)."""
 LEARNED_US_MAX = 5_000_000
 """Longest time after which every broker describes a topic as its controller has changed it."""
-
-_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
 
 class Topics:
@@ -229,7 +228,7 @@ def _decided_us(exchange: LoggedExchange) -> int:
 def _names(entity: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     """Return the columns of an entity, by its parts."""
     return {
-        _COLUMNS[part]: "<default>" if name is None else sanitize(name)
+        ENTITY_COLUMNS[part]: "<default>" if name is None else sanitize(name)
         for part, name in entity
-        if part in _COLUMNS
+        if part in ENTITY_COLUMNS
     }

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.kafka_log.messages import NO_LAG
-from tidegate.kafka_log.requests import UNKNOWN_BYTES
+from tidegate.kafka_log.requests import UNKNOWN, UNKNOWN_BYTES
 from tidegate.usage.arrow import arrow_schema, event_tables
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.events import Event, whole_event
@@ -22,7 +22,6 @@ __all__ = ["HourRows", "PlacedEvent", "hour_table", "with_times"]
 
 _PRODUCE, _FETCH = 0, 1
 _TELLING = ("connection_id", "api_key", "handler_ns", "request_bytes", "response_bytes")
-_UNKNOWN = "unknown"
 _MOST_BYTES = 2**62
 
 Int64s = npt.NDArray[np.int64]
@@ -226,7 +225,7 @@ def _software(requests: pa.Table) -> dict[str, pa.Array]:
         column = requests.column(name).combine_chunks()
         texts = column.dictionary.to_pylist()
         indices = np.asarray(column.indices)
-        unknown = np.isin(indices, [place for place, text in enumerate(texts) if text == _UNKNOWN])
+        unknown = np.isin(indices, [place for place, text in enumerate(texts) if text == UNKNOWN])
         known, first = np.unique(connection[~unknown], return_index=True)
         index_of = indices[~unknown][first] if len(known) else indices[:0]
         at = np.searchsorted(known, connection)
@@ -235,7 +234,7 @@ def _software(requests: pa.Table) -> dict[str, pa.Array]:
         if len(known):
             has &= known[at_known] == connection
             indices = np.where(has, index_of[at_known], indices)
-        dictionary = pa.array(["" if text == _UNKNOWN else text for text in texts], pa.string())
+        dictionary = pa.array(["" if text == UNKNOWN else text for text in texts], pa.string())
         found[name] = dictionary.take(pa.array(indices))
     return found
 

@@ -50,7 +50,15 @@ from tidegate.kafka_log.messages import (
 from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
 
-__all__ = ["KEPT_APIS", "NO_BYTES", "NO_TOPICS", "UNKNOWN_BYTES", "LoggedExchange", "RequestColumns"]
+__all__ = [
+    "KEPT_APIS",
+    "NO_BYTES",
+    "NO_TOPICS",
+    "UNKNOWN",
+    "UNKNOWN_BYTES",
+    "LoggedExchange",
+    "RequestColumns",
+]
 
 NO_BYTES = -1
 """Nothing is charged to this quota."""
@@ -73,7 +81,7 @@ KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIO
 
 _CONNECTION = re.compile(r".+:\d+-(.+):\d+-\d+(?:-\d+)?")
 """Addresses and ports of both ends, the processor's number (since 4.0), and a number that makes the id unique."""
-_UNKNOWN = "unknown"
+UNKNOWN = "unknown"
 _SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
 _TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
 _READ = ("lag", "offsets", "partitions")
@@ -279,8 +287,8 @@ class RequestColumns:
             mutation_ms = stated_throttle_ms(response)
         software = logged.client_information
         names = software.software_name, software.software_version
-        if api_key == API_VERSIONS and api_version >= _SOFTWARE_SINCE and names == (_UNKNOWN, _UNKNOWN):
-            names = body.get("clientSoftwareName") or _UNKNOWN, body.get("clientSoftwareVersion") or _UNKNOWN
+        if api_key == API_VERSIONS and api_version >= _SOFTWARE_SINCE and names == (UNKNOWN, UNKNOWN):
+            names = body.get("clientSoftwareName") or UNKNOWN, body.get("clientSoftwareVersion") or UNKNOWN
         connection_id, host = self._connections.get(logged.connection) or self._connection(logged.connection)
         # The user is the name of the principal, whatever its type (B§6.1).
         client = logged.listener, logged.principal.partition(":")[2], client_id, host, *names

@@ -12,6 +12,7 @@ __all__ = [
     "ADDED_COLUMNS",
     "COLUMNS",
     "COLUMN_BY_NAME",
+    "ENTITY_COLUMNS",
     "EXEMPT",
     "FLAGS",
     "FORMAT_KEY",
@@ -51,6 +52,9 @@ FLAGS = {
     "forwarded": FORWARDED,
 }
 """Boolean columns and their bits in `flags` of the `Recorder`'s calls."""
+
+ENTITY_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
+"""Columns of the parts of a quota entity, by its type."""
 
 _CLIENT = ("request", "network", "mutation", "forwarded")
 _REQUEST = ("request",)

@@ -34,6 +34,7 @@ from tidegate.client.partitions import TopicPartition
 from tidegate.config.quota_changes import QuotaChange, Quotas
 from tidegate.config.values import cut, groups_text
 from tidegate.pipeline.report.text import things_text
+from tidegate.server.settings.table import KAFKA_EXACT
 
 __all__ = ["MAX_GROUPS", "MAX_PARTITIONS", "MAX_S", "QuotaEffects", "find_effects"]
 
@@ -45,7 +46,6 @@ MAX_S = 10.0
 """Timeout of the requests to a cluster, in seconds."""
 
 _CATCH_UP_S = 3600  # a consumer that lags and needs longer is named
-_EXACT = "tidegate.kafka.exact"
 _DEFAULT_SESSION_MS = 45_000  # Kafka's consumer `session.timeout.ms`: no API tells that of a member
 _LEAST_SESSION_MS = 6_000  # Kafka's broker `group.min.session.timeout.ms`
 _MAX_TOPICS = 50  # topics whose largest batch is looked up, for each quota
@@ -234,7 +234,7 @@ async def _settings(admin: Admin) -> tuple[int, int, int]:
     except ClientError:
         configs = []
     session_ms = _number(configs, "group.min.session.timeout.ms", _LEAST_SESSION_MS)
-    if any(config.name == _EXACT and config.value == "false" for config in configs):
+    if any(config.name == KAFKA_EXACT and config.value == "false" for config in configs):
         session_ms = sys.maxsize
     window_s = _number(configs, "quota.window.size.seconds", 1)
     return window_s * _MS_PER_S, _number(configs, "quota.window.num", 11), session_ms

@@ -1,6 +1,5 @@
 """Facts out of metrics about each client: its largest and its latest value, its throttles, and windows of use."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,7 +9,14 @@ from statistics import median
 from tidegate.errors import ConfigError
 from tidegate.pipeline.prometheus.answers import Series, read_answer_file
 from tidegate.pipeline.prometheus.server import MetricsServer
-from tidegate.pipeline.prometheus.spellings import KNOWN_NAMES, Client, Spelling, Spellings, is_mangled
+from tidegate.pipeline.prometheus.spellings import (
+    KNOWN_NAMES,
+    VALID_LABEL,
+    Client,
+    Spelling,
+    Spellings,
+    is_mangled,
+)
 from tidegate.pipeline.proposals.evidence import ENOUGH_WINDOWS, WINDOW_MS
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -36,7 +42,6 @@ THROTTLE = "throttle-time"
 """The one of the `MEASURES` that is no use."""
 _CLUSTER_LABELS = ("job", "cluster", "kafka_cluster", "strimzi_io_cluster", "namespace")
 _MOST_NAMED = 5  # names in an error
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _NO_QUOTA_HINT = (
     "Kafka measures clients only while a quota of the type is set: set a very large default, and export "
     "type=Produce, Fetch, Request and ControllerMutation of kafka.server (docs/metrics-as-a-source.md)"
@@ -187,7 +192,7 @@ def _selector(spelling: Spelling, series: Series) -> str:
     escaped = {
         name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         for name, value in series.labels.items()
-        if _LABEL.fullmatch(name) and name != "__name__"
+        if VALID_LABEL.fullmatch(name) and name != "__name__"
     }
     matchers = ",".join(f'{name}="{value}"' for name, value in escaped.items())
     return f"{spelling.name}{{{matchers}}}"

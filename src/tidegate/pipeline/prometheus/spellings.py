@@ -22,7 +22,16 @@ from tidegate.pipeline.replay.levels import QUOTA_TYPES
 from tidegate.quota.admin.sanitizer import SanitizeError, desanitize
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["KNOWN", "KNOWN_NAMES", "MEASURES", "Spelling", "Spellings", "is_mangled", "load_spellings"]
+__all__ = [
+    "KNOWN",
+    "KNOWN_NAMES",
+    "MEASURES",
+    "VALID_LABEL",
+    "Spelling",
+    "Spellings",
+    "is_mangled",
+    "load_spellings",
+]
 
 MEASURES = ("byte-rate", "request-time", "mutation-rate", "throttle-time")
 """Kafka's metrics of clients, by the name of their JMX attribute."""
@@ -46,7 +55,7 @@ _TYPE = "(?P<type>produce|fetch|request|controllermutation)"
 _NAME = re.compile(rf"kafka_server_(?:quota_)?(?:{_TYPE}_)?{_MEASURE}", re.IGNORECASE)
 _MANGLED = re.compile(rf"kafka_server_{_TYPE}_+(?:user|client_id)_.*{_MEASURE}", re.IGNORECASE)
 _VALID_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_VALID_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+VALID_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LABELS: Mapping[str, Sequence[str]] = {
     "quota": ("resource", "quotatype", "type"),
     "user": ("user",),
@@ -146,7 +155,7 @@ def load_spellings(path: Path) -> Spellings:
     if "labels" in root.items:
         table = fields.table(root.items["labels"], _LABELS, label="labels")
         for role, node in table.items.items():
-            labels[role] = _checked(fields, node, f"label of {role}", _VALID_LABEL)
+            labels[role] = _checked(fields, node, f"label of {role}", VALID_LABEL)
     return Spellings(names={spelling.name: spelling for spelling in found}, labels=labels)
 
 

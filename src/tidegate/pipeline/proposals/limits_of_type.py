@@ -20,7 +20,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.proposals.evidence import Name, was_throttled
 from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.replay.levels import smallest_limit
-from tidegate.pipeline.report.names import QUOTA_NAMES, entity_text
+from tidegate.pipeline.report.names import BYTE_QUOTAS, QUOTA_NAMES, entity_text
 from tidegate.pipeline.report.rounding import chosen_up, given_text, needed_text, rounded_down
 from tidegate.pipeline.report.text import count_text, things_text
 from tidegate.quota.admin.definitions import EntityParts
@@ -54,7 +54,6 @@ _FEW_OF = 10  # one in so many entities may have one
 MOST_OVERRIDES = 1000
 """Overrides of each type that a proposal may have beside those of protected entities."""
 
-_BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 
 _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
 
@@ -187,7 +186,7 @@ def _cut_to_budget(
                 hint="protect fewer entities, or change --budget or --headroom",
             )
         height = min(height, _height(rest, budget - fixed))
-    if height < 1 and quota_type in _BYTE_QUOTAS:
+    if height < 1 and quota_type in BYTE_QUOTAS:
         raise BudgetError(
             f"{QUOTA_NAMES[quota_type]}: a budget of {given_text(quota_type, budget)} per broker leaves some of "
             f"{things_text(entities, 'entity', 'entities')} less than one byte per second",

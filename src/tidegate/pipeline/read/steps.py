@@ -25,6 +25,7 @@ from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.managers.extensions import EXTENSION_SETTINGS
+from tidegate.usage.columns import ENTITY_COLUMNS
 
 __all__ = [
     "CONTROL_COLUMNS",
@@ -80,7 +81,6 @@ _EVENT_BYTES = 36  # of the arrays
 _COMMON_BYTES = 1 << 10  # of a `Step`
 _LARGEST_SETTING = 2**31 - 1
 _DEFAULT_NAME = "<default>"
-_PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
 Row = Mapping[str, Any]
 
@@ -425,7 +425,7 @@ def _entity(event: Row) -> EntityParts:
 
 
 def _parts(event: Row) -> EntityParts:
-    parts = {entity_type: event[column] for entity_type, column in _PART_COLUMNS.items()}
+    parts = {entity_type: event[column] for entity_type, column in ENTITY_COLUMNS.items()}
     try:
         return entity_parts(
             (entity_type, None if name == _DEFAULT_NAME else desanitize(name))

@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidegate.pipeline.layout import EXACT
+from tidegate.pipeline.layout import EXACT, FETCH, REQUEST
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.names import Clients, Ints
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
-from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
     "MAX_ENTITY_SETS",
@@ -39,9 +38,6 @@ __all__ = [
 
 MAX_ENTITY_SETS = 64
 """Sets of entities per node that are compared one by one; with more, all clients with a common name are joined."""
-
-_FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
-_REQUEST = QUOTA_TYPES.index(QuotaType.REQUEST)
 
 
 class Shared(NamedTuple):
@@ -248,8 +244,8 @@ def _in_force(timeline: Timeline) -> Iterator[Definitions]:
 def _under(definitions: Definitions, clients: Clients) -> Iterator[Shared]:
     """Yield the shared sensors under one set of definitions."""
     in_use = [index for index in range(len(QUOTA_TYPES)) if definitions.is_enabled(index)]
-    if _REQUEST in in_use and _FETCH not in in_use:
-        in_use.append(_FETCH)  # a request throttle takes fetch bytes back, quota or not (B§6.3)
+    if REQUEST in in_use and FETCH not in in_use:
+        in_use.append(FETCH)  # a request throttle takes fetch bytes back, quota or not (B§6.3)
     names = clients.columns()
     members = definitions.members(*names)
     is_member = np.zeros(len(clients), bool)

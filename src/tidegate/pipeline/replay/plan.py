@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidegate.config.quotas_file import QuotaEntry, QuotaGroup, QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline.layout import FETCH
 from tidegate.pipeline.read.answers import Answer
 from tidegate.pipeline.replay.levels import QUOTA_TYPES
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -25,7 +26,6 @@ from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
     THROTTLE_MAX_MS,
 )
-from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 from tidegate.usage.texts import tags_text
 
@@ -51,7 +51,6 @@ IN_FORCE = "in force"
 INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
 """Places in `QUOTA_TYPES` by the key of a quota."""
 
-_FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 _FEW_CLIENTS = 32  # are matched one by one: grouping equal ones takes longer
 _IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS, CLUSTER_WIDE}  # recorded rows contain their effects
 
@@ -337,7 +336,7 @@ def _limited(index: int, bound: float | None, windows: Windows) -> tuple[float, 
     """Return a bound per second and the largest fetch in bytes, where None is unlimited."""
     if bound is None:
         return UNLIMITED, MAX_INT64
-    return bound, saturate_to_int32(windows.rate.max_value(bound)) if index == _FETCH else MAX_INT64
+    return bound, saturate_to_int32(windows.rate.max_value(bound)) if index == FETCH else MAX_INT64
 
 
 def _entity(record: QuotaRecord) -> QuotaEntity:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
+from tidegate.pipeline.report.limits_report import SMALLEST_LIMITS
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.sums import Flags, Numbers, compact_column, give_back, key_numbers
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
@@ -56,7 +57,6 @@ _SUMS = (
 _LARGEST_OF_RANGE = (f"{_LONGEST}_low", f"{_LONGEST}_high")
 _ENDS = (*_SUMS[-4:], *_LARGEST_OF_RANGE)
 """The ends of the ranges of a forecast."""
-_SMALLEST = ("never_throttled", "tolerable")
 _HELD_BACK = ("throttled_requests", "rejected_mutations")
 _ENTITY = ("entity_user", "entity_client_id", "entity_tags")
 _ONLY = ("only_user", "only_client_id")
@@ -214,7 +214,7 @@ def entity_rows(rows: Sequence[Row]) -> TableRows:
     if isinstance(rows, TableRows):
         return rows
     schema = to_arrow_schema(REPLAY_BY_ENTITY)
-    for name in _SMALLEST if rows and _SMALLEST[0] in rows[0] else ():
+    for name in SMALLEST_LIMITS if rows and SMALLEST_LIMITS[0] in rows[0] else ():
         schema = schema.append(pa.field(name, pa.float64()))
     return TableRows(pa.Table.from_pylist(list(rows), schema))
 
@@ -246,7 +246,7 @@ def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> lis
     with_them = []
     for row in rows:
         limit = found.get((row["plan"], row["quota_type"], *_entity(row)), {})
-        with_them.append({**row, **{name: limit.get(name) for name in _SMALLEST}})
+        with_them.append({**row, **{name: limit.get(name) for name in SMALLEST_LIMITS}})
     return with_them
 
 

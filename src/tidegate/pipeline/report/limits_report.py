@@ -14,12 +14,12 @@ from tidegate.pipeline.report.text import count_text, things_text
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.pipeline.rollup.sums import name_numbers
 
-__all__ = ["ESTIMATED", "default_limits", "largest_limits", "limits_notes", "limits_table"]
+__all__ = ["ESTIMATED", "SMALLEST_LIMITS", "default_limits", "largest_limits", "limits_notes", "limits_table"]
 
 ESTIMATED = "request time is an estimate: Kafka's request log contains only a part of it"
 """The note on an imported record."""
 
-_LIMITS = ("never_throttled", "tolerable")
+SMALLEST_LIMITS = ("never_throttled", "tolerable")
 _HELD_BACK = ("recorded_throttled_requests", "recorded_rejected_mutations")
 
 
@@ -57,7 +57,7 @@ def default_limits(rows: TableRows) -> list[dict[str, Any]]:
         {
             "quota_type": quota_type,
             "entities": len(of_type),
-            **{name: pc.max(of_type[name]).as_py() for name in _LIMITS},
+            **{name: pc.max(of_type[name]).as_py() for name in SMALLEST_LIMITS},
             "recorded_throttled_requests": pc.sum(of_type["recorded_throttled_requests"]).as_py(),
         }
         for quota_type, of_type in by_type.items()

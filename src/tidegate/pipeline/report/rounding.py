@@ -4,6 +4,7 @@ import math
 from decimal import ROUND_CEILING, Decimal
 
 from tidegate.config.quotas_text import size_text
+from tidegate.pipeline.report.names import BYTE_QUOTAS
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
@@ -23,7 +24,6 @@ _CHOSEN = (*range(10, 21), 22, 25, 28, 30, 32, 35, 38, 40, 45, *range(50, 100, 5
 _PLAIN = 20  # characters that a number without an exponent may take
 _FEWEST = 100  # units that a size is given in: it is rounded by less than a percent
 _DIGITS = 3  # of a number that is no size
-_BYTE_RATES = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 
 
 def rounded_up(quota_type: str, limit: float) -> float:
@@ -32,7 +32,7 @@ def rounded_up(quota_type: str, limit: float) -> float:
     >>> rounded_up("Produce", 1_000_000.5), rounded_up("Request", 12.341), rounded_up("Fetch", 0.0)
     (1000448.0, 12.4, 0.0)
     """
-    if quota_type in _BYTE_RATES:
+    if quota_type in BYTE_QUOTAS:
         _, factor = _unit(limit)
         return float(math.ceil(limit / factor) * factor)
     if limit <= 0.0:
@@ -56,7 +56,7 @@ def chosen_up(quota_type: str, limit: float) -> float:
     power = math.floor(math.log10(limit)) - 1
     found = (Decimal(digits).scaleb(power + more) for more in (0, 1) for digits in _CHOSEN)
     chosen = next(value for value in found if float(value) >= limit)
-    return float(chosen.to_integral_value(ROUND_CEILING) if quota_type in _BYTE_RATES else chosen)
+    return float(chosen.to_integral_value(ROUND_CEILING) if quota_type in BYTE_QUOTAS else chosen)
 
 
 def rounded_down(quota_type: str, limit: float) -> float:
@@ -68,7 +68,7 @@ def rounded_down(quota_type: str, limit: float) -> float:
     if not 0.0 < limit < math.inf:
         return limit
     places = _DIGITS - 1 - math.floor(math.log10(limit))
-    if quota_type in _BYTE_RATES:
+    if quota_type in BYTE_QUOTAS:
         places = min(places, 0)
     step = 10 ** abs(places)
     rounded = math.floor(limit * step) / step if places >= 0 else float(math.floor(limit / step) * step)
@@ -81,7 +81,7 @@ def needed_text(quota_type: str, limit: float) -> str:
     >>> needed_text("Produce", 3_029_321.0), needed_text("Fetch", 52_577.2), needed_text("Request", 12.341)
     ('3.03MB', '52.6kB', '12.4 %')
     """
-    if quota_type not in _BYTE_RATES:
+    if quota_type not in BYTE_QUOTAS:
         return limit_text(quota_type, limit)
     unit, factor = next(
         ((unit, factor) for unit, factor in _DECIMAL_UNITS if limit >= factor), _DECIMAL_UNITS[-1]
@@ -99,7 +99,7 @@ def limit_text(quota_type: str, limit: float) -> str:
     ('977KiB', '12.4 %', '0.5')
     """
     rounded = rounded_up(quota_type, limit)
-    if quota_type in _BYTE_RATES:
+    if quota_type in BYTE_QUOTAS:
         unit, factor = _unit(rounded)
         return f"{int(rounded) // factor}{unit}"
     text = format(Decimal(repr(rounded)), "f").removesuffix(".0")
@@ -112,7 +112,7 @@ def given_text(quota_type: str, limit: float) -> str:
     >>> given_text("Produce", 20e6), given_text("Produce", 1234567.0), given_text("Request", 12.345)
     ('20MB', '1234567', '12.345 %')
     """
-    if quota_type in _BYTE_RATES:
+    if quota_type in BYTE_QUOTAS:
         return size_text(int(limit))
     return f"{exact_text(limit)} %" if quota_type == QuotaType.REQUEST.value else exact_text(limit)
 

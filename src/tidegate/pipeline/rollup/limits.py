@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidegate.pipeline.read.steps import codes_of
 from tidegate.pipeline.replay.levels import smallest_limit
 from tidegate.pipeline.replay.limits import (
     MAX_LADDERS,
@@ -123,7 +124,7 @@ def _entities(nodes: pa.Table, levels: Plan) -> pa.Table:
     """
     if not len(nodes):
         return compact(to_arrow_schema(LIMITS_BY_ENTITY).empty_table())
-    codes = [_codes(nodes[name]) for name in _ENTITY]
+    codes = [codes_of(nodes[name]) for name in _ENTITY]
     first = np.flatnonzero(np.any([np.diff(code, prepend=-2) != 0 for code in codes], axis=0))
     columns = {name: nodes[name].take(pa.array(first)) for name in _ENTITY}
     for name in _SUMMED:
@@ -142,12 +143,6 @@ def _entities(nodes: pa.Table, levels: Plan) -> pa.Table:
     limits[is_mutation] = all_at_once(amounts[is_mutation], levels.windows)
     found = pa.table({**columns, "never_throttled": limits, "tolerable": np.zeros(len(first))})
     return compact(found.select(to_arrow_schema(LIMITS_BY_ENTITY).names))
-
-
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    encoded = column.combine_chunks()
-    codes: npt.NDArray[np.int64] = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
-    return codes
 
 
 def _in_order(tables: list[pa.Table]) -> pa.Table:

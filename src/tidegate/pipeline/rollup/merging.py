@@ -29,6 +29,7 @@ from tidegate.pipeline.rollup.sums import (
 from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_MEASURES, USAGE_PEAKS, USAGE_SUMS
 
 __all__ = [
+    "CODES",
     "COUNTS",
     "TIMES",
     "Parts",
@@ -48,7 +49,7 @@ COUNTS = ("codes", "counts")
 
 _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
-_CODES = MEASURES * BUCKETS
+CODES = MEASURES * BUCKETS
 _BYTES_HELD = 1 << 22
 _FEW_BYTES = 1 << 18  # to make them fewer takes longer than to merge them
 _MANY_KEYS = 1 << 21
@@ -140,8 +141,8 @@ def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
             check_sum(np.add.reduceat(values.astype(np.float64), first).max())
         columns[name] = pa.array(_FUNCTIONS[name].reduceat(values, first))
     row, code, count = plain_counts(parts)
-    key, count = _added_up((np.cumsum(begins) - 1)[row] * _CODES + code, count, len(first) * _CODES)
-    lists = list_columns(*np.divmod(key, _CODES), count, rows=len(first))
+    key, count = _added_up((np.cumsum(begins) - 1)[row] * CODES + code, count, len(first) * CODES)
+    lists = list_columns(*np.divmod(key, CODES), count, rows=len(first))
     return pa.table({**columns, **lists}).select(parts.column_names)
 
 

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import check_sum
-from tidegate.pipeline.rollup.kernel import FIRST_TS_MS, LAST_TS_MS, MEASURES, SENSORS, SUMS
-from tidegate.pipeline.rollup.merging import list_columns
-from tidegate.pipeline.rollup.percentiles import BUCKETS
+from tidegate.pipeline.rollup.kernel import FIRST_TS_MS, LAST_TS_MS, SENSORS, SUMS
+from tidegate.pipeline.rollup.merging import CODES, list_columns
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["GROUPS_WITH_TOTALS", "Totals", "no_sums"]
@@ -21,7 +20,6 @@ __all__ = ["GROUPS_WITH_TOTALS", "Totals", "no_sums"]
 GROUPS_WITH_TOTALS = 1 << 12
 """They take 50 MB at the most."""
 
-_CODES = MEASURES * BUCKETS
 
 Int64s = npt.NDArray[np.int64]
 
@@ -32,7 +30,7 @@ class Totals:
     def __init__(self) -> None:
         self._sums = no_sums(GROUPS_WITH_TOTALS)
         self._peaks = np.zeros((GROUPS_WITH_TOTALS, SENSORS))
-        self._counts = np.zeros(GROUPS_WITH_TOTALS * _CODES, np.int64)  # memory is taken as it is used
+        self._counts = np.zeros(GROUPS_WITH_TOTALS * CODES, np.int64)  # memory is taken as it is used
         self._lock = Lock()
 
     def add_sums(self, group: Int64s, sums: Int64s, ends: Int64s, codes: Int64s, counts: Int64s) -> None:
@@ -40,7 +38,7 @@ class Totals:
 
         Raises `UsageFilesError` where a sum has no room in 64 bits.
         """
-        place = np.repeat(group, np.diff(ends)) * _CODES + codes
+        place = np.repeat(group, np.diff(ends)) * CODES + codes
         with self._lock:
             before = self._sums[group]
             added = before + sums
@@ -58,8 +56,8 @@ class Totals:
     def taken(self) -> tuple[Int64s, Int64s, npt.NDArray[np.float64], dict[str, pa.Array]]:
         """Return the numbers of the groups that have rows, and their sums, peaks and `merging.COUNTS`."""
         group = np.flatnonzero(self._sums[:, LAST_TS_MS] >= 0)
-        place = np.flatnonzero(self._counts[: (group.max(initial=-1) + 1) * _CODES])
-        number, code = np.divmod(place, _CODES)
+        place = np.flatnonzero(self._counts[: (group.max(initial=-1) + 1) * CODES])
+        number, code = np.divmod(place, CODES)
         columns = list_columns(np.searchsorted(group, number), code, self._counts[place], rows=len(group))
         return group, self._sums[group], self._peaks[group], columns
 

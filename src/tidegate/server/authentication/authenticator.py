@@ -40,14 +40,14 @@ from tidegate.wire import (
 )
 from tidegate.wire.definitions import empty_value, layout
 
-__all__ = ["Authenticator", "SaslServer"]
+__all__ = ["HEADERS_SINCE", "Authenticator", "SaslServer"]
 
 _log = logging.getLogger("tidegate.server")
 
 _MIN_REAUTH_INTERVAL_NS = 1_000_000_000  # Kafka `KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS`
 _LOGGED_CHARS = 80  # of a mechanism's name
 _ERROR_CODE_AT = 8  # in an ApiVersions answer, behind length and correlation id
-_HEADERS_SINCE = 1
+HEADERS_SINCE = 1
 """The version of SaslHandshake from which on tokens come in SaslAuthenticate."""
 _REAUTH_SINCE = field_since(SASL_AUTHENTICATE, "response", "session_lifetime_ms")
 _HANDSHAKE_KEY = SASL_HANDSHAKE.to_bytes(2)
@@ -258,7 +258,7 @@ class Authenticator:
 
     def _on_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Any]:
         mechanism = _body(header, frame)["mechanism"]
-        self._has_headers = header.api_version >= _HEADERS_SINCE
+        self._has_headers = header.api_version >= HEADERS_SINCE
         known = mechanism in self._sasl.mechanisms
         code = error_codes.NONE if known else error_codes.UNSUPPORTED_SASL_MECHANISM
         message = {"error_code": code, "mechanisms": hash_map_order(self._sasl.mechanisms)}

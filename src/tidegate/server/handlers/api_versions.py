@@ -16,14 +16,14 @@ from tidegate.api_keys import API_VERSIONS, PRODUCE
 from tidegate.server.requests.handler import Answer, Handler, Message, Request
 from tidegate.wire import API_BY_KEY, Encoded, encode_response, field_since
 
-__all__ = ["api_versions_handler", "good_software", "unsupported_version_answer"]
+__all__ = ["SOFTWARE_SINCE", "api_versions_handler", "good_software", "unsupported_version_answer"]
 
 MAX_SOFTWARE_CHARS = 256
 """Letters of a software's name, and of its version, that a connection remembers: 5 MB in 10,000 connections."""
 MAX_KNOWN_SOFTWARE = 256
 """Kinds of client software that are recognised by their bytes; when there are more, all are forgotten."""
 _LONGEST_KNOWN_BYTES = 256  # of such bytes; names and versions are texts of no more: 256 KB in all
-_SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
+SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # Kafka `ApiVersionsRequest`
 
 
@@ -35,7 +35,7 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
 
     def handle(request: Request) -> Answer:
         header = request.header
-        if header.api_version >= _SOFTWARE_SINCE:
+        if header.api_version >= SOFTWARE_SINCE:
             body = bytes(request.frame[header.body_at : header.body_at + _LONGEST_KNOWN_BYTES + 1])
             software = known.get(body) or good_software(request)
             if software is None:
