@@ -2,8 +2,9 @@
 
 The same load runs against a real Apache Kafka and, in turn, against `tidegate gateway` before it: same machine, same
 clients, alternating order, after a run that does not count. Quotas that throttle no client are defined at the gateway,
-and usage is recorded. Prints medians, ratios to Kafka alone, and the gateway's own CPU time for each unit. With
-`--before`, the gateway of another version runs in turn, too.
+and usage is recorded. Prints medians, ratios to Kafka alone, and the gateway's own CPU time for each unit; then the
+latency at half of the gateway's load, directly and through it. With `--before`, the gateway of another version runs in
+turn, too.
 
 The anchor is Kroxylicious without filters, measured in the same way on another machine (docs/gateway.md): compare
 ratios, not figures.
@@ -26,6 +27,9 @@ SECONDS = 4.0
 WARM_S = 10.0
 _SHAPES = ((1, 1), (32, 1), (8, 8))
 _KILO, _MEGA = 16_384, 1_000_000
+_LATENCY = "latency at half load"
+_LATENCY_FRAMES = "metadata", "produce100"
+_LATENCY_CONNECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 drive(kafka, directory, "request", frame, 8, WARM_S / len(frames()))
                 for each in gateways:
                     drive(each, directory, "request", frame, 8, 1.0)
-            return _compare(kafka, gateways, cells, args, directory, idle_mb[0])
+            code = _compare(kafka, gateways, cells, args, directory, idle_mb[0]) if cells else 0
+            if args.only in _LATENCY:
+                _compare_latencies(kafka, gateway, args.rounds, directory)
+            return code
         finally:
             for each in gateways:
                 each.stop()
@@ -169,6 +176,28 @@ def _compare(
     console.print(f"resident: idle {idle_mb:.0f} MB, loaded {gateways[0].resident_mb():.0f} MB")
     console.print(f"{len(cells) - below} of {len(cells)} cells at or above the anchor")
     return 0 if below <= len(cells) // 5 else 1
+
+
+def _compare_latencies(kafka: BenchBroker, gateway: BenchBroker, rounds: int, directory: Path) -> None:
+    """Print the latency of both at the same rate: half of what the gateway serves, sent whether answers come or not."""
+    table = Table("", "requests/s", "p50 us, kafka", "p50 us, gateway", "p99 us, kafka", "p99 us, gateway")
+    for frame in _LATENCY_FRAMES:
+        _, most = drive(gateway, directory, "request", frame, _LATENCY_CONNECTIONS, SECONDS)
+        rate = int(most.value / 2)
+        found: dict[str, list[dict[str, int]]] = {kafka.name: [], gateway.name: []}
+        for number in range(rounds):
+            for broker in (kafka, gateway) if number % 2 == 0 else (gateway, kafka):
+                result, _ = drive(
+                    broker, directory, "paced", frame, _LATENCY_CONNECTIONS, SECONDS, depth=rate
+                )
+                found[broker.name].append(result)
+        medians = [
+            statistics.median(result[key] for result in found[broker.name])
+            for key in ("p50_us", "p99_us")
+            for broker in (kafka, gateway)
+        ]
+        table.add_row(f"{_LATENCY}, {frame}", f"{rate:,}", *[f"{median:,.0f}" for median in medians])
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Iterator;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * A load generator that is not the bottleneck: one thread, one selector, DEPTH requests in flight on each connection.
@@ -21,17 +24,23 @@ import java.util.concurrent.atomic.AtomicLong;
  * <pre>
  *   java RawLoader.java request PORT FRAME_FILE CONNECTIONS WARMUP_S SECONDS [DEPTH [BESIDE]]
  *   java RawLoader.java connect PORT FRAME_FILE AT_A_TIME   WARMUP_S SECONDS
+ *   java RawLoader.java paced   PORT FRAME_FILE CONNECTIONS WARMUP_S SECONDS RATE
  * </pre>
  *
  * BESIDE: one more connection keeps so many requests in flight, which are not counted: what the others have to bear.
  *
  * For each line on its standard input it prints how many requests were answered so far. FRAME_FILE holds a whole request frame, length prefix included. `connect` opens a connection, sends the frame, reads the
- * answer and closes. Prints one JSON object.
+ * answer and closes. `paced` sends RATE requests a second in all, whether answers have come or not; a latency counts
+ * from the time at which its request was due. Prints one JSON object.
  */
 public final class RawLoader {
     private static final int LARGEST_SAMPLE_COUNT = 8_000_000;
 
     private static final int BURST_BYTES = 64 * 1024;
+
+    private static final int MOST_UNANSWERED = 1000;
+
+    private static final long LONGEST_PAUSE_NS = 20_000;
 
     private final int port;
     private final int frameBytes;
@@ -45,6 +54,10 @@ public final class RawLoader {
     private long bytesIn;
     private boolean counting;
     private final AtomicLong answered = new AtomicLong();
+    private final List<SelectionKey> connected = new ArrayList<>();
+    private long periodNs;
+    private long dueNs;
+    private int next;
 
     private RawLoader(int port, byte[] frame, int depth, boolean reconnect) throws IOException {
         this.port = port;
@@ -74,7 +87,7 @@ public final class RawLoader {
         Connection(int depth, boolean counted) {
             this.depth = depth;
             this.counted = counted;
-            this.toSend = depth;
+            this.toSend = periodNs > 0 ? 0 : depth;
             this.sentNs = new long[depth];
         }
     }
@@ -82,9 +95,11 @@ public final class RawLoader {
     public static void main(String[] args) throws IOException {
         boolean reconnect = args[0].equals("connect");
         byte[] frame = Files.readAllBytes(Path.of(args[2]));
-        int depth = args.length > 6 ? Integer.parseInt(args[6]) : 1;
+        boolean paced = args[0].equals("paced");
+        int depth = paced ? MOST_UNANSWERED : args.length > 6 ? Integer.parseInt(args[6]) : 1;
         int beside = args.length > 7 ? Integer.parseInt(args[7]) : 0;
         RawLoader loader = new RawLoader(Integer.parseInt(args[1]), frame, Math.max(depth, beside), reconnect);
+        loader.periodNs = paced ? (long) (1e9 / Double.parseDouble(args[6])) : 0;
         Thread counter = new Thread(loader::tellCounts);
         counter.setDaemon(true);
         counter.start();
@@ -123,15 +138,21 @@ public final class RawLoader {
         Connection connection = new Connection(depth, counted);
         connection.sentNs[0] = System.nanoTime();
         if (channel.connect(new InetSocketAddress("127.0.0.1", port))) {
-            send(channel, channel.register(selector, SelectionKey.OP_READ, connection), connection);
+            begin(channel, channel.register(selector, SelectionKey.OP_READ, connection), connection);
         } else {
             channel.register(selector, SelectionKey.OP_CONNECT, connection);
         }
     }
 
     private void loopUntil(long endNs) throws IOException {
+        dueNs = System.nanoTime();
         while (System.nanoTime() < endNs) {
-            selector.select(100);
+            if (periodNs == 0) {
+                selector.select(100);
+            } else if (selector.selectNow() == 0) {
+                sendDue();
+                LockSupport.parkNanos(Math.min(Math.max(dueNs - System.nanoTime(), 1), LONGEST_PAUSE_NS));
+            }
             Iterator<SelectionKey> keys = selector.selectedKeys().iterator();
             while (keys.hasNext()) {
                 SelectionKey key = keys.next();
@@ -141,13 +162,33 @@ public final class RawLoader {
         }
     }
 
+    /** Send the requests that are due, each on the next connection; none while that has too many unanswered. */
+    private void sendDue() throws IOException {
+        while (!connected.isEmpty() && dueNs <= System.nanoTime()) {
+            SelectionKey key = connected.get(next++ % connected.size());
+            Connection connection = (Connection) key.attachment();
+            if (connection.sent - connection.received < MOST_UNANSWERED - 1) {
+                connection.toSend++;
+                send((SocketChannel) key.channel(), key, connection);
+            }
+            dueNs += periodNs;
+        }
+    }
+
+    private void begin(SocketChannel channel, SelectionKey key, Connection connection) throws IOException {
+        if (periodNs > 0) {
+            connected.add(key);
+        }
+        key.interestOps(SelectionKey.OP_READ);
+        send(channel, key, connection);
+    }
+
     private void handle(SelectionKey key) throws IOException {
         SocketChannel channel = (SocketChannel) key.channel();
         Connection connection = (Connection) key.attachment();
         if (key.isConnectable()) {
             channel.finishConnect();
-            key.interestOps(SelectionKey.OP_READ);
-            send(channel, key, connection);
+            begin(channel, key, connection);
         } else {
             if (key.isWritable()) {
                 send(channel, key, connection);
@@ -166,7 +207,7 @@ public final class RawLoader {
                     return;
                 }
                 int frames = Math.min(connection.toSend, burst.limit() / frameBytes);
-                long now = System.nanoTime();
+                long now = periodNs > 0 ? dueNs : System.nanoTime();
                 for (int i = 0; i < frames && !reconnect; i++) {
                     connection.sentNs[(int) (connection.sent++ % connection.depth)] = now;
                 }
@@ -208,7 +249,7 @@ public final class RawLoader {
                     open(1, true);
                     return;
                 }
-                connection.toSend++;
+                connection.toSend += periodNs > 0 ? 0 : 1;
             }
         }
         if (!connection.out.hasRemaining() && connection.toSend > 0) {
