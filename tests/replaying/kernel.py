@@ -169,7 +169,8 @@ def _runs(events: Sequence[Event]) -> list[Run]:
 def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:
     """Return the flat state of all sensors that were used, by quota type and client."""
     state, used, found = replay.state(), replay.used(), {}
-    for (index, client, _), number in zip(used.accounts, used.numbers.tolist(), strict=True):
+    columns = (used.quota_types, used.clients, used.numbers)
+    for index, client, number in zip(*(column.tolist() for column in columns), strict=True):
         if number != state.account_of[index, client]:
             continue
         floats, ints, use = (

@@ -272,8 +272,8 @@ def replay_peaks(
     """Replay partitions and yield the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
     waiting: list[Measured] = []
     for partition in _replayed(blocks, task, members):
-        waiting += [measured(partition.node_id, replay) for _, replay in partition.replays]
-        if sum(len(part.accounts) for part in waiting) >= _RESULT_ROWS:
+        waiting += [measured(partition.node_id, partition.names, replay) for _, replay in partition.replays]
+        if sum(len(part.tallies) for part in waiting) >= _RESULT_ROWS:
             yield peak_results(waiting)
             waiting = []
     if waiting:

@@ -1,9 +1,8 @@
 """Plans to replay traffic against: quotas from a file, or the quotas in force when the traffic was recorded."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.layout import FETCH
 from tidegate.pipeline.read.answers import Answer
 from tidegate.pipeline.replay.levels import QUOTA_TYPES
+from tidegate.pipeline.replay.resolved import NOT_BY_NAMES, Resolved, ResolvedColumns
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.admin.groups import GROUP_TAG, Groups
@@ -35,8 +35,6 @@ __all__ = [
     "QUOTA_TYPES",
     "Definitions",
     "Plan",
-    "Resolved",
-    "ResolvedColumns",
     "group_tags",
     "in_force_plan",
     "is_beyond_kafka",
@@ -101,42 +99,6 @@ class Plan:
     def is_beyond_kafka(self) -> bool:
         """Return whether a setting of the plan needs the kernel for features beyond Kafka; groups do not need it."""
         return any(map(is_beyond_kafka, self.records or ()))
-
-
-class Resolved(NamedTuple):
-    """A client's sensor, its bound per second, the largest fetch in bytes, and the entity whose quota applies.
-
-    tags: by Kafka's own rules, else those of a callback as JSON. sensor: the key of the sensor among those of its quota
-    type.
-    """
-
-    tags: Tags | str
-    sensor: Tags | str
-    bound: float
-    cap_bytes: int
-    entity: QuotaEntity | None
-
-
-class ResolvedColumns(NamedTuple):
-    """The fields of `Resolved` of several clients, a column each."""
-
-    tags: list[Tags | str]
-    sensors: list[Tags | str]
-    bounds: Doubles
-    caps_bytes: Ints
-    entities: list[QuotaEntity | None]
-
-    @classmethod
-    def of(cls, rows: Sequence[Resolved]) -> "ResolvedColumns":
-        """Return the columns of rows."""
-        tags, sensors, bounds, caps_bytes, entities = zip(*rows, strict=True) if rows else [()] * 5
-        return cls(
-            list(tags),
-            list(sensors),
-            np.array(bounds, np.float64),
-            np.array(caps_bytes, np.int64),
-            list(entities),
-        )
 
 
 def is_beyond_kafka(record: QuotaRecord) -> bool:
@@ -243,35 +205,19 @@ class Definitions:
         """Return what `resolve` returns of each client."""
         if len(users) <= max(_FEW_CLIENTS, len(self._quotas[index])):
             clients = zip(users.to_pylist(), client_ids.to_pylist(), strict=True)
-            return ResolvedColumns.of([self.resolve(index, *client, windows) for client in clients])
-        alike, first = self.alike(index, users, client_ids)
-        of_alike = ResolvedColumns.of(
-            [
-                self._of_own_rules(index, users[place].as_py(), client_ids[place].as_py(), windows)
-                for place in first.tolist()
-            ]
-        )
-        has_user, has_client_id = (
-            np.array([bool(tags[part]) for tags in of_alike.tags])[alike].tolist() for part in range(2)
-        )
-        names, client_names = users.to_pylist(), client_ids.to_pylist()
-        written = {name: sanitize(name) for name in set(names)}
-        tags = list(
-            zip(
-                [written[name] if has else "" for name, has in zip(names, has_user, strict=True)],
-                [name if has else "" for name, has in zip(client_names, has_client_id, strict=True)],
-                strict=True,
-            )
-        )
-        entities = [of_alike.entities[number] for number in alike.tolist()]
-        bounds, caps_bytes = of_alike.bounds[alike], of_alike.caps_bytes[alike]
-        found = ResolvedColumns([*tags], [*tags], bounds, caps_bytes, entities)
+            found = [self.resolve(index, *client, windows) for client in clients]
+            return ResolvedColumns.of(users, client_ids, found)
+        row, first = self.alike(index, users, client_ids)
+        some = users.take(pa.array(first)), client_ids.take(pa.array(first))
+        clients = zip(*(names.to_pylist() for names in some), strict=True)
+        alike = ResolvedColumns.of(*some, [self._of_own_rules(index, *client, windows) for client in clients])
+        rows, names = [*alike.rows], alike.names
+        groups: dict[str, int] = {}
         for place, group in self.members(users, client_ids).items():
-            of_group = self._of_group(index, group, windows)
-            found.tags[place], found.sensors[place] = of_group.tags, of_group.sensor
-            found.bounds[place], found.caps_bytes[place] = of_group.bound, of_group.cap_bytes
-            found.entities[place] = None
-        return found
+            row[place] = groups.setdefault(group, len(rows) + len(groups))
+        rows += [self._of_group(index, group, windows) for group in groups]
+        names = np.append(names, np.full(len(groups), NOT_BY_NAMES))
+        return ResolvedColumns(users, client_ids, rows, row, names)
 
     def alike(self, index: int, users: pa.Array, client_ids: pa.Array) -> tuple[Ints, Ints]:
         """Return which clients are alike, by a number for each, and the first client of each number.

@@ -31,11 +31,11 @@ from tidegate.pipeline.replay.kernel.beyond_kafka import replay_kernel_beyond_ka
 from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import Definitions, Plan
+from tidegate.pipeline.replay.state.accounts import Limits, Used
 from tidegate.pipeline.replay.state.lookup import SharedWanted
 from tidegate.pipeline.replay.state.plan_state import PlanState
 from tidegate.pipeline.replay.state.searched import SearchedSensors
 from tidegate.pipeline.replay.state.steps import apply_step, steps_of
-from tidegate.pipeline.replay.state.tables import Limit, Used
 from tidegate.pipeline.replay.state_rows import rows_left, unused_rows
 
 __all__ = ["PlanReplay"]
@@ -145,7 +145,7 @@ class PlanReplay:
         """Return the tallies by account."""
         return self._accounts.tallies
 
-    def latest_limits(self, numbers: Int64s) -> list[Limit]:
+    def latest_limits(self, numbers: Int64s) -> Limits:
         """Return the limit that each of some accounts has now."""
         return self._accounts.latest_limits(numbers)
 

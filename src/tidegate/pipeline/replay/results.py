@@ -6,15 +6,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.state.tables import Account, Limit, Used
+from tidegate.pipeline.replay.resolved import BY_CLIENT_ID, BY_USER, NOT_BY_NAMES
+from tidegate.pipeline.replay.state.accounts import Limit, Limits, Used
 from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT
-from tidegate.quota.admin.entity import QuotaEntity
+from tidegate.quota.admin.entity import QuotaEntity, Tags
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import MAX_INT64
 
@@ -28,6 +30,8 @@ __all__ = [
     "measured",
     "peak_results",
 ]
+
+Ints = npt.NDArray[np.int64]
 
 _TYPE_NAMES = pa.array([quota_type.value for quota_type in QUOTA_TYPES])
 
@@ -77,18 +81,24 @@ class Counted(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The accounts of one replay that have a quota and were used: their sums and peaks, a row each."""
+    """The accounts of one replay that have a quota and were used: their names, and a row each of sums and of peaks.
+
+    tags: which names they are counted by, see `Used`.
+    """
 
     node_id: int
-    accounts: list[Account]
-    tallies: npt.NDArray[np.int64]
+    users: pa.Array
+    client_ids: pa.Array
+    quota_types: Ints
+    tags: Ints
+    tallies: Ints
     peaks: npt.NDArray[np.float64]
 
 
 def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> Counted:
     """Return what a replay has counted."""
     used = replay.used()
-    clients = columns_of(names, np.array([account.client for account in used.accounts], np.int64))
+    clients = columns_of(names, used.clients)
     forecasts = replay.forecasts(used.numbers)
     return Counted(
         plan, node_id, *clients, used, forecasts if plan.is_closed else forecasts | _recorded(used.tallies)
@@ -97,26 +107,19 @@ def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) ->
 
 def client_results(parts: Sequence[Counted]) -> pa.Table:
     """Return a row per account, columns `REPLAY_BY_CLIENT`."""
-    accounts = [account for part in parts for account in part.used.accounts]
-    limits = [limit for part in parts for limit in part.used.limits]
     tallies = np.concatenate([part.used.tallies for part in parts])
-    counts = [len(part.used.accounts) for part in parts]
-    quota_types = np.array([account.quota_type for account in accounts], np.int8)
-    pairs = [account.tags if isinstance(account.tags, tuple) else ("", "") for account in accounts]
+    counts = [len(part.users) for part in parts]
+    users, client_ids = (pa.concat_arrays([part[column] for part in parts]) for column in (2, 3))
     columns = {
         "plan": pa.concat_arrays(
             [pa.repeat(part.plan.name, count) for part, count in zip(parts, counts, strict=True)]
         ),
-        "quota_type": _TYPE_NAMES.take(pa.array(quota_types)),
-        "entity_user": _entity_users([user for user, _ in pairs]),
-        "entity_client_id": pa.array([client_id or None for _, client_id in pairs], pa.string()),
-        "entity_tags": pa.array(
-            [account.tags if isinstance(account.tags, str) else None for account in accounts], pa.string()
-        ),
-        **limit_columns(limits),
+        "quota_type": _type_names([part.used.quota_types for part in parts]),
+        **_entities(users, client_ids, [(part.used.tags, part.used.other_tags) for part in parts]),
+        **limit_columns([part.used.limits for part in parts]),
         "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
-        "user": pa.concat_arrays([part.users for part in parts]),
-        "client_id": pa.concat_arrays([part.client_ids for part in parts]),
+        "user": users,
+        "client_id": client_ids,
         **{name: pa.array(tallies[:, column]) for name, column in TALLY_COLUMNS.items()},
         "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.CUT_AMOUNT].sum(axis=1)),
         "first_throttled_ts_ms": _first(tallies, 0),
@@ -130,26 +133,27 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def measured(node_id: int, replay: PlanReplay) -> Measured:
+def measured(node_id: int, names: ClientNames, replay: PlanReplay) -> Measured:
     """Return what a replay of a plan that measures has found, of the accounts with a quota."""
     used = replay.used()
-    places = [place for place, limit in enumerate(used.limits) if not limit.is_unlimited]
-    accounts = [used.accounts[place] for place in places]
-    return Measured(node_id, accounts, used.tallies[places], replay.peaks(used.numbers[places]))
+    is_limited = np.array([not limit.is_unlimited for limit in used.limits.limits], bool)
+    places = np.flatnonzero(is_limited[used.limits.places])
+    clients = columns_of(names, used.clients[places])
+    peaks = replay.peaks(used.numbers[places])
+    return Measured(
+        node_id, *clients, used.quota_types[places], used.tags[places], used.tallies[places], peaks
+    )
 
 
 def peak_results(parts: Sequence[Measured]) -> pa.Table:
     """Return a row per account, columns `LIMITS_BY_NODE`."""
-    accounts = [account for part in parts for account in part.accounts]
-    counts = [len(part.accounts) for part in parts]
+    counts = [len(part.tallies) for part in parts]
     tallies = np.concatenate([part.tallies for part in parts])
     peaks = np.concatenate([part.peaks for part in parts])
-    tags = [account.tags for account in accounts if isinstance(account.tags, tuple)]
-    assert len(tags) == len(accounts), "plans that measure have no callback"
+    users, client_ids = (pa.concat_arrays([part[column] for part in parts]) for column in (1, 2))
     columns = {
-        "quota_type": _TYPE_NAMES.take(pa.array([account.quota_type for account in accounts], pa.int8())),
-        "entity_user": _entity_users([user for user, _ in tags]),
-        "entity_client_id": pa.array([client_id or None for _, client_id in tags], pa.string()),
+        "quota_type": _type_names([part.quota_types for part in parts]),
+        **_entities(users, client_ids, [(part.tags, ()) for part in parts]),  # such plans have no callback
         "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
         **{name: pa.array(tallies[:, TALLY_COLUMNS[name]]) for name in _PEAK_COLUMNS},
         "peak": pa.array(peaks[:, layout.RATE]),
@@ -159,7 +163,7 @@ def peak_results(parts: Sequence[Measured]) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def _recorded(tallies: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+def _recorded(tallies: Ints) -> dict[str, pa.Array]:
     """Return what was recorded of accounts whose requests are tried once."""
     amount, cut = tallies[:, layout.AMOUNT], tallies[:, layout.CUT_AMOUNT]
     return {
@@ -168,19 +172,53 @@ def _recorded(tallies: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     }
 
 
-def _entity_users(tags: Sequence[str]) -> pa.Array:
-    """Return the users of the tags as they are written in results; null where the level is not used."""
-    written = {name: desanitize(name) if name else None for name in set(tags)}
-    return pa.array([written[name] for name in tags], pa.string())
+def _type_names(quota_types: Sequence[Ints]) -> pa.Array:
+    return _TYPE_NAMES.take(pa.array(np.concatenate(quota_types)))
 
 
-def limit_columns(limits: Sequence[Limit]) -> dict[str, pa.Array]:
+def _entities(
+    users: pa.Array, client_ids: pa.Array, parts: Sequence[tuple[Ints, Sequence[Tags | str]]]
+) -> dict[str, pa.Array]:
+    """Return the names that accounts are counted by, as they are written in results; null where there is none.
+
+    parts: tags of each part, see `Used`.
+    """
+    tags, null = np.concatenate([tags for tags, _ in parts]), pa.scalar(None, pa.string())
+    is_by_names = tags < NOT_BY_NAMES
+    found = {
+        "entity_user": pc.if_else(is_by_names & (tags & BY_USER > 0), users, null),
+        "entity_client_id": pc.if_else(is_by_names & (tags & BY_CLIENT_ID > 0), client_ids, null),
+        "entity_tags": pa.nulls(len(tags), pa.string()),
+    }
+    if is_by_names.all():
+        return found
+    written = [
+        _written(others[number - NOT_BY_NAMES])
+        for of_part, others in parts
+        for number in of_part[of_part >= NOT_BY_NAMES].tolist()
+    ]
+    return {
+        name: pc.replace_with_mask(column, ~is_by_names, pa.array(values, pa.string()))
+        for (name, column), values in zip(found.items(), zip(*written, strict=True), strict=True)
+    }
+
+
+def _written(tags: Tags | str) -> tuple[str | None, str | None, str | None]:
+    """Return user, client id and JSON of tags that are not names of a client."""
+    if isinstance(tags, str):
+        return None, None, tags
+    user, client_id = tags
+    return desanitize(user) if user else None, client_id or None, None
+
+
+def limit_columns(parts: Sequence[Limits]) -> dict[str, pa.Array]:
     """Return the columns `bound`, `bound_of` and `bound_changed` of `REPLAY_BY_CLIENT`."""
-    distinct = {id(limit): limit for limit in limits}  # many accounts have one
-    rows = {number: _limit_row(limit) for number, limit in distinct.items()}
+    rows = [_limit_row(limit) for part in parts for limit in part.limits]
+    first = np.cumsum([0, *(len(part.limits) for part in parts)]).tolist()
+    places = pa.array(np.concatenate([at + part.places for at, part in zip(first, parts, strict=False)]))
     schema = to_arrow_schema(REPLAY_BY_CLIENT)
     return {
-        name: pa.array([rows[id(limit)][place] for limit in limits], schema.field(name).type)
+        name: pa.array([row[place] for row in rows], schema.field(name).type).take(places)
         for place, name in enumerate(("bound", "bound_of", "bound_changed"))
     }
 
@@ -197,6 +235,6 @@ def _kind(entity: QuotaEntity | None) -> str | None:
     return " and ".join(kind.value for kind, _ in parts) or None
 
 
-def _first(tallies: npt.NDArray[np.int64], offset: int) -> pa.Array:
+def _first(tallies: Ints, offset: int) -> pa.Array:
     """Return when the first throttle was; null where there was none."""
     return pa.array(tallies[:, offset + layout.FIRST_TS_MS], mask=tallies[:, offset + layout.THROTTLED] == 0)

@@ -47,9 +47,8 @@ def rows_left(
     """Yield the states of used sensors, after all sweeps, and the throttles of requests that wait for an answer."""
     state.settings[SWEEP] = len(sweeps)
     yield from _sensor_rows(plan, node_id, state, sweeps)
-    accounts = [account for account, _, _ in state.lookup.accounts]
     for connection_id, last_ms, at_ms, number, reason in state.permits.waiting():
-        client = names[accounts[number].client]
+        client = names[state.lookup.accounts.client(number)]
         yield _permits_row(plan, node_id, Permits(*client, connection_id, last_ms, at_ms, reason))
 
 
@@ -105,7 +104,8 @@ def _permits_row(plan: Plan, node_id: int, permits: Permits) -> StateRow:
 def _sensor_rows(plan: Plan, node_id: int, state: PlanState, sweeps: Int64s) -> Iterator[StateRow]:
     sensors = state.sensors
     latest_ms = np.append(np.maximum.accumulate(sweeps[::-1, 1])[::-1], np.iinfo(np.int64).min)
-    for (index, tags), number in (*sensors.rates, *sensors.buckets):
+    numbers = {**dict(sensors.rates), **dict(sensors.buckets)}
+    for (index, tags), number in zip(sensors.keys.named(numbers), numbers.values(), strict=True):
         table = sensors.buckets if index == MUTATION else sensors.rates
         use, floats, ints = table.use[number], table.floats[number], table.ints[number]
         smooth = None if index == MUTATION else sensors.beyond.snapshot(number)

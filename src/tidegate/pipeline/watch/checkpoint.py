@@ -28,13 +28,15 @@ from tidegate.pipeline.read.steps import SensorState, Step, Steps
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
+from tidegate.pipeline.replay.state.accounts import AccountTable, Limit
+from tidegate.pipeline.replay.state.keys import SensorKeys
 from tidegate.pipeline.replay.state.lookup import Lookup
 from tidegate.pipeline.replay.state.permits import PendingPermits
 from tidegate.pipeline.replay.state.plan_state import PlanState
 from tidegate.pipeline.replay.state.sensors import Sensors
 from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.state.stated import StatedSensors
-from tidegate.pipeline.replay.state.tables import Account, AccountTable, Limit, SensorTable
+from tidegate.pipeline.replay.state.tables import SensorTable
 from tidegate.pipeline.watch.node import NodeWatch
 from tidegate.pipeline.watch.totals import Totals
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -170,8 +172,8 @@ _PARTS = {
     for part in (
         WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
         PlanReplay, PlanState, Lookup, Sensors, PendingPermits, Definitions, Groups, EntityQuotas, QuotaEntity, Default,
-        Level, Timeline, Steps, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, AccountTable, Account,
-        Limit, SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
+        Level, Timeline, Steps, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, SensorKeys,
+        AccountTable, Limit, SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
     )
 }  # fmt: skip
 _PICKLE = b"\x80"  # how checkpoints without a first line begin

@@ -221,7 +221,7 @@ class NodeWatch:
         for plan, replayed in zip(self.plans, self.replays, strict=True):
             of_plan = counted(plan, self.node_id, self.names, replayed)
             rows, latest = client_results([of_plan]), replayed.latest_limits(of_plan.used.numbers)
-            columns = {f"latest_{name}": column for name, column in limit_columns(latest).items()}
+            columns = {f"latest_{name}": column for name, column in limit_columns([latest]).items()}
             columns["minute_ms"] = pa.repeat(minute_ms, len(rows))
             for name in _REPLAY_SCHEMA.names[len(_BY_CLIENT) :]:
                 rows = rows.append_column(_REPLAY_SCHEMA.field(name), columns[name])

@@ -13,7 +13,8 @@ from tests.replaying.plans import callback_of, random_groups
 
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
-from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Resolved, in_force_plan, load_plans
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, in_force_plan, load_plans
+from tidegate.pipeline.replay.resolved import Resolved
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.window import QuotaWindow
@@ -151,12 +152,13 @@ def test_many_clients_are_resolved_as_one_by_one(seed):
             expected = [definitions.resolve(index, *client, Windows()) for client in some]
             columns = [pa.array([client[part] for client in some], pa.string()) for part in range(2)]
             found = definitions.resolved(index, *columns, Windows())
+            texts = found.sensor_texts()
             rows = map(
                 Resolved,
                 found.tags,
-                found.sensors,
+                [texts.get(place, tags) for place, tags in enumerate(found.tags)],
                 found.bounds.tolist(),
                 found.caps_bytes.tolist(),
-                found.entities,
+                [found.rows[row].entity for row in found.row.tolist()],
             )
             assert list(map(repr, rows)) == list(map(repr, expected))

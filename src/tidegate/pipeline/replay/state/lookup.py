@@ -5,8 +5,7 @@ engine's own rules when its first row comes, and again when the definitions of t
 the definitions, a quota callback may say where a client is counted.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,11 +35,11 @@ from tidegate.pipeline.replay.plan import (
     QUOTA_TYPES,
     Definitions,
     Plan,
-    ResolvedColumns,
     resolved_answer,
 )
+from tidegate.pipeline.replay.resolved import ResolvedColumns
+from tidegate.pipeline.replay.state.accounts import AccountTable, Found
 from tidegate.pipeline.replay.state.sensors import Sensors
-from tidegate.pipeline.replay.state.tables import Account, AccountTable, Found, Limit
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.smooth import smooth_max_value
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
@@ -137,21 +136,23 @@ class Lookup:
         """Find the accounts and sensors of clients under the definitions as they are now."""
         sensors = self._sensors
         found = self._resolved(index, clients)
+        bounds = found.bounds
         opened, are_smooth = sensors.open(index, found)
         caps_bytes = np.full(len(opened), MAX_INT64)  # what was recorded had its cap
         if not self._is_in_force:
-            capped = found.caps_bytes != MAX_INT64
-            caps_bytes[capped] = found.caps_bytes[capped] + FETCH_ANSWER_BYTES
+            caps_bytes = found.caps_bytes
+            capped = caps_bytes != MAX_INT64
+            caps_bytes[capped] += FETCH_ANSWER_BYTES
             for place in np.flatnonzero(capped & are_smooth).tolist():
                 caps_bytes[place] = (
-                    saturate_to_int32(smooth_max_value(found.bounds[place].item())) + FETCH_ANSWER_BYTES
+                    saturate_to_int32(smooth_max_value(bounds[place].item())) + FETCH_ANSWER_BYTES
                 )
-        are_cluster_wide = (found.bounds != UNLIMITED) & sensors.beyond.are_cluster_wide(index, found.tags)
-        numbers = clients.tolist()
-        accounts = list(map(Account._make, zip(repeat(index), numbers, found.tags)))
-        rows = self.accounts.rows_for(accounts, self._limits(index, numbers, found))
+        are_cluster_wide = (bounds != UNLIMITED) & sensors.beyond.are_cluster_wide(index, found)
+        before = self.account_of[index, clients]
+        are_known = self._are_known(index, clients, found)
+        rows = self.accounts.rows_for(index, clients, found, before=before, are_known=are_known)
         self.accounts.lead(
-            rows, Found(opened, found.bounds, caps_bytes, are_cluster_wide), cap_ms=self.cap_ms(index)
+            rows, Found(opened, bounds, caps_bytes, are_cluster_wide), cap_ms=self.cap_ms(index)
         )
         self.account_of[index, clients] = rows
         self._looked_up[index, clients] = self._versions[index]
@@ -160,22 +161,13 @@ class Lookup:
         """Return the longest throttle time of a quota type (B§2.1)."""
         return self._sensors.windows.rate.window_ms if index == REQUEST else MAX_INT64
 
-    def _limits(self, index: int, clients: Sequence[int], found: ResolvedColumns) -> list[Limit]:
-        """Return the limit of each client; neighbours with the same limit share the object."""
-        are_known = self.reason == EXACT
-        limits: list[Limit] = []
-        limit: Limit | None = None
-        for client, bound, entity in zip(clients, found.bounds.tolist(), found.entities, strict=True):
-            is_known = are_known and (index, client) not in self._uncertain
-            if (
-                limit is None
-                or limit.bound != bound
-                or limit.entity is not entity
-                or limit.is_known is not is_known
-            ):
-                limit = Limit(bound, entity, is_known)
-            limits.append(limit)
-        return limits
+    def _are_known(self, index: int, clients: Clients, found: ResolvedColumns) -> list[bool]:
+        """Return which rows of `found` are known to limit their clients; without a callback all are, or none."""
+        are_known = [self.reason == EXACT] * len(found.rows)
+        if self._uncertain:
+            for place, client in zip(found.row.tolist(), clients.tolist(), strict=True):
+                are_known[place] &= (index, client) not in self._uncertain
+        return are_known
 
     def _resolved(self, index: int, clients: Clients) -> ResolvedColumns:
         """Return where each client is counted, by the definitions or as the callback said."""
@@ -190,7 +182,7 @@ class Lookup:
             else:
                 self._uncertain.add((index, client))
             found.append(resolved_answer(self._answers.last_answer(*of_client), *names))
-        return ResolvedColumns.of(found)
+        return ResolvedColumns.of(users, client_ids, found)
 
     def is_enabled(self, index: int) -> bool:
         """Return whether there may be a quota of the type."""

@@ -15,9 +15,9 @@ from tidegate.pipeline.layout import FETCH, KIND_BITS, MUTATION, MUTATION_ROW, I
 from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
+from tidegate.pipeline.replay.state.accounts import Found
 from tidegate.pipeline.replay.state.lookup import Lookup
 from tidegate.pipeline.replay.state.sensors import Sensors
-from tidegate.pipeline.replay.state.tables import Found
 from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, UNLIMITED
 
 __all__ = ["SearchLookup", "SearchedSensors"]

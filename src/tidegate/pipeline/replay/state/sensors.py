@@ -10,7 +10,9 @@ import numpy.typing as npt
 from tidegate.config.windows import Windows
 from tidegate.pipeline.layout import COLD_START, EXACT, FETCH, MUTATION, PRODUCE, Int64s
 from tidegate.pipeline.replay.kernel.certainty import FOREVER
-from tidegate.pipeline.replay.plan import Plan, ResolvedColumns
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.resolved import ResolvedColumns
+from tidegate.pipeline.replay.state.keys import SensorKeys
 from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.state.stated import StatedSensors
 from tidegate.pipeline.replay.state.tables import SensorTable
@@ -32,12 +34,13 @@ class Sensors:
         self.rates = SensorTable(**_rate_widths(plan.windows.rate))
         self.buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
         self.beyond = SettingsBeyondKafka(plan.records or ())
-        self.stated = StatedSensors(self.rates, self.buckets, self.beyond)
+        self.keys = SensorKeys()
+        self.stated = StatedSensors(self.rates, self.buckets, self.beyond, self.keys)
         self.reason = EXACT
 
     def open(self, index: int, found: ResolvedColumns) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         """Return the rows of clients' sensors, made if they are not there, and which are in smooth mode."""
-        keys = [(index, sensor) for sensor in found.sensors]
+        keys = self.keys.of(index, found)
         table = self.buckets if index == MUTATION else self.rates
         rows = table.rows_for(keys, found.bounds)
         are_smooth = np.zeros(len(rows), bool)
@@ -46,7 +49,7 @@ class Sensors:
                 self.beyond.choose(index, row, tags, rates=len(self.rates.use))
                 for row, tags in zip(rows.tolist(), found.tags, strict=True)
             ]
-        self.stated.note_used(keys, rows.tolist())
+        self.stated.note_used(keys, rows)
         return rows, are_smooth
 
     def set_windows(self, windows: Windows) -> None:

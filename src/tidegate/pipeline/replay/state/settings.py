@@ -4,7 +4,7 @@ The arrays have a row for each rate, none where no setting was on that the kerne
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.replay.kernel.beyond_kafka import SMOOTH_FLOATS
 from tidegate.pipeline.replay.plan import is_beyond_kafka
+from tidegate.pipeline.replay.resolved import ResolvedColumns
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.entity_selection import EntitySelection
@@ -74,11 +75,11 @@ class SettingsBeyondKafka:
         self._extensions.cluster_wide = EntitySelection()
         return was_any
 
-    def are_cluster_wide(self, index: int, tags: Sequence[Tags | str]) -> npt.NDArray[np.bool_]:
-        """Return which limits of sensors of a quota type, counted under `tags`, are over all brokers."""
+    def are_cluster_wide(self, index: int, found: ResolvedColumns) -> npt.NDArray[np.bool_]:
+        """Return which clients have a limit of a quota type that is over all brokers."""
         if index == MUTATION or not self._extensions.cluster_wide.any:
-            return np.zeros(len(tags), bool)
-        return np.array([self._is_cluster_wide(_named(each)) for each in tags], bool)
+            return np.zeros(len(found.row), bool)
+        return np.array([self._is_cluster_wide(_named(each)) for each in found.tags], bool)
 
     def _is_cluster_wide(self, names: Mapping[str, str]) -> bool:
         user, client_id = name_of_tag(names.get("user", "")), names.get("client-id", "")
