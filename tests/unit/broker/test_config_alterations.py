@@ -274,7 +274,7 @@ def test_what_cannot_be_kept_is_not_in_force(
         "The settings could not be stored; nothing was changed.",
     )
     assert described(node, "retention.ms") == ("604800000", 5)
-    assert caplog.messages == []
+    assert caplog.messages == ["cannot change topic 'orders': no room"]
 
 
 def test_two_changes_of_a_topic_do_not_lose_one_another(node: Node) -> None:
