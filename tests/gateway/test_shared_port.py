@@ -60,11 +60,11 @@ class Clients:
         self.port.start()
 
     async def connect(self, count: int, sends: bytes = b"") -> None:
-        """Connect clients, some at a time: the queue of the kernel is bounded."""
+        """Connect clients, a few at a time: the queue of the kernel is bounded, and a turn of the loop is measured."""
         for number in range(count):
             self.sockets.append(socket.create_connection(("127.0.0.1", self.port.port)))
             self.sockets[-1].sendall(sends)
-            if number % 20 == 0:
+            if number % 4 == 0:
                 await asyncio.sleep(0)
 
     def close(self) -> None:
