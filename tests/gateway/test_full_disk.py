@@ -108,8 +108,8 @@ def test_changes_of_quotas_go_on_and_lost_audit_lines_are_counted(kafka, tmp_pat
     try:
         with RawClient(process.port, unique) as client:
             client.set_quotas(unique, producer_byte_rate=1.0)
-            fill(gateway.data)
             for number in range(CHANGES):
+                fill(gateway.data)  # the record gives space back whenever it closes a segment
                 client.set_quotas(unique, producer_byte_rate=2.0 + number)
             assert client.quota(unique) == 1.0 + CHANGES
             free(gateway.data)
@@ -119,7 +119,7 @@ def test_changes_of_quotas_go_on_and_lost_audit_lines_are_counted(kafka, tmp_pat
         )
         assert written[0] == ("none", "1.0")
         assert written[-1] == (str(1.0 + CHANGES), "none")
-        (lost,) = re.findall(r"ERROR lost (\d+) log lines: No space left on device$", process.log, re.M)
-        assert int(lost) >= CHANGES + 2 - len(written) > 0
+        lost = re.findall(r"ERROR lost (\d+) log lines: No space left on device$", process.log, re.M)
+        assert sum(map(int, lost)) >= CHANGES + 2 - len(written) > 0
     finally:
         process.close()
