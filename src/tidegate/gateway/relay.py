@@ -48,7 +48,7 @@ from tidegate.gateway.responses import (
     produce_answer,
 )
 from tidegate.gateway.topic_names import TopicNames
-from tidegate.gateway.topics import ONE, produced_sizes
+from tidegate.gateway.topics import produced_sizes
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_response import Response
 from tidegate.server.handlers.api_versions import SOFTWARE_SINCE, good_software, unsupported_version_answer
@@ -76,8 +76,6 @@ LONG_REQUEST_BYTES = 4096
 """Longest request whose response is decoded at once: it has an address for each key, some ms of work."""
 _ACKS = struct.Struct(">h")
 _NO_ACKS = _ACKS.pack(0)
-_TIMEOUT_BYTES = 4
-_ONE_TOPIC = bytes([ONE])
 _LONGEST_BYTE = 127  # the largest varint of one byte
 _SIZES = struct.Struct(">ii")  # least and largest size of a Fetch response
 _SESSION = struct.Struct(">bii")  # isolation level, session id, session epoch
@@ -163,15 +161,13 @@ def handle_produce(rewriter: Rewriter, names: TopicNames, request: Request) -> F
     if frame[at : at + _ACKS.size] == _NO_ACKS:
         return upstream.send_only(request)
     listener = request.connection.listener
-    at += _ACKS.size
-    has_one_topic = version >= 9 and frame[at + _TIMEOUT_BYTES : at + _TIMEOUT_BYTES + 1] == _ONE_TOPIC
-    sizes = None if has_one_topic else produced_sizes(frame, version, at)
+    sizes = produced_sizes(frame, version, at + _ACKS.size)
     return upstream.forward(
         request,
         lambda header, response: produce_answer(
             header, response, rewriter, listener, names=names, sizes=sizes
         ),
-        alike_until=at,
+        alike_until=at + _ACKS.size,
     )
 
 

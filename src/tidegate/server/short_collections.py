@@ -32,10 +32,7 @@ _FEW = 2
 
 @contextmanager
 def import_without_collections() -> Iterator[None]:
-    """Run imports without a search for cycles, and put aside what they made: modules stay for ever.
-
-    The searches were a tenth of the processor time of a start.
-    """
+    """Run imports without a search for cycles, and put aside what they made: modules stay for ever."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -124,7 +124,7 @@ def test_a_merged_file_is_compressed_more(tmp_path):
 
 
 def test_rows_of_a_row_group_are_compressed_together(tmp_path):
-    """What repeats after 25,000 rows is stored once: pages are not ended before, each compressed by itself."""
+    """A page holds all 50,000 rows, so a value that repeats after 25,000 rows is compressed once."""
     rng = np.random.default_rng(1)
     times = np.tile(rng.integers(0, 1 << 10, 25_000) * 1000, 2)
     table = pa.concat_tables([segment_table(load_segment(write_segment(tmp_path, rows=25_000)))] * 2)

@@ -374,10 +374,7 @@ class Front:
             self._fail(exchange, result)
         else:
             exchange.answer = result
-            if self._in_turn:
-                self._handled.append(exchange)
-            else:
-                self._answer((exchange,), _DONE)
+            self._finish(exchange)
 
     def _record(self, exchange: Exchange, turn_end: TurnEnd, now_ms: int) -> bool:
         """Decide a request, make its answer ready and write its row: an answer that has left is in the record.

@@ -325,9 +325,7 @@ class Deferred:
         """Set the answer. Ignored if it is set already, or if the connection is gone and no work was under way."""
         if self.given is None and self._make is None and not self.cancelled:
             self.given = answer
-            on_ready, self._on_ready = self._on_ready, None
-            if on_ready is not None:
-                on_ready()
+            self._tell()
 
     def complete_by(self, make: Callable[[], Answer]) -> None:
         """Set `make`, which builds the answer when its turn comes; if it raises, the front closes the connection."""

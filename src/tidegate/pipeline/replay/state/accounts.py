@@ -107,9 +107,8 @@ class AccountTable:
     def __init__(self) -> None:
         self._count = 0
         self._of: Int64s = np.zeros((FEW, _LATEST + 1), np.int64)
-        self._left: dict[
-            tuple[int, int, int], int
-        ] = {}  # rows of accounts whose client has had other tags since
+        # Rows of accounts whose client has had other tags since, by quota type, client and tags.
+        self._left: dict[tuple[int, int, int], int] = {}
         self._other_tags: dict[Tags | str, int] = {}
         self._limits: list[Limit] = []
         self._limit_places: dict[tuple[Any, ...], int] = {}

@@ -17,7 +17,7 @@ from tidegate.pipeline.replay.state.keys import SensorKeys, quota_type_of
 
 @given(st.integers(0, 2**32))
 def test_a_key_stands_for_a_quota_type_and_a_sensor(seed):
-    """Of many clients and of few, in any order, in a copy and in a checkpoint."""
+    """Keys lead back to them for few clients and many, in any order, in a copy and in a checkpoint."""
     rng = Random(seed)
     definitions = Definitions(random_records(rng, at_most=6), groups=random_groups(rng))
     names = ("alice", "bob", "a b:c", "", "x", "c1")
