@@ -95,6 +95,12 @@ def test_a_full_disk_refuses_what_needs_space_until_there_is_some(broker: OnSmal
         created += creations.count(NONE)
         (fetched,) = client.fetch(unique)["responses"]
         assert len(fetched["partitions"][0]["records"]) > TRIES * 10
+        until_s = time.monotonic() + WITHIN_S
+        while "cannot write the usage record, dropping" not in broker.log:  # the open segment has its space already
+            fill(data)
+            assert client.quota("loader") == quota
+            assert time.monotonic() < until_s, broker.log
+            time.sleep(0.1)
         free(data)
         until_s = time.monotonic() + 2 * WITHIN_S
         wait_until(
