@@ -61,28 +61,24 @@ Take = Callable[[pa.Table], pa.Table]
 class KeptTables:
     """Tables of one run in this process, by name. wanted: the names of those that are kept; others are discarded."""
 
-    def __init__(self, wanted: Iterable[str]) -> None:
-        self._wanted = frozenset(wanted)
+    def __init__(self, wanted: Iterable[str] = ()) -> None:
+        self.wanted = frozenset(wanted)
         self._tables: dict[str, tuple[pa.Schema, list[pa.Table]]] = {}
 
-    def __contains__(self, name: str) -> bool:
-        """Return whether a table is wanted."""
-        return name in self._wanted
-
     @contextmanager
-    def adding(self, name: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+    def writer(self, name: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
         """Begin a table, and yield the function that adds rows to it."""
         _, parts = self._tables.setdefault(name, (schema, []))
-        yield parts.append if name in self._wanted else _discard
+        yield parts.append if name in self.wanted else lambda some: None
 
     def put(self, table: pa.Table, name: str) -> None:
         """Keep a table."""
-        with self.adding(name, table.schema) as add:
-            add(table)
+        with self.writer(name, table.schema) as write:
+            write(table)
 
     def write(self, table: DataFrame, name: str) -> None:
         """Keep a table of Spark."""
-        if name in self:
+        if name in self.wanted:
             self.put(table.toArrow(), name)
 
     def finish(self, made_of: Mapping[str, Any], *, without: Sequence[str] = ()) -> None:
@@ -113,8 +109,8 @@ class Rows(Protocol):
     def write(self, results: Target, name: str) -> None:
         """Write the rows as a table of the results."""
 
-    def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
-        """Write the rows if there are results; return how many there are, and what each of `takes` takes of them."""
+    def written(self, results: Target, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+        """Write the rows; return how many there are, and what each of `takes` takes of them."""
 
 
 class PlacedRows(Replays, Protocol):
@@ -138,10 +134,8 @@ class PlacedRows(Replays, Protocol):
     def __exit__(self, *error: object) -> None:
         """Release the rows."""
 
-    def replay(
-        self, results: Target | None, *, with_decisions: bool
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """Replay the plans of the layout; write the tables if there are results.
+    def replay(self, results: Target, *, with_decisions: bool) -> tuple[pa.Table, list[dict[str, Any]]]:
+        """Replay the plans of the layout, and write the tables.
 
         Return rows of `REPLAY_BY_ENTITY`, and of `REPLAY_STATE` if the plans leave state.
         """
@@ -239,10 +233,6 @@ def survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
         with_connections=any(plan.is_closed for plan in plans),
         with_answers=any(plan.is_in_force for plan in plans),
     )
-
-
-def _discard(some: pa.Table) -> None:
-    """Ignore rows that are not wanted."""
 
 
 def each_table(found: Found) -> Iterable[pa.Table]:

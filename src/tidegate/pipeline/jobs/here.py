@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -16,7 +16,6 @@ from tidegate.pipeline.jobs.back_end import (
     BackEnd,
     Found,
     Item,
-    KeptTables,
     Merge,
     PlacedRows,
     T,
@@ -159,10 +158,10 @@ class _RowsHere:
         """Write the rows, some at a time."""
         self.written(results, name)
 
-    def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+    def written(self, results: Target, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
         """Write, count and choose rows in one pass."""
         rows, taken = 0, [self._schema.empty_table() for _ in takes]
-        with _writer(results, name, self._schema) as write:
+        with results.writer(name, self._schema) as write:
             for some in map(self._plain, self._made()):
                 taken = [
                     take(pa.concat_tables([before, some])) for take, before in zip(takes, taken, strict=True)
@@ -225,22 +224,17 @@ class _PlacedHere(PlacedRows):
         found = self._replayed(replay_rungs, task, what, threads=self._threads, share=share)
         return pa.concat_tables([to_arrow_schema(RUNGS).empty_table(), *found])
 
-    def replay(
-        self, results: Target | None, *, with_decisions: bool
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def replay(self, results: Target, *, with_decisions: bool) -> tuple[pa.Table, list[dict[str, Any]]]:
         """Replay, and write while replaying: clients are never held all at once."""
         parts: list[pa.Table] = []
         left: list[dict[str, Any]] = []
         task, clients = self.layout.task, to_arrow_schema(REPLAY_BY_CLIENT)
-        with (
-            _writer(
-                results if with_decisions else None, "decisions", to_arrow_schema(DECISIONS)
-            ) as write_decided,
-            _writer(results, "replay_by_client", clients) as write,
-        ):
+        decisions = (
+            results.writer("decisions", to_arrow_schema(DECISIONS)) if with_decisions else nullcontext()
+        )
+        with decisions as decided, results.writer("replay_by_client", clients) as write:
             # The decisions of one partition after another are written as they are made.
             threads = 1 if with_decisions else self._threads
-            decided = write_decided if with_decisions and results is not None else None
             replayed = self._replayed(replay_tallies, task, "replaying", threads=threads, decided=decided)
             for found in replayed:
                 if task.leaves_state:
@@ -253,7 +247,7 @@ class _PlacedHere(PlacedRows):
                     give_back()
         by_entity = entities_together(parts)
         give_back()
-        with _writer(results, "replay_by_entity", to_arrow_schema(REPLAY_BY_ENTITY)) as write:
+        with results.writer("replay_by_entity", to_arrow_schema(REPLAY_BY_ENTITY)) as write:
             for batch in by_entity.to_batches(max_chunksize=_ROWS_AT_ONCE):
                 write(pa.Table.from_batches([batch]))
         return by_entity, left
@@ -299,17 +293,3 @@ def _groups(rows: Mapping[int, int]) -> list[list[int]]:
         groups[-1].append(number)
         room -= max(1, count)
     return groups
-
-
-@contextmanager
-def _writer(results: Target | None, name: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
-    """Open a table, and yield the function that writes rows to it; without results, it discards them."""
-    if results is None:
-        yield lambda some: None
-        return
-    if isinstance(results, KeptTables):
-        with results.adding(name, schema) as add:
-            yield add
-        return
-    with results.writer(name, schema) as writer:
-        yield writer.write

@@ -181,13 +181,12 @@ class Jobs:
                 groups, (most, *topics) = kept.together(
                     by, partial(put_together, keys=by, table=in_all), in_all
                 ).written(results, name, *takes)
-                if results is not None and with_minutes:
+                if with_minutes:
                     keys = minute_keys(by)
                     merge = partial(put_together, keys=keys, table=by_minute)
                     kept.together(keys, merge, by_minute).write(results, minutes)
-                if results is not None:
-                    options = {"by": list(by), "peaks": with_peaks}
-                    results.finish(self._made_of(coverage, options))
+                if out is not None:
+                    results.finish(self._made_of(coverage, {"by": list(by), "peaks": with_peaks}))
         return UsageSummary(
             groups=groups,
             top=most.to_pylist(),
@@ -213,7 +212,7 @@ class Jobs:
                 by_software = by_client.together(
                     SOFTWARE_KEYS, obedience_by_software_table, OBEDIENCE_BY_SOFTWARE
                 )
-                if results is not None:
+                if out is not None:
                     by_client.write(results, "obedience_by_client")
                     by_software.write(results, "obedience_by_software")
                     results.finish(self._made_of(coverage, {}))
@@ -231,7 +230,7 @@ class Jobs:
             make = partial(chunk_entity_seconds, wanted=wanted)
             found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
             with found.kept() as seconds:
-                _, (ends,) = seconds.written(None, "", first_and_last)
+                _, (ends,) = seconds.written(KeptTables(), "", first_and_last)
                 step = step_ms(*(ends["second_ms"].to_pylist() or (0, 0)), most=most)
                 rows = seconds.together(
                     ("node_id", "entity"), partial(entity_buckets, step=step), ENTITY_BUCKETS
@@ -259,9 +258,9 @@ class Jobs:
             with place as rows:
                 layout = rows.layout
                 entities, left = rows.replay(results, with_decisions=with_decisions)
-            if results is not None:
-                if leaves_state:
-                    results.put(table_of(states_left(layout, left), REPLAY_STATE), STATE_TABLE)
+            if leaves_state:
+                results.put(table_of(states_left(layout, left), REPLAY_STATE), STATE_TABLE)
+            if out is not None:
                 options = {"decisions": with_decisions, "continued": carried is not None}
                 # A state of an earlier run does not continue from the end of this one.
                 without = () if leaves_state else (STATE_TABLE,)
@@ -277,7 +276,7 @@ class Jobs:
             with self.back_end.place(self.files, [levels]) as rows:
                 layout = rows.layout
                 entities, nodes = limits_of_shares(rows, levels, tolerance)
-            if results is not None:
+            if out is not None:
                 results.put(plain(entities, LIMITS_BY_ENTITY), "limits_by_entity")
                 results.put(plain(nodes, LIMITS_BY_NODE), "limits_by_node")
                 results.finish(self._replay_made_of(layout, asdict(tolerance)))
@@ -302,11 +301,9 @@ class Jobs:
                 evidence = _evidence(rows.layout, by, windows)
                 return recommend(rows, by, wanted, backlogs, evidence, only_throttled=only_throttled)
 
-    def _results(
-        self, out: Out | None, command: str, overwrite: bool
-    ) -> AbstractContextManager[Target | None]:
-        if isinstance(out, KeptTables):
-            return nullcontext(out)
+    def _results(self, out: Out | None, command: str, overwrite: bool) -> AbstractContextManager[Target]:
+        if out is None or isinstance(out, KeptTables):
+            return nullcontext(out or KeptTables())
         ends = {"from_ms": self.files.from_ms, "to_ms": self.files.to_ms}
         return opened_results(out, command=command, overwrite=overwrite, **ends)
 
@@ -343,7 +340,7 @@ def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, 
 
 def _wants(out: Out | None, name: str) -> bool:
     """Return whether a table is to be made: for files, each is."""
-    return name in out if isinstance(out, KeptTables) else out is not None
+    return name in out.wanted if isinstance(out, KeptTables) else out is not None
 
 
 def _topic_counts(totals: Sequence[Row]) -> TopicCounts:

@@ -247,12 +247,11 @@ class _RowsOnSpark:
         """Write the rows with Spark."""
         results.write(self._in_order(), name)
 
-    def written(self, results: Target | None, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
+    def written(self, results: Target, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
         """Write the rows, count them, and take some of each partition, then of all."""
         schema = to_arrow_schema(self.frame.schema)
         with self.kept():
-            if results is not None:
-                self.write(results, name)
+            self.write(results, name)
             taken = []
             for take in takes:
                 make = partial(merged_rows, merge=take, came=schema, schema=schema)
@@ -298,14 +297,12 @@ class PlacedOnSpark(PlacedRows):
             "decisions": self._replayed(replay_decisions, DECISIONS),
         }
 
-    def replay(
-        self, results: Target | None, *, with_decisions: bool
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def replay(self, results: Target, *, with_decisions: bool) -> tuple[pa.Table, list[dict[str, Any]]]:
         """Replay on the executors, which write decisions themselves."""
         task, left = self.layout.task, list[dict[str, Any]]()
         function, parts = replay_tallies, None
         table = REPLAY_LEAVING_STATE if task.leaves_state else REPLAY_BY_CLIENT
-        if results is not None and not isinstance(results, KeptTables) and with_decisions:
+        if with_decisions and not isinstance(results, KeptTables):
             parts = results.parts("decisions", DECISIONS)
             function, table = partial(tallies_and_decisions, parts=parts), REPLAY_WITH_DECISIONS
         found = self._replayed(function, table)
@@ -313,7 +310,7 @@ class PlacedOnSpark(PlacedRows):
         for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
             by_client = by_client.where(f"{name} is null")
         by_client = by_client.select(REPLAY_BY_CLIENT.names)
-        if results is None:
+        if isinstance(results, KeptTables) and not results.wanted:
             return self._entities(by_client), left
         with _RowsOnSpark(found, self.layout.task.tasks).kept():
             results.write(by_client, "replay_by_client")

@@ -21,7 +21,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -43,7 +43,6 @@ from tidegate.pipeline.results.store import ANOTHER_HINT, RUNS, Store, store_of
 from tidegate.pipeline.results.writing import (
     DAY_MS,
     TableParts,
-    TableWriter,
     is_over_time,
     write_parts,
     written_schema,
@@ -94,22 +93,19 @@ class _Range:
 
 @contextmanager
 def opened_results(
-    directory: Location | None,
+    directory: Location,
     *,
     command: str,
     overwrite: bool,
     from_ms: int | None = None,
     to_ms: int | None = None,
-) -> "Iterator[Results | None]":
-    """Open the results of `command` for writing; yield None without a directory. An unfinished run leaves no tables.
+) -> "Iterator[Results]":
+    """Open the results of `command` for writing. An unfinished run leaves no tables.
 
     from_ms, to_ms: the range of time that the command reads.
     Raises `OutputError` if `directory` is a file, cannot be created, has results of an earlier version, or contains
     other files without `overwrite`, or if another run writes to it.
     """
-    if directory is None:
-        yield None
-        return
     check_output(directory, overwrite=overwrite)
     store = store_of(directory)
     with ExitStack() as stack:
@@ -184,18 +180,18 @@ class Results:
         self._is_finished = False
 
     @contextmanager
-    def writer(self, name: str, table: StructType | pa.Schema) -> Iterator[TableWriter]:
-        """Open a writer for the rows of a table."""
+    def writer(self, name: str, table: StructType | pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+        """Begin a table, and yield the function that writes rows to it."""
         parts = self.parts(name, table)
         with self._errors():
             with parts.writer() as writer:
-                yield writer
+                yield writer.write
             self.keep_files(parts, writer.files)
 
     def put(self, table: pa.Table, name: str) -> None:
         """Write a table of this process."""
-        with self.writer(name, table.schema) as writer:
-            writer.write(table)
+        with self.writer(name, table.schema) as write:
+            write(table)
 
     def write(self, table: DataFrame, name: str) -> None:
         """Write a table with Spark: its tasks write files, which this process merges in the order of the partitions."""

@@ -42,13 +42,11 @@ from tidegate.server.requests.handler import Connection
 from tidegate.server.requests.request_rows import (
     FETCHED,
     FLAGS_IN_ROWS,
-    NETWORK_TAIL,
     NO_FLAGS,
     NONE,
     PLAIN_FLAGS,
     REQUEST_TAIL,
     Client,
-    pack_network,
     pack_plain_fetch,
     pack_plain_request,
     pack_request,
@@ -288,14 +286,8 @@ class Recorder(Appender):
         self, connection: Connection, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None:
         """Record network time of sending an earlier request's answer, charged unchecked at `now_ms`."""
-        self._record_requests()
-        client = self._client(connection, header)
-        if self._place(client, now_ms):
-            pack_network(
-                self._rows, self._at, now_ms, network_ns, connection.id,
-                client.number, header.api_key, header.api_version, NETWORK_TAIL | (EXEMPT if exempt else 0),
-            )  # fmt: skip
-            self._at += ROW_BYTES
+        flags = EXEMPT if exempt else 0
+        self._write_client_row("network", connection, header, now_ms, flags, network_ns=network_ns)
 
     def mutation(
         self,

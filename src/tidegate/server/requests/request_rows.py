@@ -1,7 +1,6 @@
 """Rows of requests as bytes: their flags, the packers, and what the rows of one connection share.
 
-Rows of requests and of network time are packed by position, as they delay answers; all other rows by name
-(`tidegate.usage.appender`).
+Rows of requests are packed by position, as they delay answers; all other rows by name (`tidegate.usage.appender`).
 """
 
 from tidegate.usage.columns import EXEMPT, FORWARDED, OBSERVED_ONLY
@@ -11,14 +10,12 @@ from tidegate.usage.segment import END_FIELDS, PRODUCED, Names, row_end_struct, 
 __all__ = [
     "FETCHED",
     "FLAGS_IN_ROWS",
-    "NETWORK_TAIL",
     "NONE",
     "NO_FLAGS",
     "PLAIN_FLAGS",
     "REQUEST_TAIL",
     "THROTTLED",
     "Client",
-    "pack_network",
     "pack_plain_fetch",
     "pack_plain_request",
     "pack_request",
@@ -32,13 +29,12 @@ NONE = -1
 """For `network_ns`, `early_ms`, `lag` and `lag_bytes`: the column is null."""
 
 _END, _FETCH_END = END_FIELDS
-REQUEST_TAIL, NETWORK_TAIL = row_tail("request"), row_tail("network")
+REQUEST_TAIL = row_tail("request")
 pack_request = row_struct("request").pack_into
 pack_plain_request = row_struct("request", zero=("lag", "lag_bytes"), end=_END).pack_into
 pack_plain_fetch = row_struct("request", end=_FETCH_END).pack_into
 _pack_end = row_end_struct("request", _END).pack
 _pack_fetch_end = row_end_struct("request", _FETCH_END).pack
-pack_network = row_struct("network").pack_into
 FLAGS_IN_ROWS = PRODUCED | EXEMPT | OBSERVED_ONLY | FORWARDED
 PLAIN_FLAGS = (0, PRODUCED, FETCHED)  # flags of rows whose end is the same for the requests of a connection
 NO_FLAGS = -1  # a plain row's flags

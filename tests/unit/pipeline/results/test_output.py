@@ -388,8 +388,8 @@ def test_a_first_run_that_is_killed_leaves_a_directory_that_is_ours(tmp_path):
 
 
 def _fail(directory, error):
-    with _opened(directory) as results, results.writer("a", NUMBER) as writer:
-        writer.write(_table(2))
+    with _opened(directory) as results, results.writer("a", NUMBER) as write:
+        write(_table(2))
         raise error
 
 
