@@ -1,4 +1,4 @@
-"""A handler per API of the embedded log, one module each."""
+"""A handler for each API of the embedded log. APIs that share their rules share a module."""
 
 import asyncio
 from functools import partial
@@ -41,39 +41,40 @@ from tidegate.api_keys import (
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.config_alterations import answer_each
 from tidegate.broker.handlers.alter_configs import change_configs, replace_configs
-from tidegate.broker.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
 from tidegate.broker.handlers.create_partitions import handle_create_partitions
 from tidegate.broker.handlers.create_topics import handle_create_topics
-from tidegate.broker.handlers.delete_groups import handle_delete_groups
 from tidegate.broker.handlers.delete_records import handle_delete_records
 from tidegate.broker.handlers.delete_topics import handle_delete_topics
 from tidegate.broker.handlers.describe_cluster import handle_describe_cluster
 from tidegate.broker.handlers.describe_configs import describe_configs_handler
-from tidegate.broker.handlers.describe_groups import handle_describe_groups
 from tidegate.broker.handlers.describe_log_dirs import handle_describe_log_dirs
 from tidegate.broker.handlers.describe_producers import handle_describe_producers
 from tidegate.broker.handlers.describe_topic_partitions import describe_topic_partitions_handler
-from tidegate.broker.handlers.elect_leaders import handle_elect_leaders
 from tidegate.broker.handlers.fetch import fetch_handler
 from tidegate.broker.handlers.find_coordinator import handle_find_coordinator
-from tidegate.broker.handlers.heartbeat import handle_heartbeat
+from tidegate.broker.handlers.group_members import (
+    FEW_MEMBERS_BYTES,
+    handle_consumer_group_heartbeat,
+    handle_heartbeat,
+    handle_join_group,
+    handle_leave_group,
+    handle_sync_group,
+)
+from tidegate.broker.handlers.groups import handle_delete_groups, handle_describe_groups, handle_list_groups
 from tidegate.broker.handlers.init_producer_id import handle_init_producer_id
-from tidegate.broker.handlers.join_group import handle_join_group
-from tidegate.broker.handlers.leave_group import FEW_MEMBERS_BYTES, handle_leave_group
 from tidegate.broker.handlers.list_config_resources import handle_list_config_resources
-from tidegate.broker.handlers.list_groups import handle_list_groups
 from tidegate.broker.handlers.list_offsets import handle_list_offsets
 from tidegate.broker.handlers.metadata import metadata_handler
 from tidegate.broker.handlers.offset_commit import offset_commit_handler
 from tidegate.broker.handlers.offset_delete import handle_offset_delete
 from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
 from tidegate.broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
-from tidegate.broker.handlers.partition_reassignments import (
+from tidegate.broker.handlers.partition_moves import (
     handle_alter_partition_reassignments,
+    handle_elect_leaders,
     handle_list_partition_reassignments,
 )
 from tidegate.broker.handlers.produce import produce_handler
-from tidegate.broker.handlers.sync_group import handle_sync_group
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Handler, at_once_if_short

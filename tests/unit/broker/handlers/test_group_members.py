@@ -25,7 +25,7 @@ from tidegate.api_keys import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
-from tidegate.broker.handlers import describe_groups, list_groups
+from tidegate.broker.handlers import groups as group_handlers
 from tidegate.error_codes import OFFSET_METADATA_TOO_LARGE
 from tidegate.in_slices import run_at_once
 from tidegate.server.requests.handler import Answer, Deferred
@@ -380,8 +380,8 @@ def test_large_answers_are_refused(at_once: Node, monkeypatch: pytest.MonkeyPatc
     enter(at_once)
     commit_to = {**commit_request(at_once), "group_id": "h"}
     at_once.call(OFFSET_COMMIT, 9, commit_to)
-    monkeypatch.setattr(describe_groups, "MAX_ANSWER_BYTES", 3_000)
-    monkeypatch.setattr(list_groups, "MAX_LISTED", 1)
+    monkeypatch.setattr(group_handlers, "MAX_ANSWER_BYTES", 3_000)
+    monkeypatch.setattr(group_handlers, "MAX_LISTED", 1)
     described = at_once.call(
         DESCRIBE_GROUPS, 6, {"groups": ["g"] * 30, "include_authorized_operations": False}
     )
