@@ -46,7 +46,7 @@ from tidegate.broker.handlers.create_topics import handle_create_topics
 from tidegate.broker.handlers.delete_records import handle_delete_records
 from tidegate.broker.handlers.delete_topics import handle_delete_topics
 from tidegate.broker.handlers.describe_cluster import handle_describe_cluster
-from tidegate.broker.handlers.describe_configs import describe_configs_handler
+from tidegate.broker.handlers.describe_configs import describe_configs_handler, handle_list_config_resources
 from tidegate.broker.handlers.describe_log_dirs import handle_describe_log_dirs
 from tidegate.broker.handlers.describe_producers import handle_describe_producers
 from tidegate.broker.handlers.describe_topic_partitions import describe_topic_partitions_handler
@@ -62,7 +62,6 @@ from tidegate.broker.handlers.group_members import (
 )
 from tidegate.broker.handlers.groups import handle_delete_groups, handle_describe_groups, handle_list_groups
 from tidegate.broker.handlers.init_producer_id import handle_init_producer_id
-from tidegate.broker.handlers.list_config_resources import handle_list_config_resources
 from tidegate.broker.handlers.list_offsets import handle_list_offsets
 from tidegate.broker.handlers.metadata import metadata_handler
 from tidegate.broker.handlers.offset_commit import offset_commit_handler

@@ -170,12 +170,6 @@ def _forecast(
     return outcomes
 
 
-# --- one type of quota ------------------------------------------------------------------------------------------------
-
-
-# --- entities ---------------------------------------------------------------------------------------------------------
-
-
 def _named(protect: Sequence[tuple[str, str]], names: Collection[Name]) -> set[Name]:
     """Return the names that are to be protected."""
     wanted = set(protect)

@@ -15,40 +15,26 @@ for all processes of the broker, and its `seq` is made of the time.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
-from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.columns import first_seq_at, ms_of_seq
 from tidegate.pipeline.read.ingest import newest_ms
-from tidegate.pipeline.read.rows import ALL_COLUMNS
-from tidegate.pipeline.rollup.cells import usage_columns
+from tidegate.pipeline.watch.pieces import Piece, lost_events, pieces_of
 from tidegate.pipeline.watch.processes import EVERY_SEQ, all_processes, is_of_process, waiting_since_ms
 from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, list_files
 from tidegate.usage.process_nodes import broker_of_node
 from tidegate.usage.readers import is_imported
-from tidegate.usage.segment import TS_MS_MAX
 
-__all__ = [
-    "LATENESS_S",
-    "Arrivals",
-    "LateFile",
-    "Missing",
-    "Offsets",
-    "Piece",
-    "last_from_ms",
-    "newest_hour_ms",
-    "read_pieces",
-    "together",
-]
+__all__ = ["LATENESS_S", "Arrivals", "LateFile", "Missing", "Offsets", "last_from_ms", "newest_hour_ms"]
 
 Offsets = Mapping[int, int]
 """The last `seq` of each node."""
@@ -59,31 +45,7 @@ Missing = Mapping[int, Sequence[tuple[int, int]]]
 LATENESS_S = 60.0
 """By default, seconds for which rows wait for earlier rows of their node."""
 
-_ROWS_AT_ONCE = 200_000
 _FIRST_SEQ = 1  # of a node's first row
-_COLUMNS = tuple(dict.fromkeys((*ALL_COLUMNS, *usage_columns())))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A row group of a file of one node: its rows are of these `seq`, but others may be among them elsewhere.
-
-    first_ms, last_ms: its rows are between these times.
-    """
-
-    node_id: int
-    path: str
-    row_group: int
-    first_seq: int
-    last_seq: int
-    rows: int
-    first_ms: int = 0
-    last_ms: int = 0
-
-    def of_broker(self) -> "Piece":
-        """Return a piece of a process as one of all processes of its broker."""
-        first_seq, last_seq = first_seq_at(self.first_ms), first_seq_at(self.last_ms + 1) - 1
-        return replace(self, node_id=all_processes(self.node_id), first_seq=first_seq, last_seq=last_seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +287,7 @@ class Arrivals:
         pieces = [piece for file in of_range for piece in self._of_file(file)]
         # `gap` rows say how many events the node lost, and nothing waits for those (decision 0108).
         missing = of_range[0].last_seq - after_seq - sum(piece.rows for piece in pieces)
-        return missing <= 0 or missing <= sum(map(_lost_events, pieces))
+        return missing <= 0 or missing <= sum(map(lost_events, pieces))
 
     def _end_of_share(self, node_id: int, after_seq: int, end_seq: int, most_rows: int) -> int:
         rows = 0
@@ -338,7 +300,7 @@ class Arrivals:
     def _of_file(self, file: ParquetFile) -> list[Piece]:
         found = self._pieces.get(file.path)
         if found is None:
-            found = self._pieces[file.path] = _pieces_of(file)
+            found = self._pieces[file.path] = pieces_of(file)
         return found
 
 
@@ -367,39 +329,6 @@ def _newest_ms(directory: Path) -> int:
     return newest_ms([path for path in list_files(directory) if ParquetFile.parse(path) is not None])
 
 
-def together(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Yield the pieces in runs that are read at once: those that overlap, and small ones with others.
-
-    No row of a run comes after a row of the next.
-    """
-    run: list[Piece] = []
-    rows, reach = 0, -1
-    for piece in pieces:
-        if rows >= _ROWS_AT_ONCE and piece.first_seq > reach:
-            yield run
-            run, rows = [], 0
-        run.append(piece)
-        rows += piece.rows
-        reach = max(reach, piece.last_seq)
-    if run:
-        yield run
-
-
-def read_pieces(pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> pa.Table:
-    """Return the rows of one node after `after_seq` and up to `end_seq`, in no order. Raises `UsageFilesError`.
-
-    The rows of all processes of a broker are returned as each process has recorded them.
-    """
-    if is_of_process(pieces[0].node_id):
-        of_node = pc.field("ts_ms") >= ms_of_seq(after_seq + 1)
-        is_wanted = pc.field("ts_ms") <= ms_of_seq(end_seq)
-    else:
-        is_wanted = (pc.field("seq") > after_seq) & (pc.field("seq") <= end_seq)
-        of_node = pc.field("node_id") == pieces[0].node_id
-    chunks = (Chunk(piece.path, piece.row_group) for piece in pieces)
-    return pa.concat_tables([read_chunk(chunk, _COLUMNS).filter(is_wanted & of_node) for chunk in chunks])
-
-
 def _overlap(file: ParquetFile, ranges: Sequence[tuple[int, int]]) -> bool:
     """Return whether a file may have rows of some ranges."""
     return any(first <= file.last_seq and last >= file.first_seq for first, last in ranges)
@@ -412,49 +341,3 @@ def _arrived_s(of_range: Sequence[ParquetFile]) -> float:
         with suppress(FileNotFoundError):
             arrived_s = min(arrived_s, file.path.stat().st_ctime)
     return arrived_s
-
-
-def _lost_events(piece: Piece) -> int:
-    """Return how many events the `gap` rows of a row group say are missing."""
-    rows = read_chunk(Chunk(piece.path, piece.row_group), ("node_id", "lost_events"))
-    of_node = rows.filter(pc.field("node_id") == piece.node_id)
-    return pc.sum(of_node["lost_events"]).as_py() or 0
-
-
-def _ends(column: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
-    """Return the least and the largest number of a column; None: the footer does not state them."""
-    found = column.statistics
-    return (found.min, found.max) if found and found.has_min_max else None
-
-
-def _pieces_of(file: ParquetFile) -> list[Piece]:
-    found = []
-    try:
-        with pq.ParquetFile(file.path) as opened:
-            check_format(str(file.path), opened)
-            metadata = opened.metadata
-            seq_at, ts_at = (opened.schema_arrow.get_field_index(name) for name in ("seq", "ts_ms"))
-            for number in range(metadata.num_row_groups):
-                group = metadata.row_group(number)
-                first, last = _ends(group.column(seq_at)) or (file.first_seq, file.last_seq)
-                first_ms, last_ms = _ends(group.column(ts_at)) or (0, TS_MS_MAX)
-                found.append(
-                    Piece(
-                        node_id=file.node_id,
-                        path=str(file.path.absolute()),
-                        row_group=number,
-                        first_seq=first,
-                        last_seq=last,
-                        rows=group.num_rows,
-                        first_ms=first_ms,
-                        last_ms=last_ms,
-                    )
-                )
-    except FileNotFoundError:  # compacted meanwhile: what has its rows is listed the next time
-        return []
-    except (pa.ArrowException, OSError) as error:
-        raise UsageFilesError(
-            f"{str(file.path)!r} is not a usable Parquet file",
-            hint="move the file away, then run the command again",
-        ) from error
-    return found

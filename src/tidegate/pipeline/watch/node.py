@@ -33,7 +33,7 @@ from tidegate.pipeline.rollup.cells import usage_columns
 from tidegate.pipeline.rollup.sums_alone import sums_by_step
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
-from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
+from tidegate.pipeline.watch.pieces import Piece, read_pieces, together
 from tidegate.pipeline.watch.processes import Taken, is_of_process, rows_of_broker
 from tidegate.usage.texts import BEGINS
 

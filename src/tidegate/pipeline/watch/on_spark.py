@@ -18,9 +18,10 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.spark.session import RunningSpark
-from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, Piece
+from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState, dumped, loaded
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances, read_table, table_bytes
+from tidegate.pipeline.watch.pieces import Piece
 from tidegate.pipeline.watch.source import SOURCE_NAME, UsageSource
 from tidegate.pipeline.watch.totals import Totals
 from tidegate.usage.process_nodes import broker_of_node

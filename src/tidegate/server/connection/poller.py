@@ -50,14 +50,45 @@ class ScanSchedule:
         self.next_ns = ended_ns + max(SCAN_EVERY_NS, SCAN_SHARE * (ended_ns - begun_ns))
 
 
-class EpollPoller:
-    """A `SocketPoller` over one epoll, and one for the sockets that are left unread."""
+class _TurnsOnLoop:
+    """The part that both pollers share: turns that are asked for, and calls in turns."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._loop = loop
         self._monotonic_ns = monotonic_ns
+        self._turns: Turns = NoTurns()
+        self._woken = False
+        self._calls = CallsInTurn(self, loop, monotonic_ns)
+        self.call_in_turn, self.call_late_in_turn = self._calls.schedule, self._calls.add_late
+
+    def serve_in(self, turns: Turns) -> None:
+        """Call `turns` for each turn."""
+        self._turns = self._calls.turns = turns
+
+    def wake(self) -> None:
+        """Schedule a turn soon."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._serve_ready)
+
+    def close(self) -> None:
+        """Make no more calls."""
+        self._calls.close()
+
+    def _serve_ready(self) -> None:
+        """Run turns until no connection waits, or the time is over."""
+        raise NotImplementedError
+
+
+class EpollPoller(_TurnsOnLoop):
+    """A `SocketPoller` over one epoll, and one for the sockets that are left unread."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        super().__init__(loop, monotonic_ns)
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
@@ -66,10 +97,6 @@ class EpollPoller:
         self._clients: dict[int, Client] = {}
         self._scans = ScanSchedule()
         self._left: list[tuple[int, int]] = []  # what was ready when the time was over
-        self._turns: Turns = NoTurns()
-        self._woken = False
-        self._calls = CallsInTurn(self, loop, monotonic_ns)
-        self.call_in_turn, self.call_late_in_turn = self._calls.schedule, self._calls.add_late
         self._mute_watch = MuteWatch(loop)
         self.watch, self.unwatch = self._mute_watch.watch, self._mute_watch.remove
         self._loop_was_ready = False
@@ -83,16 +110,6 @@ class EpollPoller:
             self._loop_fd = self._turn_loop.fileno()
             self._readers[self._loop_fd] = self._want_loop
             self._epoll.register(self._loop_fd, _ONCE)
-
-    def serve_in(self, turns: Turns) -> None:
-        """Call `turns` for each turn."""
-        self._turns = self._calls.turns = turns
-
-    def wake(self) -> None:
-        """Schedule a turn soon."""
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._serve_ready)
 
     def set_client(self, fd: int, client: Client) -> None:
         """Set the client of a connection."""
@@ -129,7 +146,7 @@ class EpollPoller:
 
     def close(self) -> None:
         """Close both epolls, and stop the calls in turns."""
-        self._calls.close()
+        super().close()
         self._mute_watch.close()
         if self._turn_loop is None:
             self._loop.remove_reader(self._epoll.fileno())
@@ -280,18 +297,13 @@ class EpollPoller:
         return False
 
 
-class LoopPoller:
+class LoopPoller(_TurnsOnLoop):
     """A `SocketPoller` that is the event loop's own."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        self._loop = loop
-        self._monotonic_ns = monotonic_ns
-        self._turns: Turns = NoTurns()
-        self._woken = False
-        self._calls = CallsInTurn(self, loop, monotonic_ns)
-        self.call_in_turn, self.call_late_in_turn = self._calls.schedule, self._calls.add_late
+        super().__init__(loop, monotonic_ns)
         self.add_reader = loop.add_reader
         self.add_writer = loop.add_writer
         self.remove_writer = loop.remove_writer
@@ -315,21 +327,8 @@ class LoopPoller:
         self._remove_reader(fd)
         self.remove_writer(fd)
 
-    def serve_in(self, turns: Turns) -> None:
-        """Call `turns` for the turns that were asked for: the loop calls back for each socket by itself."""
-        self._turns = self._calls.turns = turns
-
-    def wake(self) -> None:
-        """Schedule a turn soon."""
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._serve)
-
-    def close(self) -> None:
-        """Make no more calls."""
-        self._calls.close()
-
-    def _serve(self) -> None:
+    def _serve_ready(self) -> None:
+        """Run one turn: the loop calls back for each socket by itself."""
         self._woken = False
         now_ns = self._monotonic_ns()
         self._turns.begin_turn(now_ns)
