@@ -23,7 +23,7 @@ from tidegate.client import (
 )
 from tidegate.client.connection import Connection
 from tidegate.quota.admin.definitions import Alteration
-from tidegate.usage.unconverted import complete_files
+from tidegate.usage.readers import complete_files
 from tidegate.wire.records import encode_batch
 
 ROOT = Path(__file__).parents[2]

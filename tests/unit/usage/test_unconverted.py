@@ -18,8 +18,8 @@ from tests.unit.usage.recording import (
 from tidegate.errors import ConfigError
 from tidegate.usage.convert import compact, convert_segment, drain
 from tidegate.usage.files import HOUR_MS
+from tidegate.usage.readers import complete_files
 from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_path, segment_paths
-from tidegate.usage.unconverted import complete_files
 
 ROWS = 35  # three segments are closed, one is open
 
@@ -69,7 +69,7 @@ def test_rows_of_a_killed_broker_are_read(tmp_path, recorder):
 @pytest.mark.parametrize("compacted", [False, True])
 def test_what_is_converted_meanwhile_is_read_once(tmp_path, recorder, monkeypatch, converted, compacted):
     """Between the copies and the listing the writer converts some segments, half of one, and compacts hours."""
-    import tidegate.usage.unconverted as module
+    import tidegate.usage.readers as module
 
     list_files, spool, parquet = module.list_files, spool_directory(tmp_path, 1), parquet_directory(tmp_path)
     work = ExitStack()
@@ -104,7 +104,7 @@ def test_what_is_converted_meanwhile_is_read_once(tmp_path, recorder, monkeypatc
 
 def test_segment_that_is_closed_while_it_is_looked_for(tmp_path, recorder):
     """It is found under its other name, or is in Parquet by then."""
-    from tidegate.usage.unconverted import _load
+    from tidegate.usage.readers import _load
 
     spool = spool_directory(tmp_path, 1)
     (path,) = segment_paths(spool, OPEN_SUFFIX)

@@ -30,9 +30,8 @@ from tidegate.pipeline.read.columns import first_seq_at, ms_of_seq
 from tidegate.pipeline.read.ingest import newest_ms
 from tidegate.pipeline.watch.pieces import Piece, lost_events, pieces_of
 from tidegate.pipeline.watch.processes import EVERY_SEQ, all_processes, is_of_process, waiting_since_ms
-from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, list_files
+from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, is_imported, list_files
 from tidegate.usage.process_nodes import broker_of_node
-from tidegate.usage.readers import is_imported
 
 __all__ = ["LATENESS_S", "Arrivals", "LateFile", "Missing", "Offsets", "last_from_ms", "newest_hour_ms"]
 
