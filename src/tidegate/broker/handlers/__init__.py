@@ -47,8 +47,6 @@ from tidegate.broker.handlers.delete_records import handle_delete_records
 from tidegate.broker.handlers.delete_topics import handle_delete_topics
 from tidegate.broker.handlers.describe_cluster import handle_describe_cluster
 from tidegate.broker.handlers.describe_configs import describe_configs_handler, handle_list_config_resources
-from tidegate.broker.handlers.describe_log_dirs import handle_describe_log_dirs
-from tidegate.broker.handlers.describe_producers import handle_describe_producers
 from tidegate.broker.handlers.describe_topic_partitions import describe_topic_partitions_handler
 from tidegate.broker.handlers.fetch import fetch_handler
 from tidegate.broker.handlers.find_coordinator import handle_find_coordinator
@@ -67,7 +65,11 @@ from tidegate.broker.handlers.metadata import metadata_handler
 from tidegate.broker.handlers.offset_commit import offset_commit_handler
 from tidegate.broker.handlers.offset_delete import handle_offset_delete
 from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
-from tidegate.broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
+from tidegate.broker.handlers.partition_logs import (
+    handle_describe_log_dirs,
+    handle_describe_producers,
+    handle_offset_for_leader_epoch,
+)
 from tidegate.broker.handlers.partition_moves import (
     handle_alter_partition_reassignments,
     handle_elect_leaders,

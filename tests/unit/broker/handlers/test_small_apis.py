@@ -19,7 +19,7 @@ from tidegate.api_keys import (
     LIST_PARTITION_REASSIGNMENTS,
     OFFSET_FOR_LEADER_EPOCH,
 )
-from tidegate.broker.handlers import describe_producers
+from tidegate.broker.handlers import partition_logs
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_producers_are_described_with_their_last_batch(node: Node) -> None:
 
 def test_an_answer_has_a_bound(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition with more producers than there is room for gets error 42, the others are answered."""
-    monkeypatch.setattr(describe_producers, "MAX_PRODUCERS_ANSWERED", 5)
+    monkeypatch.setattr(partition_logs, "MAX_PRODUCERS_ANSWERED", 5)
     node.create("orders", 2)
     for number in range(2):
         append(node.log("orders"), batch(producer_id=number, producer_epoch=0, base_sequence=0))
