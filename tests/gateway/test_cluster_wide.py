@@ -14,6 +14,7 @@ from tests.gateway.raw_client import RawClient
 from tests.waiting import wait_until
 
 from tidegate.client.settings import client_settings
+from tidegate.gateway.shared_mutations import SharedMutations
 from tidegate.gateway.sharing import LOST_AFTER_MS, Sharing
 from tidegate.gateway.usage_topic import UsageExchange
 
@@ -109,7 +110,11 @@ def test_a_process_that_cannot_open_the_topic_is_cut_off(caplog):
         }
     )
     exchange = UsageExchange(
-        settings, sharing, now_ms=lambda: int(time.monotonic() * 1000), is_wanted=lambda: True
+        settings,
+        sharing,
+        mutations=SharedMutations("own"),
+        now_ms=lambda: int(time.monotonic() * 1000),
+        is_wanted=lambda: True,
     )
 
     async def run() -> None:

@@ -1,12 +1,13 @@
-"""Mutation quotas of a gateway before several brokers: one bucket for all of them, as at Kafka's controller."""
+"""Mutation quotas of gateways: one bucket for all brokers and all gateways, as at Kafka's controller."""
 
-import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from bench.ladder.brokers import free_port
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.raw_client import NO_ID, RawClient
@@ -15,12 +16,14 @@ from tests.waiting import wait_until
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.cli.main import main
 from tidegate.error_codes import THROTTLING_QUOTA_EXCEEDED
+from tidegate.gateway.processes import METRICS_STEP
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
 CLIENT = "creator"
 RATE, BURST, PERMITS = 0.5, 5.5, 15
 GATEWAYS = 2
 SLOW_RATE = 0.02  # a full bucket has 0.22 tokens: the first topic owes 39 s
+OWED_MS = (3 - 11 * SLOW_RATE) / SLOW_RATE * 1000
 VERSION = STRICT_SINCE[CREATE_TOPICS]
 
 
@@ -95,42 +98,77 @@ def test_a_replay_decides_as_the_gateway_did(two, processes: int, capsys: pytest
     assert any(plan["approximate_requests"] for plan in plans) == (processes > 1)
 
 
-def created_at(ports: list[int], client_id: str, topics: Iterator[str]) -> int:
-    """Create topics of one partition at each port in turn; return how many were created before a refusal."""
-    for number in itertools.count():
-        with RawClient(ports[number % len(ports)], client_id) as client:
-            answer = client.create_topics((next(topics), 1))
-        if answer["topics"][0]["error_code"]:
-            assert answer["topics"][0]["error_code"] == THROTTLING_QUOTA_EXCEEDED
-            assert answer["throttle_time_ms"] > 0
-            return number
-    raise AssertionError
+def creates(port: int, client_id: str, topic: str, partitions: int = 1) -> tuple[bool, int]:
+    """Create a topic; return whether it was admitted, and the throttle time in ms."""
+    with RawClient(port, client_id) as client:
+        answer = client.create_topics((topic, partitions))
+    error_code = answer["topics"][0]["error_code"]
+    assert error_code in (0, THROTTLING_QUOTA_EXCEEDED)
+    return error_code == 0, answer["throttle_time_ms"]
 
 
-def test_a_quota_of_kafka_is_one_for_several_gateways(kafka, new_gateway, unique: str):
-    """Each gateway has a bucket of its own; that of Kafka's controller is for all, and its refusals are passed on."""
-    ports = [new_gateway().port for _ in range(GATEWAYS)]
-    topics = (f"{unique}-{number}" for number in itertools.count())
-    created = {}
-    for where, port in (("gateway", ports[0]), ("kafka", kafka.port)):
-        client_id = f"{unique}-{where}"
+@pytest.fixture
+def quota_of(unique: str) -> Iterator[Callable[[int, Sequence[int]], str]]:
+    """Return a function that sets a mutation quota at a port, and returns its client id when all servers have it."""
+    client_ids: dict[str, int] = {}
+
+    def set_quota(port: int, ports: Sequence[int]) -> str:
+        client_id = f"{unique}-{port}"
+        client_ids[client_id] = port
         with RawClient(port, "admin") as admin:
             admin.set_quotas(client_id, controller_mutation_rate=SLOW_RATE)
-        wait_until(
-            lambda client_id=client_id, where=where: knows(
-                ports if where == "gateway" else [kafka.port], client_id
-            )
-        )
-        created[where] = created_at(ports, client_id, topics)
+        wait_until(lambda: all(knows(each, client_id) for each in ports))
+        return client_id
+
+    yield set_quota
+    for client_id, port in client_ids.items():
         with RawClient(port, "admin") as admin:
             admin.set_quotas(client_id, controller_mutation_rate=None)
-    assert created == {"gateway": GATEWAYS, "kafka": 1}
 
 
-def knows(ports: list[int], client_id: str) -> bool:
-    """Return whether each of these servers has a mutation quota of a client id."""
-    found = []
-    for port in ports:
-        with RawClient(port, "admin") as admin:
-            found.append(admin.quota(client_id, "controller_mutation_rate"))
-    return set(found) == {SLOW_RATE}
+@pytest.mark.parametrize("processes", [1, 2])
+def test_gateways_charge_one_bucket(new_gateway, quota_of, unique: str, processes: int):
+    """What one gateway has admitted is missing at the other, in each of its processes, and the debt is one."""
+    listeners = [free_port(2) for _ in range(GATEWAYS)]
+    metrics = [port + 1 + number * METRICS_STEP for port in listeners for number in range(processes)]
+    gateways = [
+        new_gateway(
+            *("--processes", str(processes)), *("--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
+        )
+        for port in listeners
+    ]
+    ports = [gateway.port for gateway in gateways]
+    client_id = quota_of(ports[0], ports)
+    for port in metrics:
+        wait_until(lambda port=port: metric(port, "processes") == len(metrics))
+    assert creates(ports[0], client_id, f"{unique}-a", partitions=3) == (True, 0)
+    for port in metrics[processes:]:
+        wait_until(lambda port=port: metric(port, "mutation_buckets_of_others") > 0)
+    for port in (*ports, *ports):
+        is_admitted, throttle_ms = creates(port, client_id, f"{unique}-b")
+        assert not is_admitted
+        assert 0 < OWED_MS - throttle_ms < 60_000
+    for gateway in gateways:
+        assert "WARNING" not in gateway.log
+
+
+def test_a_quota_of_kafka_is_one_for_several_gateways(kafka, new_gateway, quota_of, unique: str):
+    """That of Kafka's controller is for all, and gateways pass on its refusals."""
+    ports = [new_gateway().port for _ in range(GATEWAYS)]
+    client_id = quota_of(kafka.port, [kafka.port])
+    assert creates(ports[0], client_id, f"{unique}-a")[0]
+    is_admitted, throttle_ms = creates(ports[1], client_id, f"{unique}-b")
+    assert not is_admitted
+    assert throttle_ms > 0
+
+
+def metric(port: int, name: str) -> float:
+    """Return a metric about shared quotas of the gateway process whose metrics are at a port."""
+    text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    return float(text.partition(f"\ntidegate_cluster_quota_{name} ")[2].split()[0])
+
+
+def knows(port: int, client_id: str) -> bool:
+    """Return whether a server has the mutation quota of a client id."""
+    with RawClient(port, "admin") as admin:
+        return admin.quota(client_id, "controller_mutation_rate") == SLOW_RATE

@@ -139,7 +139,11 @@ async def _run(
             )
             stack.push_async_callback(gateway.close)
             exchange = UsageExchange(
-                upstream, gateway.sharing, now_ms=clock.now_ms, is_wanted=gateway.has_cluster_wide_quotas
+                upstream,
+                gateway.sharing,
+                mutations=gateway.mutations,
+                now_ms=clock.now_ms,
+                is_wanted=gateway.shares_quotas,
             )
             stack.push_async_callback(exchange.close)
             await exchange.open()

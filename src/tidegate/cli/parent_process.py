@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR
@@ -79,6 +80,7 @@ class Parent:
         self._connections = ConnectionCounts(args.processes)
         self._process = Process(
             count=args.processes,
+            gateway=uuid4().hex,
             reports=SharedReports(args.processes),
             connections=self._connections,
             buckets=SharedBuckets(),

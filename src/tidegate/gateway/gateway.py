@@ -43,6 +43,7 @@ from tidegate.gateway.settings import (
     metrics_ports,
     record_config,
 )
+from tidegate.gateway.shared_mutations import SharedMutations
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
 from tidegate.gateway.sharing import Sharing
 from tidegate.gateway.topic_names import TopicNames
@@ -152,7 +153,9 @@ class Gateway:
         self._most = max_brokers(config)
         window = config.quota_windows.rate
         window_ms = window.samples * window.window_ms
-        self.sharing = Sharing(uuid4().hex, window_ms=window_ms)
+        name = uuid4().hex
+        self.sharing = Sharing(name, window_ms=window_ms)
+        self.mutations = SharedMutations(name, gateway=process.gateway)
         self._process = process
         self._is_started = False
         self.processes: ProcessSharing | None = None
@@ -160,8 +163,14 @@ class Gateway:
             self.processes = ProcessSharing(process, self.sharing, window_ms=window_ms, now_ms=clock.now_ms)
             self.processes.set_cluster_wide(config)
 
-    def has_cluster_wide_quotas(self) -> bool:
-        """Return whether the settings name any cluster-wide quota."""
+    def shares_quotas(self) -> bool:
+        """Return whether any quota is one for all gateways: a cluster-wide one, or one of mutations.
+
+        Before `start`, those of mutations are not asked for: without the topic, each gateway charges its own.
+        """
+        controller = next(iter(self.nodes.values()), None)
+        if controller is not None and controller.managers.controller_mutation.enabled:
+            return True
         return any(record.key == CLUSTER_WIDE for record in self.config.extension_records())
 
     async def start(self) -> None:
@@ -324,6 +333,7 @@ class Gateway:
             if metrics is not None:
                 undo.callback(metrics.close)
             node.serve(handlers, self._quotas, relay=relay)
+            self.mutations.add_node(node.managers)
             if self.processes is None:
                 self.sharing.add_node(node.managers)
             else:
@@ -343,6 +353,7 @@ class Gateway:
             "Connections refused before they belonged to a broker",
         )
         yield from self.sharing.gauges()
+        yield from self.mutations.gauges()
         if self.processes is not None:
             sharing = self.processes.processes(broker_id)
             yield (

@@ -96,12 +96,14 @@ def _checksum(number: int, report: bytes) -> int:
 class Process:
     """One of the processes of a gateway, and what it shares with the others.
 
-    number: from 1. has_others: others have bound the ports before it starts.
+    number: from 1. has_others: others have bound the ports before it starts. gateway: a name that the processes of
+    a gateway have in common; "": it has one.
     """
 
     number: int = 1
     count: int = 1
     has_others: bool = False
+    gateway: str = ""
     reports: SharedReports | None = None
     connections: ConnectionCounts | None = None
     buckets: SharedBuckets | None = None

@@ -41,6 +41,11 @@ PLACES = 1 << 17
 PROBES = 32
 MAX_BYTES = 96 << 20
 """Most memory of a table: with many samples in a window it has fewer places."""
+LATE_MS = 10_000
+"""Time after which no process charges a record of a topic that another one has charged: it would be cut off before.
+
+A smaller offset is then that of a new topic.
+"""
 IDLE_MS = 3_600_000
 """Time without a charge after which a state begins anew, as a sensor that has expired."""
 _HEAD = struct.Struct("=Qq")  # digest, time of the last charge
@@ -184,14 +189,26 @@ def _shared(
 
 
 class _SharedBucket(TokenBucket):
-    """A bucket whose balance is shared. Its rate and window are those of this process."""
+    """A bucket whose balance is shared. Its rate and window are those of this process.
 
-    __slots__ = ("place",)
+    The place also has the offset of the last record that was charged, and when that was.
+    """
+
+    __slots__ = ("_offset", "_offset_ms", "place")
 
     def __init__(self, place: _Place, window: QuotaWindow, rate: float) -> None:
         self.place = place
+        self._offset = self._offset_ms = 0
         super().__init__(samples=window.samples, window_ms=window.window_ms, rate=rate)
 
+    def _note_offset(self, offset: int, now_ms: int, /) -> bool:
+        """Return whether no process has charged the record at an offset, or one after it; note that this one does."""
+        if offset <= self._offset and now_ms - self._offset_ms < LATE_MS:
+            return False
+        self._offset, self._offset_ms = offset, now_ms
+        return True
+
+    is_first = _shared(_note_offset, charges=True)
     record = _shared(TokenBucket.record, charges=True)
     tokens = _shared(TokenBucket.tokens)
     throttle_ms = _shared(TokenBucket.throttle_ms)
@@ -202,11 +219,11 @@ class _SharedBucket(TokenBucket):
 
     def load(self, numbers: tuple[Any, ...]) -> None:
         """Use the balance of the place."""
-        self.floats[TOKENS], self.ints[UPDATED] = numbers
+        self.floats[TOKENS], self.ints[UPDATED], self._offset, self._offset_ms = numbers
 
     def numbers(self) -> tuple[Any, ...]:
         """Return the balance."""
-        return self.floats[TOKENS], self.ints[UPDATED]
+        return self.floats[TOKENS], self.ints[UPDATED], self._offset, self._offset_ms
 
 
 class _SharedRate(SampledRate):
@@ -243,7 +260,7 @@ class SharedBuckets(SharedStates):
     """The balances of all buckets. A bucket is that of all brokers, as that of Kafka's controller is."""
 
     def __init__(self, *, places: int = PLACES) -> None:
-        super().__init__("dq", places=places)
+        super().__init__("dqqq", places=places)
 
     def buckets(self, now_ms: Callable[[], int]) -> Callable[[str, QuotaWindow, float], TokenBucket]:
         """Return what makes the bucket of a sensor, from the sensor's name, window and rate."""

@@ -172,21 +172,13 @@ class Sharing:
         prefix = "tidegate_cluster_quota"
         return (
             (f"{prefix}_processes", self.processes, "Gateway processes that share cluster-wide quotas"),
-            (
-                f"{prefix}_cut_off",
-                self.is_cut_off,
-                "1: this process does not receive the usage of the others",
-            ),
+            (f"{prefix}_cut_off", self.is_cut_off, "1: this process does not receive the others' usage"),
             (
                 f"{prefix}_followed",
                 len(self._room),
                 "Sensors of cluster-wide quotas that share their limit by demand",
             ),
-            (
-                f"{prefix}_omitted",
-                self.omitted,
-                "Times a sensor got a fair share because the table was full",
-            ),
+            (f"{prefix}_omitted", self.omitted, "Times a sensor got a fair share: the table was full"),
         )
 
     def follow(self, node: int, sensor: ClusterSensor, now_ms: int) -> None:
@@ -315,20 +307,23 @@ class Sharing:
             self.is_cut_off = is_cut_off
             if not has_begun:
                 _log.info(
-                    "cluster-wide quotas are 1/%d of their limits here until topic %s is open",
+                    "cluster-wide quotas are 1/%d of their limits here until topic %s is open, and mutation quotas "
+                    "count the mutations of this gateway alone",
                     self.processes,
                     USAGE_TOPIC,
                 )
             elif is_cut_off:
                 _log.warning(
-                    "cut off from the other gateway processes: cluster-wide quotas are 1/%d of their limits here; "
+                    "cut off from the other gateway processes: cluster-wide quotas are 1/%d of their limits here, and "
+                    "mutation quotas count the mutations of this gateway alone; "
                     "hint: look for errors of the cluster and of topic %s",
                     self.processes,
                     USAGE_TOPIC,
                 )
             else:
                 _log.warning(
-                    "the usage of the other gateway processes can be read: cluster-wide quotas are shared"
+                    "the usage of the other gateway processes can be read: cluster-wide quotas are shared, and "
+                    "mutation quotas"
                 )
         if is_cut_off:
             return

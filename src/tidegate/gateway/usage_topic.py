@@ -1,4 +1,4 @@
-"""The topic through which gateway processes share cluster-wide quotas: each publishes its usage, and reads all.
+"""The topic through which gateway processes share quotas: each publishes its usage, and reads that of all.
 
 Records (`usage_report`) older than some minutes are of no use, and the broker deletes them.
 """
@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from tidegate.client import Admin
 from tidegate.client.consumer import LATEST, Consumer
@@ -16,6 +17,7 @@ from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.gateway.gateway import run_work
 from tidegate.gateway.quota_topic import create_if_missing
+from tidegate.gateway.shared_mutations import SharedMutations
 from tidegate.gateway.sharing import LOST_AFTER_MS, TICK_MS, Sharing
 from tidegate.gateway.usage_report import USAGE_TOPIC, UsageReport, decode_report, encode_report
 
@@ -40,7 +42,8 @@ _PAUSE_S = 1.0
 class UsageExchange:
     """Publishes the usage of this process, and reads that of all. `open` it, then let `run` run.
 
-    is_wanted: whether any quota is cluster-wide; nothing is published otherwise.
+    mutations: the buckets of mutation quotas that it shares. is_wanted: whether any quota is shared with other
+    gateways; nothing is published otherwise.
     """
 
     def __init__(
@@ -48,17 +51,19 @@ class UsageExchange:
         settings: ClientSettings,
         sharing: Sharing,
         *,
+        mutations: SharedMutations,
         now_ms: Callable[[], int],
         is_wanted: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._sharing = sharing
+        self._mutations = mutations
         self._now_ms = now_ms
         self._is_wanted = is_wanted
         self._producer = Producer(settings, acks=1)
         self._consumer = Consumer(settings, max_records=_READ_AT_A_TIME)
         self._sending: asyncio.Task[int] | None = None
-        self._is_open = False
+        self._is_open = self._is_tried = False
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read what other processes publish now. Raises `ClientError`."""
@@ -72,7 +77,7 @@ class UsageExchange:
         while (left_s := until_s - loop.time()) > 0:
             await self._read(left_s)
         self._sharing.begin(self._now_ms())
-        self._is_open = True
+        self._is_open = self._is_tried = True
 
     async def run(self) -> None:
         """Publish and read. Never ends."""
@@ -88,7 +93,8 @@ class UsageExchange:
         if self._is_open and not self._sharing.is_cut_off:
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(_PAUSE_S):
-                    await self._producer.send(*_PLACE, [encode_report(self._sharing.last_report())])
+                    last = await self._with_mutations(self._sharing.last_report())
+                    await self._producer.send(*_PLACE, [encode_report(last)])
         await self._producer.__aexit__()
         await self._consumer.__aexit__()
 
@@ -99,11 +105,17 @@ class UsageExchange:
             if loop.time() - next_s > LOST_AFTER_MS / 1000:
                 self._end()  # the process was stopped, and the reports that it reads next are old
             next_s = max(next_s + _TICK_S, loop.time())
-            if self._is_wanted():
+            if self._is_wanted() and self._is_tried:  # a process that starts is not cut off yet
                 report = await run_work(self._sharing.tick_in_slices(self._now_ms()))
+                report = await self._with_mutations(report)
                 if self._is_open:
                     self._publish(report)
             await asyncio.sleep(next_s - loop.time())
+
+    async def _with_mutations(self, report: UsageReport) -> UsageReport:
+        """Return a report that has the use of the buckets of mutations, too."""
+        work = self._mutations.counts_in_slices(report.number, self._now_ms())
+        return replace(report, gateway=self._mutations.gateway, mutations=await run_work(work))
 
     def _publish(self, report: UsageReport) -> None:
         """Send a report, unless one before it is still under way: that cluster does not answer."""
@@ -126,9 +138,12 @@ class UsageExchange:
                 else:
                     await self.open()
             except ClientError as error:
+                if not self._is_tried:
+                    self._is_tried = True
+                    await run_work(self._sharing.tick_in_slices(self._now_ms()))  # it is cut off from now on
                 _log.warning(
                     "cannot share cluster-wide quotas through topic %s: %s; until the cluster answers, they are 1/%d "
-                    "of their limits here",
+                    "of their limits here, and mutation quotas count the mutations of this gateway alone",
                     USAGE_TOPIC,
                     error,
                     self._sharing.processes,
@@ -147,7 +162,9 @@ class UsageExchange:
             for record in records:
                 report = decode_report(record)
                 if report is not None:
-                    self._sharing.receive(report, self._now_ms())
+                    now_ms = self._now_ms()
+                    self._sharing.receive(report, now_ms)
+                    await run_work(self._mutations.receive_in_slices(report, now_ms, offset=record.offset))
 
 
 def _note_failure(sending: "asyncio.Task[int]") -> None:

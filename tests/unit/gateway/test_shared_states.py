@@ -157,12 +157,12 @@ def test_a_process_waits_for_one_that_has_the_lock_and_can_run() -> None:
 
     def charge_slowly() -> None:
         with table.locked(at):
-            tokens, updated_ms = table.load(at)
+            tokens, *others = table.load(at)
             os.write(tells, b".")
             until_s = time.monotonic() + 0.1
             while time.monotonic() < until_s:
                 pass
-            table.store(at, key, (tokens - 1.0, updated_ms), clock.ms)
+            table.store(at, key, (tokens - 1.0, *others), clock.ms)
 
     bucket.record(1.0, clock.ms)
     with forked(charge_slowly):

@@ -6,7 +6,14 @@ import random
 import pytest
 
 from tidegate.gateway.shares import Usage
-from tidegate.gateway.usage_report import MAX_FOLLOWED, MAX_OMITTED, UsageReport, decode_report, encode_report
+from tidegate.gateway.usage_report import (
+    MAX_FOLLOWED,
+    MAX_OMITTED,
+    Charges,
+    UsageReport,
+    decode_report,
+    encode_report,
+)
 from tidegate.quota import UNLIMITED
 from tidegate.wire.records import Record
 
@@ -20,6 +27,11 @@ LARGEST = UsageReport(
     },
     number=2**40,
     omitted=frozenset(f"{number:016}" for number in range(MAX_OMITTED)),
+    gateway="g" * 64,
+    mutations={
+        f"{number:016}": Charges(permits=1e9 + number, tokens=-1e9, since=2**40)
+        for number in range(MAX_FOLLOWED)
+    },
 )
 
 
@@ -91,6 +103,23 @@ def test_the_largest_and_the_smallest_report_are_read_as_written(report: UsageRe
         Record(key=b"p", value=b'{"a":' * 40_000),
         record({**GOOD, "usage": {"k": {"a": 1, "b": 2, "c": 3}}}),
         record({**GOOD, "usage": {str(number): [1, 1, 1] for number in range(MAX_FOLLOWED + 1)}}),
+        record({**GOOD, "gateway": 1}),
+        record({**GOOD, "gateway": "g" * 65}),
+        record({**GOOD, "mutations": None}),
+        record({**GOOD, "mutations": [1]}),
+        record({**GOOD, "mutations": {"k": None}}),
+        record({**GOOD, "mutations": {"k": [1.0, 2.0]}}),
+        record({**GOOD, "mutations": {"k": [1.0, 2.0, 3, 4]}}),
+        record({**GOOD, "mutations": {"k": [-1.0, 2.0, 3]}}),
+        record({**GOOD, "mutations": {"k": [float("nan"), 2.0, 3]}}),
+        record({**GOOD, "mutations": {"k": [1.0, float("nan"), 3]}}),
+        record({**GOOD, "mutations": {"k": [1.0, float("-inf"), 3]}}),
+        record({**GOOD, "mutations": {"k": [10**400, 2.0, 3]}}),
+        record({**GOOD, "mutations": {"k": [1.0, -(10**400), 3]}}),
+        record({**GOOD, "mutations": {"k": [1.0, 2.0, 3.0]}}),
+        record({**GOOD, "mutations": {"k": [1.0, 2.0, True]}}),
+        record({**GOOD, "mutations": {"k": ["1", "2", "3"]}}),
+        record({**GOOD, "mutations": {str(number): [1, 1, 1] for number in range(MAX_FOLLOWED + 1)}}),
     ],
 )
 def test_a_malformed_record_is_skipped(malformed: Record, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,6 +128,20 @@ def test_a_malformed_record_is_skipped(malformed: Record, caplog: pytest.LogCapt
     (line,) = caplog.messages
     assert line.startswith("skipped record -1 of topic __tidegate_usage: not a usage report: ")
     assert len(line) < 200
+
+
+def test_a_report_without_mutations_is_that_of_an_earlier_version() -> None:
+    """Earlier gateways write and read no more; they skip no record for the fields of mutations, which they ignore."""
+    report = UsageReport(
+        process="p",
+        nodes=1,
+        number=7,
+        omitted=frozenset({"l"}),
+        usage={"k": Usage(rate=1.0, demand=2.0, claim=3.0)},
+    )
+    assert encode_report(report).value == json.dumps(GOOD, separators=(",", ":")).encode()
+    assert decode_report(record(GOOD)) == report
+    assert decode_report(record({**GOOD, "unknown": {"k": 1}})) == report
 
 
 def test_the_last_of_repeated_names_counts() -> None:

@@ -36,6 +36,7 @@ from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
 from tidegate.quota.metric import Metric
 
 __all__ = [
+    "LONGEST_DEBT_S",
     "STRICT_SINCE",
     "MutationKind",
     "MutationQuota",
@@ -47,6 +48,10 @@ __all__ = [
 STRICT_SINCE = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
 """The first version of a request whose clients know error 89; below it the quota is permissive (B§5.1)."""
 
+LONGEST_DEBT_S = 3600
+"""Longest debt that charges for other gateways leave, in seconds of the rate: Kafka forgets a bucket that is idle so
+long."""
+
 
 class MutationKind(enum.Enum):
     """The treatment of permits when the bucket is exhausted."""
@@ -57,10 +62,15 @@ class MutationKind(enum.Enum):
 
 
 class MutationSensor:
-    """A bucket of tokens, and the unbounded rate of mutations beside it."""
+    """A bucket of tokens, and the unbounded rate of mutations beside it.
+
+    follow: called with the sensor and the time before it is used while it is not followed (`is_followed`); None: no
+    gateway shares the bucket. charged: all permits that were charged to it, without those of other gateways.
+    """
 
     __slots__ = (
-        "_extensions", "_recorded_ms", "_window", "bucket", "found_for", "limits_seen", "name", "rate", "tags",
+        "_extensions", "_follow", "_recorded_ms", "_window", "bucket", "charged", "found_for", "is_followed",
+        "limits_seen", "name", "rate", "tags",
     )  # fmt: skip
 
     def __init__(
@@ -72,8 +82,12 @@ class MutationSensor:
         bucket: TokenBucket,
         now_ms: int,
         extensions: Extensions | None = None,
+        follow: "Follow | None" = None,
     ) -> None:
         self._extensions = extensions
+        self._follow = follow
+        self.is_followed = False
+        self.charged = 0.0
         self.name = name
         self.tags = tags
         self.limits_seen = 0
@@ -95,10 +109,24 @@ class MutationSensor:
     def record(self, permits: float, now_ms: int) -> None:
         """Charge `permits`, whatever the balance."""
         self._recorded_ms = now_ms
+        self.charged += permits
         self.rate.record(permits, now_ms)
-        self.bucket.record(permits, now_ms)
-        if self._extensions is not None and self._extensions.debt_max_s:
-            self.bucket.forgive(self._extensions.debt_max_s, now_ms)
+        self._charge_bucket(permits, now_ms)
+
+    def be_followed(self, now_ms: int) -> None:
+        """Ask for the bucket to be shared with other gateways, if there may be any and it is not shared yet."""
+        if self._follow is not None and not self.is_followed:
+            self._follow(self, now_ms)
+
+    def charge_for_others(self, permits: float, now_ms: int) -> None:
+        """Charge what another gateway has charged, down to a debt of `LONGEST_DEBT_S`. The rate stays as it is."""
+        permits = min(permits, self.bucket.tokens(now_ms) + LONGEST_DEBT_S * self.bound)
+        if permits > 0.0:
+            self._charge_bucket(permits, now_ms)
+
+    def lower(self, tokens: float, now_ms: int) -> None:
+        """Lower the tokens to those of another gateway, down to a debt of `LONGEST_DEBT_S`, if it has fewer."""
+        self.charge_for_others(self.bucket.tokens(now_ms) - tokens, now_ms)
 
     def last_record_ms(self) -> int:
         """Return when permits were last charged, or when the sensor was made if never."""
@@ -123,6 +151,14 @@ class MutationSensor:
     def snapshot(self, now_ms: int) -> dict[str, Any]:
         """Return the tokens, without any effect."""
         return self.bucket.snapshot(now_ms)
+
+    def _charge_bucket(self, permits: float, now_ms: int) -> None:
+        self.bucket.record(permits, now_ms)
+        if self._extensions is not None and self._extensions.debt_max_s:
+            self.bucket.forgive(self._extensions.debt_max_s, now_ms)
+
+
+Follow = Callable[[MutationSensor, int], None]
 
 
 class MutationQuota:
@@ -157,6 +193,7 @@ class MutationQuota:
         if sensor is None:
             return True
         self._up_to_date(sensor, now_ms)
+        sensor.be_followed(now_ms)
         if self.strict:
             if self._exhausted(sensor, now_ms):
                 return False
@@ -187,7 +224,10 @@ def own_bucket(_name: str, window: QuotaWindow, rate: float) -> TokenBucket:
 
 
 class MutationQuotaManager(SensorManager[MutationSensor]):
-    """Buckets by client. new_bucket: makes the bucket of a sensor from its name, window and rate."""
+    """Buckets by client.
+
+    new_bucket: makes the bucket of a sensor from its name, window and rate. follow: as of new sensors.
+    """
 
     def __init__(
         self,
@@ -199,6 +239,7 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
     ) -> None:
         self._extensions = extensions
         self.new_bucket: Callable[[str, QuotaWindow, float], TokenBucket] = own_bucket
+        self.follow: Follow | None = None
         super().__init__(
             QuotaType.CONTROLLER_MUTATION,
             window or QuotaWindow(),
@@ -234,7 +275,13 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:
         bucket = self.new_bucket(name, self.window, bound)
         return MutationSensor(
-            name, tags, window=self.window, bucket=bucket, now_ms=now_ms, extensions=self._extensions
+            name,
+            tags,
+            window=self.window,
+            bucket=bucket,
+            now_ms=now_ms,
+            extensions=self._extensions,
+            follow=self.follow,
         )
 
     def _metrics(self, sensor: MutationSensor, now_ms: int) -> list[Metric]:

@@ -50,6 +50,10 @@ class TokenBucket:
         """Subtract `value` tokens, even if there are fewer."""
         bucket_record(self.floats, self.ints, value, now_ms)
 
+    def is_first(self, _offset: int, _now_ms: int, /) -> bool:
+        """Return whether to charge what the record of a topic says: always, as this process alone has the bucket."""
+        return True
+
     def tokens(self, now_ms: int) -> float:
         """Refill and return the tokens."""
         return bucket_tokens(self.floats, self.ints, now_ms)
