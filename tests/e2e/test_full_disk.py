@@ -96,7 +96,9 @@ def test_a_full_disk_refuses_what_needs_space_until_there_is_some(broker: OnSmal
         (fetched,) = client.fetch(unique)["responses"]
         assert len(fetched["partitions"][0]["records"]) > TRIES * 10
         until_s = time.monotonic() + WITHIN_S
-        while "cannot write the usage record, dropping" not in broker.log:  # the open segment has its space already
+        while (
+            "cannot write the usage record, dropping" not in broker.log
+        ):  # the open segment has its space already
             fill(data)
             assert client.quota("loader") == quota
             assert time.monotonic() < until_s, broker.log

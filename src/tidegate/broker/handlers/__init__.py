@@ -41,10 +41,8 @@ from tidegate.api_keys import (
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.config_alterations import answer_each
 from tidegate.broker.handlers.alter_configs import change_configs, replace_configs
-from tidegate.broker.handlers.create_partitions import handle_create_partitions
 from tidegate.broker.handlers.create_topics import handle_create_topics
 from tidegate.broker.handlers.delete_records import handle_delete_records
-from tidegate.broker.handlers.delete_topics import handle_delete_topics
 from tidegate.broker.handlers.describe_cluster import handle_describe_cluster
 from tidegate.broker.handlers.describe_configs import describe_configs_handler, handle_list_config_resources
 from tidegate.broker.handlers.describe_topic_partitions import describe_topic_partitions_handler
@@ -76,6 +74,7 @@ from tidegate.broker.handlers.partition_moves import (
     handle_list_partition_reassignments,
 )
 from tidegate.broker.handlers.produce import produce_handler
+from tidegate.broker.handlers.topic_changes import handle_create_partitions, handle_delete_topics
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.scheduling import Scheduler
 from tidegate.server.requests.handler import Handler, at_once_if_short
