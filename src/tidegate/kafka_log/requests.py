@@ -168,7 +168,9 @@ class RequestColumns:
         except OtherFormatError as error:
             self.skipped[error.name] += 1
         except LineError as error:
-            self._reject(number, str(error))
+            self.bad_lines += 1
+            if len(self.bad) < self.BAD_KEPT:
+                self.bad.append((number, str(error)))
 
     def _add_of_any_version(self, number: int, logged: LoggedRequest, line_us: int, whole_ms: bool) -> None:
         """Add a request; where a field is missing, look for the name that older brokers gave it.
@@ -188,11 +190,6 @@ class RequestColumns:
             raise LineError(
                 f"fields do not match api key {api_key} version {version} of Kafka 2.8 to 4.3"
             ) from None
-
-    def _reject(self, number: int, reason: str) -> None:
-        self.bad_lines += 1
-        if len(self.bad) < self.BAD_KEPT:
-            self.bad.append((number, reason))
 
     def table(self) -> pa.Table:
         """Return one row a request, in the order of the lines; names are dictionary-encoded.
@@ -250,11 +247,8 @@ class RequestColumns:
                 self.exchanges.append(LoggedExchange(decided_us, number, logged, {}))
             return
         header = logged.request_header
-        api_key, api_version, client_id = (
-            header.request_api_key,
-            header.request_api_version,
-            header.client_id or "",
-        )
+        api_key, api_version = header.request_api_key, header.request_api_version
+        client_id = header.client_id or ""
         self.has_zookeeper |= api_key in _FROM_ZOOKEEPER_CONTROLLERS
         request_bytes, response_bytes = message_sizes(api_key, api_version, client_id, body, response)
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
@@ -324,10 +318,8 @@ class RequestColumns:
         else:
             self._topics.clear()
             if logged.request_header.request_api_key == CREATE_TOPICS:
-                logged.request, logged.response = (
-                    without_configs(logged.request),
-                    without_configs(logged.response),
-                )
+                logged.request = without_configs(logged.request)
+                logged.response = without_configs(logged.response)
         self.exchanges.append(LoggedExchange(decided_us, number, logged, client))
 
     def _connection(self, text: str) -> tuple[int, str]:

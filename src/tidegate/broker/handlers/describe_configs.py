@@ -234,10 +234,8 @@ def handle_list_config_resources(storage: Storage, cluster: ClusterView, request
     message = {
         "throttle_time_ms": 0,
         "error_code": error_code,
-        "config_resources": LateMessages(resources, _resource_name),
+        "config_resources": LateMessages(
+            resources, lambda resource: {"resource_type": resource[0], "resource_name": resource[1]}
+        ),
     }
     return (yield from request.answer_in_slices(message))
-
-
-def _resource_name(resource: tuple[int, str]) -> Message:
-    return {"resource_type": resource[0], "resource_name": resource[1]}

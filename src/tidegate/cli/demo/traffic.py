@@ -308,7 +308,7 @@ def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float)
         return board(tallies, title=title, limits=limits, now_s=time.monotonic())
 
     def show(title: str, limits: Mapping[str, float], span_s: float) -> None:
-        """Show the board for `span_s`, leave its last state on the console, and begin the next phase."""
+        """Show the board for `span_s`, and leave its last state on the console."""
         end_s = time.monotonic() + span_s
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while (left_s := end_s - time.monotonic()) > 0:
@@ -322,12 +322,16 @@ def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float)
     with ExitStack() as stack:
         begin_phase()
         for name, at in ports.items():
-            command = (
-                "tidegate.cli.demo.traffic",
-                "checkout" if name == CONTROL else name,
-                f"127.0.0.1:{at}",
+            client = "checkout" if name == CONTROL else name
+            process = stack.enter_context(
+                _running(
+                    "tidegate.cli.demo.traffic",
+                    client,
+                    f"127.0.0.1:{at}",
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
             )
-            process = stack.enter_context(_running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
             processes[name] = process
             threading.Thread(target=receive, args=(name, process.stdout), daemon=True).start()
         show(f"without quotas, {seconds:.0f} seconds", {}, seconds)

@@ -137,7 +137,8 @@ class Arrivals:
             end_ms = before_ms.get(broker_of_node(node_id), 0) if is_of_process(node_id) else None
             ranges = missing.get(node_id, () if end_ms is None else (EVERY_SEQ,))
             for file in files:
-                if file.path not in self._checked and _overlap(file, ranges):
+                may_have = any(first <= file.last_seq and last >= file.first_seq for first, last in ranges)
+                if may_have and file.path not in self._checked:
                     found += self._late_rows(file, ranges, end_ms)
                     if self._is_before(file, last_seq.get(node_id, -1), end_ms):
                         self._checked.add(file.path)
@@ -326,11 +327,6 @@ def last_from_ms(directory: Path, last_ms: int) -> int | None:
 
 def _newest_ms(directory: Path) -> int:
     return newest_ms([path for path in list_files(directory) if ParquetFile.parse(path) is not None])
-
-
-def _overlap(file: ParquetFile, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a file may have rows of some ranges."""
-    return any(first <= file.last_seq and last >= file.first_seq for first, last in ranges)
 
 
 def _arrived_s(of_range: Sequence[ParquetFile]) -> float:

@@ -48,7 +48,9 @@ def handle_describe_user_scram_credentials(credentials: ScramCredentials, reques
 def handle_alter_user_scram_credentials(credentials: ScramCredentials, request: Request) -> Work:
     """Alter `credentials`."""
     body = yield from request.body_in_slices()
-    deletions = yield from map_in_slices(_deletion, body["deletions"])
+    deletions = yield from map_in_slices(
+        lambda part: Deletion(part["name"], part["mechanism"]), body["deletions"]
+    )
     upsertions = yield from map_in_slices(_upsertion, body["upsertions"])
     with Audit(request.connection) as audit:
         if request.authorized(codes.ALTER, codes.CLUSTER):
@@ -103,10 +105,6 @@ def _refused(
     )
     yield from release(users)
     return results
-
-
-def _deletion(part: Message) -> Deletion:
-    return Deletion(part["name"], part["mechanism"])
 
 
 def _upsertion(part: Message) -> Upsertion:

@@ -97,16 +97,13 @@ class Recorder(Appender):
         self._topics: dict[str, int] = {}  # numbers in the segment; no more than its table of names has
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
-        self._swept: tuple[OpenSegment | None, int] = (
-            None,
-            0,
-        )  # where the row of the last sweep ends, see `_here`
+        # Where the row of the last sweep ends, see `_here`.
+        self._swept: tuple[OpenSegment | None, int] = (None, 0)
         self._swept_ms = 0
         self._wall_offset_ms = 0
         self._callbacks: list[str | None] = []  # the one in force, none where there never was one
-        self._said_in: OpenSegment | None = (
-            None  # and what it says, no more than there are names in a segment
-        )
+        # What this segment says of tags and limits: no more than there are names in a segment.
+        self._said_in: OpenSegment | None = None
         self._said_tags: dict[tuple[str, str, str], Mapping[str, str]] = {}
         self._said_limits: dict[tuple[str, str], float | None] = {}
         self._in_snapshot = False
@@ -120,9 +117,8 @@ class Recorder(Appender):
     def next_connection_id(self) -> int:
         """Return an id that no connection of this node has had."""
         number = self._connection_id
-        if number >= self._directory.reserved:
-            # Numbers are reserved on disk in blocks: after `kill -9` some are left out, but none is used twice.
-            self._directory.reserve(number)
+        # Numbers are reserved on disk in blocks: after `kill -9` some are left out, but none is used twice.
+        self._directory.reserve(number)
         self._connection_id = number + 1
         return number
 
