@@ -14,7 +14,7 @@ Follows: Kafka `SaslServerAuthenticator`, `KafkaChannel`, `Selector`.
 import logging
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -40,7 +40,7 @@ from tidegate.wire import (
 )
 from tidegate.wire.definitions import empty_value, layout
 
-__all__ = ["HEADERS_SINCE", "Authenticator", "SaslServer"]
+__all__ = ["HEADERS_SINCE", "Authenticator"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -51,16 +51,6 @@ HEADERS_SINCE = 1
 """The version of SaslHandshake from which on tokens come in SaslAuthenticate."""
 _REAUTH_SINCE = field_since(SASL_AUTHENTICATE, "response", "session_lifetime_ms")
 _HANDSHAKE_KEY = SASL_HANDSHAKE.to_bytes(2)
-
-
-class SaslServer(Protocol):
-    """The server's side of a mechanism, for one login."""
-
-    complete: bool
-    user: str
-
-    def respond(self, token: bytes) -> bytes:
-        """Return the answer to a token. Raises `AuthenticationError`: the login is over then."""
 
 
 class _FailedLoginError(Exception):
@@ -107,7 +97,7 @@ class Authenticator:
         self._has_headers = False
         self._knows_reauth = False  # its client
         self._mechanism = ""
-        self._server: SaslServer | None = None
+        self._server: PlainServer | ScramServer | None = None
         self._reauthenticates = False
         self._began_ns: int | None = None  # the last login after the first
         self._expires_ns = 0  # the session
@@ -276,7 +266,7 @@ class Authenticator:
             self._state = _State.AUTHENTICATE
         return answer.buffers
 
-    def _make_server(self, name: str) -> SaslServer:
+    def _make_server(self, name: str) -> PlainServer | ScramServer:
         if name == PLAIN:
             return PlainServer(self._sasl.plain_users)
         mechanism, credentials = SCRAM_MECHANISMS[name], self._logins.credentials

@@ -2,19 +2,13 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Protocol
 
-from tidegate.storage.topics.topic_settings import TopicSettings
+from tidegate.storage.topics.topic import Topic
 
 __all__ = ["CompactionNotice"]
 
 _NAMED = 5  # topics in the line
 _logger = logging.getLogger(__name__)
-
-
-class _Topic(Protocol):
-    name: str
-    settings: TopicSettings
 
 
 class CompactionNotice:
@@ -23,7 +17,7 @@ class CompactionNotice:
     def __init__(self) -> None:
         self._given = False
 
-    def look_at(self, topics: Iterable[_Topic]) -> None:
+    def look_at(self, topics: Iterable[Topic]) -> None:
         """Warn if any of `topics` keeps all of its records because its policy is compact alone."""
         if self._given:
             return
