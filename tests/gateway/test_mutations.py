@@ -127,8 +127,13 @@ def quota_of(unique: str) -> Iterator[Callable[[int, Sequence[int]], str]]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_gateways_charge_one_bucket(new_gateway, quota_of, unique: str, processes: int):
-    """What one gateway has admitted is missing at the other, in each of its processes, and the debt is one."""
+def test_gateways_charge_one_bucket(
+    new_gateway, quota_of, unique: str, processes: int, capsys: pytest.CaptureFixture[str]
+):
+    """What one gateway has admitted is missing at the other, in each of its processes, and the debt is one.
+
+    A replay of the other's record counts its decisions as approximate.
+    """
     listeners = [free_port(2) for _ in range(GATEWAYS)]
     metrics = [port + 1 + number * METRICS_STEP for port in listeners for number in range(processes)]
     gateways = [
@@ -150,6 +155,14 @@ def test_gateways_charge_one_bucket(new_gateway, quota_of, unique: str, processe
         assert 0 < OWED_MS - throttle_ms < 60_000
     for gateway in gateways:
         assert "WARNING" not in gateway.log
+    gateways[1].stop()
+    assert main(["replay", str(gateways[1].usage_dir), "--in-force", "--json"]) == 0
+    (plan,) = [
+        each["plans"][0]
+        for each in json.loads(capsys.readouterr().out)["entities"]
+        if (each["client_id"], each["quota_type"]) == (client_id, "ControllerMutation")
+    ]
+    assert plan["approximate_cluster_wide"] == plan["recorded_throttled_requests"] > 0
 
 
 def test_a_quota_of_kafka_is_one_for_several_gateways(kafka, new_gateway, quota_of, unique: str):

@@ -24,7 +24,7 @@ from tidegate.pipeline.replay.carried import carried_states
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota import QuotaRecord
 from tidegate.quota.admin.groups import Groups
-from tidegate.quota.managers.extensions import CLUSTER_WIDE
+from tidegate.quota.managers.extensions import CLUSTER_WIDE, MUTATIONS_SHARED
 from tidegate.usage.files import HOUR_MS
 
 _SUMS = (
@@ -205,13 +205,14 @@ def test_a_state_of_groups_and_smooth_mode_is_refused_where_it_does_not_fit(tmp_
             carried_states(damaged, [plan], of="'x'")
 
 
-@pytest.mark.parametrize("is_cluster_wide", [False, True])
-def test_hours_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_cluster_wide: bool) -> None:
+@pytest.mark.parametrize("shared", [None, CLUSTER_WIDE, MUTATIONS_SHARED])
+def test_hours_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], shared: str | None) -> None:
     """`--continue` goes on from `--out` of the hour before; without it the same hour begins in the dark."""
     rng = Random(5)
     node = RecordingNode()
-    wide = QuotaRecord(entity=(("client-id", "c0"),), key=CLUSTER_WIDE, value=1.0)
-    node.start(HOUR_MS - 60_000, records=(wide,) if is_cluster_wide else ())
+    entity = (("client-id", "c0"),) if shared == CLUSTER_WIDE else ()
+    record = QuotaRecord(entity=entity, key=shared or "", value=1.0)
+    node.start(HOUR_MS - 60_000, records=(record,) if shared else ())
     steady_traffic(node, rng, events=2000, now_ms=HOUR_MS - 30_000)
     write_events(tmp_path / "parquet", node.events)
     plan = tmp_path / "p.yaml"
@@ -231,7 +232,7 @@ def test_hours_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], i
     assert len(first) > 100
     assert first + second == whole
     assert any(row["throttle_ms"] for row in second)
-    assert any(row["approximate"] == "cluster-wide" for row in second) == is_cluster_wide
+    assert any(row["approximate"] == "cluster-wide" for row in second) == (shared is not None)
     assert replay(*after, "--decisions") == 0
     assert _decisions(tmp_path / "1") != second
     plan.write_text("quotas:\n- client-id: {name: c0}\n  producer_byte_rate: 4001\n")

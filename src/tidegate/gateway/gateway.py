@@ -49,7 +49,8 @@ from tidegate.gateway.sharing import Sharing
 from tidegate.gateway.topic_names import TopicNames
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
-from tidegate.quota.managers.extensions import CLUSTER_WIDE
+from tidegate.quota import QuotaRecord
+from tidegate.quota.managers.extensions import CLUSTER_WIDE, MUTATIONS_SHARED
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.connection.channel import Channel
 from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
@@ -155,7 +156,7 @@ class Gateway:
         window_ms = window.samples * window.window_ms
         name = uuid4().hex
         self.sharing = Sharing(name, window_ms=window_ms)
-        self.mutations = SharedMutations(name, gateway=process.gateway)
+        self.mutations = SharedMutations(name, gateway=process.gateway, on_shared=self._record_shared)
         self._process = process
         self._is_started = False
         self.processes: ProcessSharing | None = None
@@ -172,6 +173,13 @@ class Gateway:
         if controller is not None and controller.managers.controller_mutation.enabled:
             return True
         return any(record.key == CLUSTER_WIDE for record in self.config.extension_records())
+
+    def _record_shared(self) -> bool:
+        """Record that other gateways charge mutations, too; return False before there is a node to record it."""
+        controller = next(iter(self.nodes.values()), None)
+        if controller is not None:
+            controller.on_quota(QuotaRecord(entity=(), key=MUTATIONS_SHARED, value=1.0))
+        return controller is not None
 
     async def start(self) -> None:
         """Ask the cluster for its brokers and serve them. Raises `TidegateError` where that is not possible."""

@@ -17,7 +17,7 @@ Bounds: `MAX_FOLLOWED` buckets, divided between users. A bucket without room is 
 Whatever a report says, it leaves a debt of at most an hour (`MutationSensor.charge_for_others`).
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
@@ -66,11 +66,16 @@ class _Heard:
 class SharedMutations:
     """The shared buckets of a process. process: its name. gateway: that of its gateway, if it has several processes.
 
-    The processes of one gateway charge the same buckets, so they do not charge for each other.
+    The processes of one gateway charge the same buckets, so they do not charge for each other. on_shared: called when
+    another gateway has charged something, until it returns True.
     """
 
-    def __init__(self, process: str, *, gateway: str = "") -> None:
+    def __init__(
+        self, process: str, *, gateway: str = "", on_shared: Callable[[], bool] = lambda: True
+    ) -> None:
         self._process = process
+        self._on_shared = on_shared
+        self._is_noted = False
         self.gateway = gateway
         self._number = 0
         self._buckets: dict[str, _Bucket] = {}
@@ -137,6 +142,8 @@ class SharedMutations:
         if before is None and not self._has_room_for_process(now_ms):
             return  # `Sharing` says so
         self._others[name] = _Heard(report.number, report.mutations, now_ms, offset)
+        if report.mutations and not self._is_noted:
+            self._is_noted = self._on_shared()
         if before is not None and now_ms - before.heard_ms > LOST_AFTER_MS:
             before = None
         # Found at once: a bucket that is followed from the next slice on is lowered to the tokens of this report.

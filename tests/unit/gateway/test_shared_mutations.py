@@ -338,6 +338,22 @@ def test_a_count_that_goes_back_gives_no_tokens() -> None:
     assert gateway.tokens(START_MS) == BURST - 50.0 - 10.0
 
 
+def test_the_first_mutations_of_another_gateway_are_noted() -> None:
+    """Once, for the usage record; as often as needed until it is recorded. Those of the own gateway are not."""
+    calls: list[bool] = []
+
+    def note() -> bool:
+        calls.append(len(calls) > 0)
+        return calls[-1]
+
+    shared = SharedMutations("p", gateway="own", on_shared=note)
+    mutations = {KEY: Charges(permits=1.0, tokens=0.0, since=0)}
+    for gateway, charges in (("own", mutations), ("", {}), *[("", mutations)] * 4):
+        report = UsageReport(process="other", nodes=1, usage={}, gateway=gateway, mutations=charges)
+        run_at_once(shared.receive_in_slices(report, START_MS, offset=1))
+    assert calls == [False, True]
+
+
 def test_many_buckets_of_a_user_leave_room_for_another() -> None:
     """The table is divided between users; what finds no room is charged by its own gateway alone."""
     gateway = Gateway("g")

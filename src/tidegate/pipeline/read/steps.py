@@ -24,7 +24,7 @@ from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_pa
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
-from tidegate.quota.managers.extensions import EXTENSION_SETTINGS
+from tidegate.quota.managers.extensions import EXTENSION_SETTINGS, MUTATIONS_SHARED
 from tidegate.usage.columns import ENTITY_COLUMNS
 
 __all__ = [
@@ -75,7 +75,8 @@ _COMMON = pa.schema(
         (_HAS_VALUE, pa.bool_()),
     ]
 )
-_SETTINGS = pa.array(sorted({*WINDOW_SETTINGS, *EXTENSION_SETTINGS}))
+_EXTENSIONS = EXTENSION_SETTINGS | {MUTATIONS_SHARED}
+_SETTINGS = pa.array(sorted({*WINDOW_SETTINGS, *_EXTENSIONS}))
 _FEW = 64  # events whose common values are not looked for
 _EVENT_BYTES = 36  # of the arrays
 _COMMON_BYTES = 1 << 10  # of a `Step`
@@ -382,7 +383,7 @@ def _step(event: Row) -> Step:
     key = event["quota_key"]
     if key in WINDOW_SETTINGS:
         return Step(**where, setting=(key, _setting_value(event)))
-    if key in EXTENSION_SETTINGS:
+    if key in _EXTENSIONS:
         return Step(**where, record=_extension(event))
     if key not in QUOTA_KEYS:
         raise _error(event, f"quota_key must be a quota type of Kafka or a setting, got {key!r}")

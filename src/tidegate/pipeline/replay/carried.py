@@ -34,7 +34,7 @@ from tidegate.pipeline.replay.state.permits import Permits
 from tidegate.pipeline.replay.state.plan_state import PlanState
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
-from tidegate.quota.managers.extensions import CLUSTER_WIDE
+from tidegate.quota.managers.extensions import CLUSTER_WIDE, MUTATIONS_SHARED
 
 __all__ = [
     "Carried",
@@ -77,7 +77,7 @@ class Carried:
     """State that the replay of a plan left of one node.
 
     reason: why permits that are in no row are not exact. sensors_reason, since_ms: of sensors that are in no row.
-    cluster_wide: the quotas that were cluster-wide.
+    cluster_wide: the quotas that were shared with other brokers, or other gateways.
     """
 
     end: End
@@ -257,7 +257,10 @@ def _cluster_wide(state: Mapping[str, Any]) -> list[QuotaRecord]:
     parts = [part for entity in entities for part in entity]
     if any(kind not in ("user", "client-id") or not isinstance(name, str | None) for kind, name in parts):
         raise ValueError("it names no quotas")
-    return [QuotaRecord(entity=entity, key=CLUSTER_WIDE, value=1.0) for entity in entities]
+    records = [QuotaRecord(entity=entity, key=CLUSTER_WIDE, value=1.0) for entity in entities]
+    if state.get("mutations_shared"):
+        records.append(QuotaRecord(entity=(), key=MUTATIONS_SHARED, value=1.0))
+    return records
 
 
 def _sensor(state: Any, tags: Tags | str, text: str) -> SensorState:

@@ -33,6 +33,7 @@ from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.state.permits import Permits
 from tidegate.pipeline.replay.state.plan_state import PlanState
+from tidegate.quota.managers.extensions import CLUSTER_WIDE
 from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.snapshot import bucket_snapshot, rate_snapshot
 
@@ -58,9 +59,13 @@ def unused_rows(plan: Plan, node_id: int, state: PlanState, end: End, sweeps: In
     rates = state.sensors.rates
     found = _new_sensors_reason(rates.reason, rates.since_ms, state.settings, sweeps)
     reason, since_ms = state.sensors.reason, rates.since_ms
-    wide = [record.entity for record in state.sensors.beyond.cluster_wide_records()]
+    records = state.sensors.beyond.cluster_wide_records()
+    wide = [record.entity for record in records if record.key == CLUSTER_WIDE]
     known = {"reason": REASON_NAMES[reason], "sensors_reason": REASON_NAMES[found], "since_ms": since_ms}
-    yield _node_row(plan, node_id, end, {**known, "cluster_wide": wide} if wide else known)
+    shared: dict[str, Any] = {"cluster_wide": wide} if wide else {}
+    if len(records) > len(wide):
+        shared["mutations_shared"] = True
+    yield _node_row(plan, node_id, end, known | shared)
 
 
 def sensors_of(rows: Iterable[StateRow]) -> set[Key]:

@@ -31,6 +31,7 @@ __all__ = [
     "DEBT_MAX_S",
     "EXEMPT_CLIENTS",
     "EXTENSION_SETTINGS",
+    "MUTATIONS_SHARED",
     "OBSERVE",
     "SMOOTH",
     "SMOOTH_BURST_S",
@@ -60,6 +61,8 @@ _NUMBER_ATTRIBUTES = {
 }
 EXTENSION_SETTINGS = frozenset((*_SELECTIONS, *_NUMBERS))
 """Settings, and keys of records."""
+MUTATIONS_SHARED = "tidegate.quota.mutations.shared"
+"""Key of a record, and no setting: other gateways charge the buckets of mutations from now on."""
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class Extensions:
     throttle_max_ms: int = _NUMBERS[THROTTLE_MAX_MS]
     burst_s: int = _NUMBERS[SMOOTH_BURST_S]
     debt_max_s: int = _NUMBERS[DEBT_MAX_S]
+    mutations_shared: bool = False
 
     def smooth_mode(self, user: str, client_id: str) -> SmoothMode | None:
         """Return how the bucket of a quota with these tags is kept, None where it is not smooth."""
@@ -89,6 +93,8 @@ class Extensions:
             selection.set(entity_of(record), selected=record.value is not None)
         elif (attribute := _NUMBER_ATTRIBUTES.get(record.key)) is not None:
             setattr(self, attribute, _NUMBERS[record.key] if record.value is None else int(record.value))
+        elif record.key == MUTATIONS_SHARED:
+            self.mutations_shared = record.value is not None
         else:
             return False
         return True

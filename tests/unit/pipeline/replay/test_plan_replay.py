@@ -14,7 +14,7 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
-from tidegate.quota.managers.extensions import CLUSTER_WIDE
+from tidegate.quota.managers.extensions import CLUSTER_WIDE, MUTATIONS_SHARED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import SEQ_PER_US, empty_event
 from tidegate.wire import encode_response
@@ -209,6 +209,29 @@ def test_a_cluster_wide_quota_is_never_exact(is_in_force):
     assert sum(result["approximate_cluster_wide"] for result in replayed.results) == 3
     forecast = forecast_events(node.events, replace(_plan(*limits), is_closed=True))
     assert sum(result["approximate_cluster_wide"] for result in forecast.results) == 3
+
+
+@pytest.mark.parametrize("is_in_force", [True, False])
+def test_shared_mutations_are_never_exact(is_in_force):
+    """The record lacks what other gateways have charged; other quotas stay exact, and so do earlier rows."""
+    limits = _quota("controller_mutation_rate", 1.0), _quota("producer_byte_rate", 1e6)
+    node = RecordingNode()
+    node.start(_T0, records=limits)
+
+    def create(user, now_ms):
+        node.mutate(user, "c1", 3, now_ms)
+        node.other(user, "c1", now_ms, api_key=19)
+
+    create("alice", _T0 + 10)
+    node.quota(QuotaRecord(entity=(), key=MUTATIONS_SHARED, value=1.0), _T0 + 20)
+    for user in ("alice", "bob"):
+        create(user, _T0 + 30)
+    node.produce("alice", "c1", 100, _T0 + 40)
+    node.start(_T0 + 50, records=limits)
+    create("alice", _T0 + 60)
+    replayed = replay_events(node.events, in_force_plan() if is_in_force else _plan(*limits))
+    assert _reasons(replayed) == [*[""] * 2, *["cluster-wide"] * 2, *[""] * 5]
+    assert sum(result["approximate_cluster_wide"] for result in replayed.results) == 1
 
 
 def test_cluster_wide_request_time_is_not_exact():

@@ -34,9 +34,11 @@ import numpy.typing as npt
 
 from tidegate.pipeline.layout import (
     CAP_MS,
+    CLUSTER_WIDE,
     EARLIEST_MS,
     EXACT,
     FETCH,
+    IS_CLUSTER_WIDE,
     LAPS,
     LAST_MS,
     LATEST_MS,
@@ -167,6 +169,8 @@ def bucket_reason(state: State, account: int) -> int:
     """Return why what a bucket decides is not exact; `EXACT`: it is."""
     if state.bounds[account] == UNLIMITED:
         return EXACT
+    if state.accounts[account, IS_CLUSTER_WIDE] != 0:
+        return CLUSTER_WIDE
     return int(state.bucket_use[state.accounts[account, SENSOR], REASON])
 
 

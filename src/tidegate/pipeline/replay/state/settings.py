@@ -30,7 +30,12 @@ from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.entity_selection import EntitySelection
 from tidegate.quota.admin.sanitizer import name_of_tag
 from tidegate.quota.managers.client_quota import smooth_mode_of
-from tidegate.quota.managers.extensions import CLUSTER_WIDE, Extensions, selection_records
+from tidegate.quota.managers.extensions import (
+    CLUSTER_WIDE,
+    MUTATIONS_SHARED,
+    Extensions,
+    selection_records,
+)
 from tidegate.quota.measure.bucket_kernel import BUCKET_INTS
 from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.quota.measure.snapshot import bucket_snapshot, restore_bucket
@@ -67,17 +72,23 @@ class SettingsBeyondKafka:
 
     def cluster_wide_records(self) -> list[QuotaRecord]:
         """Return the records that make those quotas cluster-wide that are."""
-        return list(selection_records(CLUSTER_WIDE, self._extensions.cluster_wide))
+        records = list(selection_records(CLUSTER_WIDE, self._extensions.cluster_wide))
+        if self._extensions.mutations_shared:
+            records.append(QuotaRecord(entity=(), key=MUTATIONS_SHARED, value=1.0))
+        return records
 
     def clear_cluster_wide(self) -> bool:
         """Make every quota one of each broker; return whether any was cluster-wide."""
-        was_any = self._extensions.cluster_wide.any
+        was_any = self._extensions.cluster_wide.any or self._extensions.mutations_shared
         self._extensions.cluster_wide = EntitySelection()
+        self._extensions.mutations_shared = False
         return was_any
 
     def are_cluster_wide(self, index: int, found: ResolvedColumns) -> npt.NDArray[np.bool_]:
-        """Return which clients have a limit of a quota type that is over all brokers."""
-        if index == MUTATION or not self._extensions.cluster_wide.any:
+        """Return which clients have a limit of a quota type that is over all brokers, or over all gateways."""
+        if index == MUTATION:
+            return np.full(len(found.row), self._extensions.mutations_shared)
+        if not self._extensions.cluster_wide.any:
             return np.zeros(len(found.row), bool)
         return np.array([self._is_cluster_wide(_named(each)) for each in found.tags], bool)
 

@@ -13,6 +13,7 @@ from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.state.plan_state import PlanState
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.extensions import CLUSTER_WIDE as CLUSTER_WIDE_QUOTAS
+from tidegate.quota.managers.extensions import MUTATIONS_SHARED
 
 __all__ = ["STOPS", "apply_step", "steps_of"]
 
@@ -44,7 +45,10 @@ def apply_step(state: PlanState, step: Step, timeline: Timeline) -> None:
 
 
 def _concerns_every_plan(step: Step) -> bool:
-    return step.kind in STOPS or (step.record is not None and step.record.key == CLUSTER_WIDE_QUOTAS)
+    record = step.record
+    return step.kind in STOPS or (
+        record is not None and record.key in (CLUSTER_WIDE_QUOTAS, MUTATIONS_SHARED)
+    )
 
 
 def _start(state: PlanState, *, is_exact: bool) -> None:
