@@ -198,10 +198,11 @@ class BackEnd(ABC):
         carried: Mapping[tuple[str, int], Carried] | None = None,
         leaves_state: bool = False,
         repeats: bool = True,
+        searches: bool = False,
     ) -> PlacedRows:
         """Survey the files, and return their rows for a replay. repeats: they are replayed more than once.
 
-        carried, leaves_state: see `Layout` and `ReplayTask`.
+        carried, leaves_state, searches: see `Layout`, `ReplayTask` and `lay_out`.
         """
         bundles = bundled(files.replayed)
         layout = lay_out(
@@ -212,6 +213,7 @@ class BackEnd(ABC):
             carried=carried,
             leaves_state=leaves_state,
             counted_from_ms=files.counted_from_ms,
+            searches=searches,
         )
         decisions = files.rows * len(plans) * (_REPEATS if repeats else 1)
         self.prepare(plans, layout.timelines.values(), rows=decisions)

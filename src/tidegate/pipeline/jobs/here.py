@@ -202,13 +202,12 @@ class _PlacedHere(PlacedRows):
         self._blocks.clear()
 
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
-        """Return what was measured; of several shares, as a `compact` table."""
-        if share is None and self.shares > 1:
-            return together([compact(self.peaks(plan, each)) for each in range(self.shares)])
+        """Return what was measured, as a `compact` table."""
         task, schema = replace(self.layout.task, plans=(plan,)), to_arrow_schema(LIMITS_BY_NODE)
         found = self._replayed(replay_peaks, task, "measuring rates", threads=self._threads, share=share)
-        table = pa.concat_tables([schema.empty_table(), *found])
-        return grouped(table, NODE_KEYS, PEAKS_TOGETHER).cast(schema)
+        # All clients that a node has of an entity are in one partition.
+        parts = [compact(grouped(each, NODE_KEYS, PEAKS_TOGETHER).cast(schema)) for each in found]
+        return together([compact(schema.empty_table()), *parts])
 
     def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
         """Return what became of the plans, as a `compact` table."""

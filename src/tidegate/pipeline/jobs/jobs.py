@@ -7,8 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
+from pyspark.sql.types import StructType
+
 from tidegate.config.locations import Location
-from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Target
+from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Rows, Target
 from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
 from tidegate.pipeline.proposals.recommend import Recommendation, forecast_levels, recommend
 from tidegate.pipeline.proposals.wanted import Wanted, chunk_users, level_of
@@ -46,7 +48,14 @@ from tidegate.pipeline.rollup.history import (
     step_ms,
 )
 from tidegate.pipeline.rollup.limits import limits_of_shares
-from tidegate.pipeline.rollup.merging import minute_keys, most_bytes, put_together, topic_totals
+from tidegate.pipeline.rollup.merging import (
+    BYTES_AND_REQUESTS,
+    minute_keys,
+    most_bytes,
+    put_together,
+    sums_together,
+    topic_totals,
+)
 from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     SOFTWARE_KEYS,
@@ -156,26 +165,17 @@ class Jobs:
         is_written = _wants(out, name) or _wants(out, minutes)
         is_cut = only is None and with_peaks and not is_written
         if is_cut and top <= min(_GROUPS_SHOWN, parts.GROUPS_AT_ONCE) and self._has_many_groups(by):
-            every = self.usage(out=None, top=top, by=by, with_peaks=False)
-            shown = {tuple(row[column] for column in by) for row in every.top}
-            return replace(every, top=self.usage(out=None, top=top, by=by, only=shown).top)
+            groups, shown = self._first_groups(by, top)
+            return replace(self.usage(out=None, top=top, by=by, only=shown), groups=groups)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with self._results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
             if with_peaks:
                 self.back_end.prepare((), with_usage=True, rows=self.files.rows)
-            nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
             with_minutes = _wants(out, minutes)
-            give_back()  # of what was looked through
-            make = partial(
-                parts.usage_parts,
-                by=by,
-                with_minutes=with_minutes,
-                with_peaks=with_peaks,
-                threads=self.back_end.threads,
-                only=only,
+            found = self._usage_parts(
+                coverage, by=by, with_minutes=with_minutes, with_peaks=with_peaks, only=only
             )
-            found = self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
             with found.kept() as kept:
                 takes = [partial(most_bytes, by=by, top=top), *([topic_totals] if has_topics(by) else ())]
                 groups, (most, *topics) = kept.together(
@@ -193,6 +193,23 @@ class Jobs:
             missing=coverage.missing,
             topics=_topic_counts(topics[0].to_pylist()) if topics and groups else None,
         )
+
+    def _first_groups(self, by: Sequence[str], top: int) -> tuple[int, set[tuple[str | None, ...]]]:
+        """Return how many groups there are, and those with most bytes."""
+        names = {*by, *BYTES_AND_REQUESTS}
+        table = StructType([field for field in usage_schema(by) if field.name in names])
+        with self.back_end.running("aggregating"):
+            found = self._usage_parts(self.coverage(), by=by, with_minutes=False, with_peaks=False, only=None)
+            groups = found.together(by, partial(sums_together, keys=by, table=table), table)
+            count, (most,) = groups.written(None, "", partial(most_bytes, by=by, top=top))
+        return count, {tuple(row[column] for column in by) for row in most.to_pylist()}
+
+    def _usage_parts(self, coverage: Coverage, *, by: Sequence[str], **options: Any) -> Rows:
+        """Return the parts of usage of all nodes. options: of `parts.usage_parts`."""
+        nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
+        give_back()  # of what was looked through
+        make = partial(parts.usage_parts, by=by, threads=self.back_end.threads, **options)
+        return self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
 
     def _has_many_groups(self, by: Sequence[str]) -> bool:
         """Return whether the first rows have more groups than are measured in one pass."""
@@ -273,7 +290,7 @@ class Jobs:
     ) -> LimitsSummary:
         """Find the smallest limits of the entities of `levels`."""
         with self._results(out, "limits", overwrite) as results, self.back_end.running("finding limits"):
-            with self.back_end.place(self.files, [levels]) as rows:
+            with self.back_end.place(self.files, [levels], searches=True) as rows:
                 layout = rows.layout
                 entities, nodes = limits_of_shares(rows, levels, tolerance)
             if out is not None:

@@ -43,6 +43,7 @@ TOP_APIS = 20
 _LIMITS_BY = "both"
 _ENTITIES = 20  # with a history
 _NAMES = ("quota_type", "entity_user", "entity_client_id")
+_RANKED = (*_NAMES, "amount", "recorded_throttle_ms", "bound", "bound_changed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,31 +155,33 @@ def wanted_entities(in_force: TableRows, definitions: Sequence[Definitions]) -> 
 
     in_force: rows of `REPLAY_BY_ENTITY`.
     """
-    used = in_force.only(in_force.numbers("amount") != 0)
+    rows = TableRows(in_force.table.select(_RANKED))
+    used = rows.only(rows.numbers("amount") != 0)
+    used = used.that_may_be_first(_ranks(used), top=_ENTITIES)
+    names = [pc.fill_null(used.table[name].cast(pa.string()), "") for name in _NAMES]
     entities = [
         Entity(quota_type=row["quota_type"], user=row["entity_user"], client_id=row["entity_client_id"])
-        for row in used.first(_ranks(used), top=_ENTITIES)
+        for row in used.first([*_ranks(used), *names], top=_ENTITIES)
     ]
     return WantedEntities(entities=entities, definitions=definitions)
 
 
 def _ranks(rows: TableRows) -> list[Any]:
-    """Return the columns that rank entities, the smallest values first."""
+    """Return the columns of numbers that rank entities, the smallest values first."""
     table = rows.table
     amount = rows.numbers("amount")
     bound = pc.fill_null(table["bound"], math.inf).to_numpy()
     share = np.divide(amount, bound, out=np.zeros(len(rows)), where=np.isfinite(bound) & (bound != 0))
     has_none = pc.and_(pc.is_null(table["bound"]), pc.invert(table["bound_changed"]))
-    byte_types = pa.array([QuotaType.PRODUCE.value, QuotaType.FETCH.value])
-    names = [pc.fill_null(table[name].cast(pa.string()), "") for name in _NAMES]
-    is_of_bytes = pc.is_in(names[0], value_set=byte_types)
+    are_of_bytes = [
+        pc.equal(table["quota_type"], kind.value) for kind in (QuotaType.PRODUCE, QuotaType.FETCH)
+    ]
     return [
         -rows.numbers("recorded_throttle_ms"),
-        has_none.cast(pa.int8()),
+        has_none.to_numpy().astype(np.int8),
         -share,
-        pc.invert(is_of_bytes).cast(pa.int8()),
+        1 - pc.or_(*are_of_bytes).to_numpy().astype(np.int8),
         -amount,
-        *names,
     ]
 
 

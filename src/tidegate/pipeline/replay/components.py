@@ -14,6 +14,7 @@ touch, too.
 import heapq
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -122,12 +123,29 @@ def _pack(component: Ints, rows: Ints, partitions: int) -> Ints:
     _, member = np.unique(component, return_inverse=True)
     sizes = np.bincount(member, weights=rows).astype(np.int64)
     loads = [(0, partition) for partition in range(min(partitions, len(sizes)))]
-    target = np.zeros(len(sizes), np.int64)
-    for index in np.argsort(-sizes, kind="stable").tolist():
-        load, partition = heapq.heappop(loads)
-        target[index] = partition
-        heapq.heappush(loads, (load + int(sizes[index]), partition))
+    order = np.argsort(-sizes, kind="stable")
+    in_order, target = sizes[order], np.zeros(len(sizes), np.int64)
+    begins = np.flatnonzero(np.diff(in_order, prepend=-1, append=-1)).tolist()
+    for first, end in pairwise(begins):  # of equal sizes
+        size = int(in_order[first])
+        rounds = _rounds(loads, size, end - first)
+        dealt = rounds * len(loads)
+        target[order[first : first + dealt]] = np.tile([partition for _, partition in loads], rounds)
+        loads = [(load + rounds * size, partition) for load, partition in loads]
+        for index in order[first + dealt : end].tolist():
+            load, partition = loads[0]
+            target[index] = partition
+            heapq.heapreplace(loads, (load + size, partition))
     return target[member]
+
+
+def _rounds(loads: list[tuple[int, int]], size: int, count: int) -> int:
+    """Return how many rounds so many components of one size make, each to all partitions in turn. Sorts `loads`."""
+    if count < len(loads):
+        return 0
+    loads.sort()
+    load, partition = loads[0]
+    return count // len(loads) if loads[-1] < (load + size, partition) else 0
 
 
 def _numbered(partition: Ints, partitions: int, rows: Ints) -> Assignment:
@@ -170,10 +188,12 @@ def shared_connections(surveys: Sequence[Survey], places: Sequence[Ints], node_i
     ]
     if not numbered:
         return
-    clients, connection_ids = np.unique(np.concatenate(numbered), axis=0).T
+    clients, connection_ids = np.concatenate(numbered).T
+    connections, connection = np.unique(connection_ids, return_inverse=True)
+    pairs = np.unique(clients * len(connections) + connection.reshape(-1))
+    clients, connection = np.divmod(pairs, len(connections))
     nodes, node = np.unique(node_ids[clients], return_inverse=True)
-    _, connection = np.unique(connection_ids, return_inverse=True)
-    yield Shared(clients, connection.reshape(-1) * len(nodes) + node.reshape(-1))
+    yield Shared(clients, connection * len(nodes) + node.reshape(-1))
 
 
 def _under_those_in_force(clients: Clients, timeline: Timeline) -> Iterator[Shared]:

@@ -298,6 +298,9 @@ def _entity(record: QuotaRecord) -> QuotaEntity:
 
 def _places(names: pa.Array, known: Collection[str]) -> Ints:
     """Return a number for each name: one of its own if it is known, one for the empty, one for all others."""
+    if not known:
+        are_there: Ints = pc.not_equal(names, "").cast(pa.int8()).to_numpy().astype(np.int64)
+        return are_there
     places = pc.index_in(names, value_set=pa.array(sorted(known), pa.string()))
     others = pc.if_else(pc.equal(names, ""), len(known), len(known) + 1)
     found: Ints = pc.coalesce(places.cast(pa.int64()), others.cast(pa.int64())).to_numpy(zero_copy_only=False)

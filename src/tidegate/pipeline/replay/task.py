@@ -130,10 +130,12 @@ def lay_out(
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
     counted_from_ms: int | None = None,
+    searches: bool = False,
 ) -> Layout:
     """Return the layout of a replay. surveys: of every bundle, in order; those with a needed snapshot are read again.
 
-    carried: see `Layout`. leaves_state, counted_from_ms: see `ReplayTask`.
+    carried: see `Layout`. leaves_state, counted_from_ms: see `ReplayTask`. searches: there will be a plan for each
+    rung of a search, so many clients are replayed a few at a time.
 
     Raises `UsageFilesError` if a bound is exceeded, an event makes no sense, or the quotas in force cannot be replayed.
     """
@@ -155,7 +157,7 @@ def lay_out(
     joined = components(len(clients), shared)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
     shares, share = _shares(clients, plans, joined)
-    held = CLIENTS_PER_PARTITION // (_PLANS_OF_SEARCH if shares > 1 else 1)
+    held = CLIENTS_PER_PARTITION // (_PLANS_OF_SEARCH if searches and shares > 1 else 1)
     partitions = max(wanted, math.ceil(len(clients) / held))
     given_out = assign_partitions(
         component=joined, node_id=clients.node_id * shares + share, rows=rows, wanted=partitions

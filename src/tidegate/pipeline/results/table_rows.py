@@ -82,6 +82,8 @@ class TableRows(Sequence[Row]):
 
     def only(self, wanted: npt.NDArray[np.bool_]) -> "TableRows":
         """Return the rows at the places where `wanted` is true."""
+        if wanted.all():
+            return self
         return TableRows(self.table.filter(pa.array(wanted)))
 
     def first(self, keys: Sequence[npt.ArrayLike | pa.ChunkedArray], *, top: int) -> list[Row]:
@@ -97,6 +99,23 @@ class TableRows(Sequence[Row]):
         places = pc.select_k_unstable(table, min(top, len(self)), sort_keys=order)
         found: list[Row] = self.table.take(places).to_pylist()
         return found
+
+    def that_may_be_first(self, keys: Sequence[npt.NDArray[Any]], *, top: int) -> "TableRows":
+        """Return the rows that may be among the `top` rows with the smallest keys, whatever keys follow.
+
+        keys: columns of numbers, the most important first.
+        """
+        places, surely = np.arange(len(self)), [np.zeros(0, np.int64)]
+        for key in keys:
+            if len(places) <= top:
+                break
+            values = key[places]
+            last = np.partition(values, top - 1)[top - 1]
+            surely.append(places[values < last])
+            top -= len(surely[-1])
+            places = places[values == last]
+        found = np.sort(np.concatenate([*surely, places]))
+        return TableRows(self.table.take(pa.array(found)))
 
     def largest(self, name: str, *, top: int) -> list[Row]:
         """Return the `top` rows with the largest positive values of a column, largest first."""

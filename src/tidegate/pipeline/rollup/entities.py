@@ -5,12 +5,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidegate.pipeline.read.steps import codes_of
 from tidegate.pipeline.rollup.sums import (
+    check_sums,
     compact,
     decoded,
     grouped,
     key_numbers,
     name_numbers,
+    no_key_twice,
     pieces,
     together,
 )
@@ -59,6 +62,8 @@ def by_entity_table(parts: pa.Table) -> pa.Table:
 
     Accepts rows of `REPLAY_BY_ENTITY` too, several for each entity.
     """
+    if no_key_twice(parts, ENTITY_KEYS):
+        return _one_by_one(parts)
     for only, name in _ONLY.items():
         of = parts[only if only in parts.column_names else name]
         columns = {"first": of, "last": of, "several": pc.is_null(of)}
@@ -79,15 +84,27 @@ def by_entity_table(parts: pa.Table) -> pa.Table:
     return found.select(REPLAY_BY_ENTITY.names).cast(to_arrow_schema(REPLAY_BY_ENTITY))
 
 
+def _one_by_one(parts: pa.Table) -> pa.Table:
+    """Return what `by_entity_table` returns of rows of different entities."""
+    check_sums(parts, TOGETHER)
+    columns = {name: parts[name] for name in parts.column_names}
+    columns = {only: columns[name] for only, name in _ONLY.items() if name in columns} | columns
+    for name in ("bound", "bound_of"):
+        columns[name] = pc.if_else(parts["bound_changed"], None, parts[name])
+    found = pa.table({name: columns[name] for name in REPLAY_BY_ENTITY.names})
+    return found.cast(to_arrow_schema(REPLAY_BY_ENTITY))
+
+
 def entities_together(parts: list[pa.Table]) -> pa.Table:
     """Return `compact` rows of `REPLAY_BY_ENTITY` out of such, of which an entity may have several; see `together`."""
     parts.append(compact(to_arrow_schema(REPLAY_BY_ENTITY).empty_table()))
     table = together(parts)
-    number = key_numbers(name_numbers(table[name]) for name in ENTITY_KEYS)
+    number = key_numbers(1 + codes_of(table[name]) for name in ENTITY_KEYS)
     if int(number.max(initial=-1)) + 1 == len(number):
         return table
     again = np.bincount(number)[number] > 1
     several = table.filter(pa.array(again))
-    places = pieces(number[again], np.zeros(len(several), np.int64))
+    in_order = key_numbers(name_numbers(several[name]) for name in ENTITY_KEYS)
+    places = pieces(in_order, np.zeros(len(several), np.int64))
     found = [compact(by_entity_table(decoded(several.take(some)))) for some in places]
     return together([table.filter(pa.array(~again)), *found])

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.pipeline.errors import check_sum
+from tidegate.pipeline.read.steps import codes_of
 from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
 from tidegate.pipeline.rollup.kernel import MEASURES
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
@@ -23,12 +24,14 @@ from tidegate.pipeline.rollup.sums import (
     key_numbers,
     name_numbers,
     pieces,
+    plain,
     together,
     with_places,
 )
 from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_MEASURES, USAGE_PEAKS, USAGE_SUMS
 
 __all__ = [
+    "BYTES_AND_REQUESTS",
     "CODES",
     "COUNTS",
     "TIMES",
@@ -40,6 +43,7 @@ __all__ = [
     "most_bytes",
     "plain_counts",
     "put_together",
+    "sums_together",
     "topic_totals",
 ]
 
@@ -82,19 +86,33 @@ class Parts:
         return [compact(table) for table in self._tables]
 
     def _put_together(self) -> None:
-        self._tables = [compact(some) for some in merged(together(self._tables), self._keys)]
+        found = merged(together(self._tables), self._keys, in_order=False)
+        self._tables = [compact(some) for some in found]
         self._bytes = sum(table.nbytes for table in self._tables)
 
 
-def merged(parts: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
+def merged(parts: pa.Table, keys: Sequence[str], *, in_order: bool = True) -> Iterator[pa.Table]:
     """Yield one row per `keys` out of a `compact` table of parts, its columns: sorted, some at a time.
 
-    A column that is neither a key nor adds up is that of the first. Raises `UsageFilesError` where a sum has no room in
-    64 bits.
+    A column that is neither a key nor adds up is that of the first. in_order: False: in any order, as it takes long to
+    sort names. Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
     weight = pc.list_value_length(parts[COUNTS[0]]).to_numpy()
-    for places in pieces(key_numbers(_numbers(parts[name]) for name in keys), weight):
-        yield _merged(decoded(parts.take(places)), keys)
+    number = key_numbers(_numbers(parts[name], in_order=in_order) for name in keys)
+    for places in pieces(number, weight):
+        yield decoded(_merged(parts.take(places), number[places.to_numpy()]))
+
+
+def sums_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> Iterator[pa.Table]:
+    """Yield one row per `keys`, columns of `table`, of which others are sums: in any order, some at a time.
+
+    Raises `UsageFilesError` where a sum has no room in 64 bits.
+    """
+    parts = compact(parts.select(table.names))
+    number = key_numbers(_numbers(parts[name], in_order=False) for name in keys)
+    for places in pieces(number, np.zeros(len(parts), np.int64)):
+        first = np.flatnonzero(np.diff(number[places.to_numpy()], prepend=-1))
+        yield plain(pa.table(_added(parts.take(places), first)), table)
 
 
 def add_in_place(sums: Mapping[str, Int64s], more: Mapping[str, Int64s]) -> None:
@@ -125,11 +143,20 @@ def list_columns(row: Int64s, code: Int64s, count: Int64s, *, rows: int) -> dict
     }
 
 
-def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return one row per `keys`, which the parts are sorted by."""
-    begins = _begins(parts, keys)
+def _merged(parts: pa.Table, number: Numbers) -> pa.Table:
+    """Return one row for each number. number: of each part, rising."""
+    begins = np.diff(number, prepend=-1) != 0
     first = np.flatnonzero(begins)
-    columns = {name: parts[name] for name in parts.column_names if name not in COUNTS}
+    columns = _added(parts.drop_columns([*COUNTS]), first)
+    row, code, count = plain_counts(parts)
+    key, count = _added_up((np.cumsum(begins) - 1)[row] * CODES + code, count, len(first) * CODES)
+    lists = list_columns(*np.divmod(key, CODES), count, rows=len(first))
+    return pa.table({**columns, **lists}).select(parts.column_names)
+
+
+def _added(parts: pa.Table, first: Int64s) -> dict[str, pa.Array]:
+    """Return columns without `COUNTS`, added up. first: the first of the parts that make up each row."""
+    columns = {name: parts[name] for name in parts.column_names}
     for name, column in columns.items():
         if name not in _FUNCTIONS:
             columns[name] = column.take(pa.array(first))
@@ -140,10 +167,7 @@ def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
             # Checked in doubles, because a sum of integers would wrap without an error.
             check_sum(np.add.reduceat(values.astype(np.float64), first).max())
         columns[name] = pa.array(_FUNCTIONS[name].reduceat(values, first))
-    row, code, count = plain_counts(parts)
-    key, count = _added_up((np.cumsum(begins) - 1)[row] * CODES + code, count, len(first) * CODES)
-    lists = list_columns(*np.divmod(key, CODES), count, rows=len(first))
-    return pa.table({**columns, **lists}).select(parts.column_names)
+    return columns
 
 
 def _added_up(key: Int64s, count: Int64s, keys: int) -> tuple[Int64s, Int64s]:
@@ -158,21 +182,11 @@ def _added_up(key: Int64s, count: Int64s, keys: int) -> tuple[Int64s, Int64s]:
     return key[differs], np.add.reduceat(count, differs) if len(differs) else count
 
 
-def _numbers(column: pa.ChunkedArray) -> Numbers:
-    """Return a number for each value, in the order of these."""
-    if not pa.types.is_integer(column.type):
-        return name_numbers(column)
-    return np.unique(column.to_numpy(), return_inverse=True)[1].reshape(-1)
-
-
-def _begins(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return which rows have other keys than the row before."""
-    begins = np.zeros(len(table), bool)
-    begins[0] = True
-    for name in keys:
-        column = table[name]
-        begins[1:] |= pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy()
-    return begins
+def _numbers(column: pa.ChunkedArray, *, in_order: bool) -> Numbers:
+    """Return a number for each value, the same for the same; in_order: and in their order."""
+    if pa.types.is_integer(column.type):
+        return np.unique(column.to_numpy(), return_inverse=True)[1].reshape(-1)
+    return name_numbers(column) if in_order else 1 + codes_of(column)
 
 
 def minute_keys(by: Sequence[str]) -> tuple[str, ...]:
@@ -191,6 +205,10 @@ def put_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> 
         for name in USAGE_PEAKS:  # null where no rate was measured
             columns[name] = pc.if_else(pc.is_nan(some[name]), pa.scalar(None, pa.float64()), some[name])
         yield pa.table({name: columns[name] for name in schema.names}).cast(schema)
+
+
+BYTES_AND_REQUESTS = ("produce_bytes", "fetch_bytes", "requests")
+"""Columns of usage that `most_bytes` looks at, beside those of the groups."""
 
 
 def most_bytes(table: pa.Table, *, by: Sequence[str], top: int) -> pa.Table:

@@ -6,14 +6,24 @@ A throttled connection is muted. The broker records how long before the end of t
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, read_tables
-from tidegate.pipeline.read.columns import THROTTLES, numbers_of
-from tidegate.pipeline.rollup.sums import compact, grouped, key_numbers, name_numbers, pieces, plain
+from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of
+from tidegate.pipeline.rollup.sums import (
+    check_sums,
+    compact,
+    grouped,
+    key_numbers,
+    name_numbers,
+    pieces,
+    plain,
+)
 from tidegate.pipeline.schemas import EARLY_BUCKETS, OBEDIENCE_BY_CLIENT
 
 __all__ = [
@@ -41,6 +51,9 @@ _SOFTWARE_SUMS: Mapping[str, str] = {
 }
 """Aggregates over the clients of a library."""
 
+Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
 
 def chunk_obedience(chunk: Chunk) -> list[pa.Table]:
     """Return a row per client of each part of a row group, as `compact` tables. Raises `UsageFilesError`."""
@@ -50,20 +63,33 @@ def chunk_obedience(chunk: Chunk) -> list[pa.Table]:
 def _by_client(table: pa.Table) -> pa.Table:
     """Return a row per client out of rows of the usage record."""
     table = table.filter(pc.equal(table["kind"].cast(pa.string()), "request"))
+    columns = [name_places(table, name) for name in CLIENT_KEYS]
+    client = key_numbers(places for places, _ in columns)
+    first = np.zeros(int(client.max(initial=-1)) + 1, np.int64)
+    first[client] = np.arange(len(client))
     early_ms = numbers_of(table, "early_ms")
     throttle_ms = np.maximum.reduce([numbers_of(table, name) for name in THROTTLES])
-    is_done = ~numbers_of(table, "observed_only")
     is_early = early_ms > 0
     bucket = np.searchsorted([*EARLY_BUCKETS.values()], early_ms)
-    columns = {
-        **{name: pc.fill_null(table[name].cast(pa.string()), "") for name in CLIENT_KEYS},
-        "requests": np.ones(len(table), np.int64),
-        "throttled_requests": ((throttle_ms > 0) & is_done).astype(np.int64),
-        "early_requests": is_early.astype(np.int64),
-        "longest_early_ms": np.where(is_early, early_ms, 0).astype(np.int64),
-        **{name: ((bucket == place) & is_early).astype(np.int64) for place, name in enumerate(EARLY_BUCKETS)},
-    }
-    return grouped(pa.table(columns), CLIENT_KEYS, _CLIENT_SUMS)
+    longest_ms = np.zeros(len(first), np.int64)
+    np.maximum.at(longest_ms, client[is_early], early_ms[is_early])
+
+    def count(where: Flags) -> Int64s:
+        return np.bincount(client[where], minlength=len(first))
+
+    return pa.table(
+        {
+            **{
+                name: names.take(pa.array(places[first]))
+                for name, (places, names) in zip(CLIENT_KEYS, columns, strict=True)
+            },
+            "requests": np.bincount(client, minlength=len(first)),
+            "throttled_requests": count((throttle_ms > 0) & ~numbers_of(table, "observed_only")),
+            "early_requests": count(is_early),
+            "longest_early_ms": longest_ms,
+            **{name: count((bucket == place) & is_early) for place, name in enumerate(EARLY_BUCKETS)},
+        }
+    )
 
 
 def obedience_by_client_table(parts: pa.Table) -> Iterator[pa.Table]:
@@ -71,8 +97,14 @@ def obedience_by_client_table(parts: pa.Table) -> Iterator[pa.Table]:
     parts = compact(parts)
     number = key_numbers(name_numbers(parts[name]) for name in CLIENT_KEYS)
     for places in pieces(number, np.zeros(len(parts), np.int64)):
-        found = grouped(parts.take(places), CLIENT_KEYS, _CLIENT_SUMS)
-        yield plain(found.sort_by([(name, "ascending") for name in CLIENT_KEYS]), OBEDIENCE_BY_CLIENT)
+        some = parts.take(places)
+        check_sums(some, _CLIENT_SUMS)
+        first = np.flatnonzero(np.diff(number[places.to_numpy()], prepend=-1))
+        columns: dict[str, Any] = {name: some[name].take(pa.array(first)) for name in CLIENT_KEYS}
+        for name, function in _CLIENT_SUMS.items():
+            add = np.add if function == "sum" else np.maximum
+            columns[name] = add.reduceat(some[name].to_numpy().astype(np.int64), first)
+        yield plain(pa.table(columns), OBEDIENCE_BY_CLIENT)
 
 
 def obedience_by_software_table(by_client: pa.Table) -> pa.Table:

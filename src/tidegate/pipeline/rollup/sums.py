@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tidegate.pipeline.errors import check_sum
 
 __all__ = [
+    "check_sums",
     "compact",
     "compact_column",
     "decoded",
@@ -22,6 +23,7 @@ __all__ = [
     "grouped",
     "key_numbers",
     "name_numbers",
+    "no_key_twice",
     "pieces",
     "plain",
     "table_of",
@@ -33,6 +35,7 @@ _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _ROWS_TOGETHER = 1 << 17
 _WEIGHT_OF_ROW = 4
 _WEIGHT_TOGETHER = _WEIGHT_OF_ROW * _ROWS_TOGETHER
+_ROOM = 1 << 62  # for any sum
 _LARGEST_NUMBER = 1 << 31  # numbers of keys are made anew where they become larger
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
@@ -45,9 +48,11 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
     NaN is the largest number there is, as for Spark. Accepts `compact` tables, too.
     """
     table = decoded(table)
-    for name, function in wanted.items():
-        if function == "sum":
-            check_sum(_float_sum(table[name]))
+    check_sums(table, wanted)
+    if no_key_twice(table, keys):
+        columns = {name: table[name] for name in (*keys, *wanted)}
+        summed = (name for name, function in wanted.items() if function == "sum")
+        return pa.table(columns | {name: _as_a_sum(table[name]) for name in summed})
     doubles = [
         name
         for name, function in wanted.items()
@@ -63,6 +68,18 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
         found = found.set_column(place, f"{name}_max", values)
     names = [f"{name}_{function}" for name, function in wanted.items()]
     return found.select([*keys, *names]).rename_columns([*keys, *wanted])
+
+
+def check_sums(table: pa.Table, wanted: Mapping[str, str]) -> None:
+    """Raise `UsageFilesError` where a column that is added up has no room in 64 bits. wanted: see `grouped`."""
+    for name, function in wanted.items():
+        if function == "sum":
+            check_sum(_float_sum(table[name]))
+
+
+def no_key_twice(table: pa.Table, keys: Sequence[str]) -> bool:
+    """Return whether no two rows have the same keys, so that nothing is to be added up."""
+    return len(table.group_by(list(keys), use_threads=False).aggregate([])) == len(table)
 
 
 def give_back() -> None:
@@ -196,6 +213,16 @@ def _narrowest(column: pa.ChunkedArray) -> pa.DataType:
     return next(each for each in _INTEGERS if bits <= each.bit_width)
 
 
+def _as_a_sum(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of the type that its sums have."""
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
+
+
 def _float_sum(column: pa.ChunkedArray) -> float:
+    """Return the sum of absolute values; 0 where integers are so small that it surely has room."""
+    if pa.types.is_integer(column.type):
+        least, most = (scalar.as_py() or 0 for scalar in pc.min_max(column).values())
+        if max(-least, most) * len(column) < _ROOM:
+            return 0.0
     absolute = pc.sum(pc.abs(column.cast(pa.float64(), safe=False))).as_py()
     return absolute or 0.0

@@ -1,5 +1,6 @@
 """Sensors that clients share, components of clients, and the partitions they go to."""
 
+import heapq
 from random import Random
 from types import SimpleNamespace
 
@@ -90,6 +91,18 @@ def test_rows_are_spread_evenly():
     given_out = assign_partitions(component=ids, node_id=np.zeros(5, int), rows=rows, wanted=2)
     loads = np.bincount(given_out.partition, weights=rows)
     assert sorted(loads.tolist()) == [70, 80]
+
+
+@given(st.lists(st.sampled_from([0, 0, 1, 2, 2, 2, 9]), min_size=1, max_size=60), st.integers(1, 9))
+def test_components_of_one_size_are_dealt_in_turn(rows, wanted):
+    """Each component goes to where there is least, however many have one size; the first of these partitions."""
+    loads = [(0, partition) for partition in range(wanted)]
+    expected = [0] * len(rows)
+    for place in sorted(range(len(rows)), key=lambda place: -rows[place]):
+        load, expected[place] = heapq.heappop(loads)
+        heapq.heappush(loads, (load + rows[place], expected[place]))
+    if len(rows) > wanted:
+        assert tasks_of(np.array(rows), wanted).tolist() == expected
 
 
 def test_no_clients_need_no_partition():

@@ -3,6 +3,7 @@
 import pickle
 import re
 
+import numpy as np
 import pytest
 from tests.replaying.files import find_files, write_events
 from tests.replaying.logs import START_MS
@@ -13,6 +14,7 @@ from tidegate.pipeline.read.ingest import list_chunks, open_usage
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay import task
+from tidegate.pipeline.replay.limits import levels_of
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -77,6 +79,23 @@ def test_a_task_gets_what_its_own_nodes_need(tmp_path):
                 assert each.client_ids.to_pylist() == [f"of-{each.node_id}"]
                 assert each.timeline.sweeps[:, 1].tolist() == [START_MS + each.node_id]
     assert len(pickle.dumps(layout.members(4)[0])) < len(pickle.dumps(layout.members(1)[0])) / 2
+
+
+@pytest.mark.parametrize(("searches", "most"), [(True, 2), (False, 4)])
+def test_a_search_holds_fewer_clients(tmp_path, monkeypatch, searches, most):
+    """Each has the sensors of all plans of the search."""
+    monkeypatch.setattr(task, "CLIENTS_PER_PARTITION", 16)
+    monkeypatch.setattr(task, "CLIENTS_PER_SHARE", 4)
+    node = RecordingNode()
+    node.start(START_MS)
+    for number in range(8):
+        node.produce("alice", f"app{number}", 5, START_MS)
+    write_events(tmp_path, node.events)
+    with open_usage(tmp_path) as files:
+        surveys = [survey_chunk(chunk) for chunk in files.chunks]
+        layout = lay_out(files.chunks, surveys, [levels_of("client-id")], cores=1, searches=searches)
+    assert layout.shares == 2
+    assert np.diff(layout.task.first_client).max() == most
 
 
 @pytest.mark.parametrize(("key", "partitions"), [("client-id", 3), ("user", 1)])

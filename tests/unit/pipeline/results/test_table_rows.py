@@ -40,6 +40,19 @@ def test_the_first_rows_are_those_of_a_stable_sort():
     assert rows.only(np.zeros(40, bool)).first([np.zeros(0)], top=3) == []
 
 
+def test_the_rows_that_may_be_first_are_those_that_other_keys_can_tell_apart():
+    """By whole columns of numbers: all that the last number needed is not worse than stay, in their order."""
+    for seed in range(20):
+        found, rows = _rows(40, seed)
+        keys = [-rows.numbers("ms"), rows.numbers("size")]
+        ranks = sorted((-(row["ms"] or 0), row["size"]) for row in found)
+        for top in (1, 3, 39, 40, 41):
+            last = ranks[min(top, 40) - 1]
+            expected = [row for row in found if (-(row["ms"] or 0), row["size"]) <= last]
+            assert [*rows.that_may_be_first(keys, top=top)] == expected, seed
+    assert not len(rows.only(np.zeros(40, bool)).that_may_be_first([np.zeros(0)], top=3))
+
+
 def test_rows_of_entities_have_all_their_names():
     """Null is a name of its own, and names of two entities do not mix."""
     for seed in range(20):
