@@ -201,7 +201,7 @@ class Jobs:
         with self.back_end.running("aggregating"):
             found = self._usage_parts(self.coverage(), by=by, with_minutes=False, with_peaks=False, only=None)
             groups = found.together(by, partial(sums_together, keys=by, table=table), table)
-            count, (most,) = groups.written(None, "", partial(most_bytes, by=by, top=top))
+            count, (most,) = groups.written(KeptTables(), "", partial(most_bytes, by=by, top=top))
         return count, {tuple(row[column] for column in by) for row in most.to_pylist()}
 
     def _usage_parts(self, coverage: Coverage, *, by: Sequence[str], **options: Any) -> Rows:
