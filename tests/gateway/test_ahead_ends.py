@@ -21,6 +21,8 @@ from tests.gateway.holding_broker import (
 )
 from tests.waiting import wait_until
 
+from tidegate.gateway.turn_sends import MAX_TOGETHER
+
 RATE = 4_000
 LIMITED = ("closes-throttled", "resets-throttled", "half-throttled")
 SMALL_BUFFERS = (
@@ -123,3 +125,13 @@ def test_requests_that_the_socket_does_not_take_follow(tmp_path):
     finally:
         process.close()
         broker.close()
+
+
+def test_requests_of_clients_that_leave_right_behind_them_reach_the_broker(broker, gateway):
+    """More clients than leave together, at once: each sends a request, and closes without waiting for the response."""
+    names = [f"leaves-{number}" for number in range(2 * MAX_TOGETHER)]
+    clients = [connected(gateway) for _ in names]
+    for client, name in zip(clients, names, strict=True):
+        client.sendall(produce(1, name))
+        client.close()
+    wait_until(lambda: all(ids_of(broker, name) == [1] for name in names), told=lambda: gateway.log)

@@ -47,6 +47,7 @@ from tidegate.gateway.shared_mutations import SharedMutations
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
 from tidegate.gateway.sharing import Sharing
 from tidegate.gateway.topic_names import TopicNames
+from tidegate.gateway.turn_sends import TurnSends
 from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
 from tidegate.quota import QuotaRecord
@@ -93,6 +94,7 @@ class NodeRelay:
         self._poller = network.poller
         self._clock, self._loop = clock, loop
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.turn_sends = TurnSends(clock.monotonic_ns)
 
     def on_open(self, channel: Channel) -> None:
         """Prepare a connection; it connects when the first request comes."""
@@ -104,6 +106,7 @@ class NodeRelay:
             loop=self._loop,
             scratch=self._scratch,
             monotonic_ns=self._clock.monotonic_ns,
+            turn_sends=self.turn_sends,
         )
 
     def on_close(self, channel: Channel) -> Iterable[tuple[RequestHeader, int]]:
@@ -340,7 +343,7 @@ class Gateway:
                 metrics = MetricsListener.start(node, config.metrics, ports)
             if metrics is not None:
                 undo.callback(metrics.close)
-            node.serve(handlers, self._quotas, relay=relay)
+            node.serve(handlers, self._quotas, turn=relay.turn_sends, relay=relay)
             self.mutations.add_node(node.managers)
             if self.processes is None:
                 self.sharing.add_node(node.managers)

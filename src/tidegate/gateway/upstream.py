@@ -8,9 +8,13 @@ others like it may have been sent (`ahead`): their responses wait here until the
 If the broker closes the connection, or breaks the protocol, the client's connection closes: that is what the client
 would see of the broker itself. Responses that have come before are served first.
 
-Bounds: one request, which lies in the memory of its channel until it has left, and `ahead.MAX_AHEAD_BYTES` behind it;
-of responses that came early, two times `STREAMED_BYTES`; of a response that has to be read as a
-whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what fits into a pipe (`upstream_response`).
+A request of up to `MAX_COPIED_BYTES` is copied, and leaves at the end of the turn together with those of other clients
+(`turn_sends`). A longer one leaves at once.
+
+Bounds: one request, which lies in the memory of its channel until it was copied or has left, and
+`ahead.MAX_AHEAD_BYTES` behind it; of responses that came early, two times `STREAMED_BYTES`; of a response that has to
+be read as a whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what fits into a pipe
+(`upstream_response`).
 """
 
 import logging
@@ -20,15 +24,15 @@ from collections.abc import Callable, Generator, Set
 
 from tidegate.api_keys import PRODUCE
 from tidegate.gateway.ahead import alike_behind
+from tidegate.gateway.turn_sends import TurnSends
 from tidegate.gateway.upstream_connection import SocketAddress, UpstreamConnection, UpstreamLink, reason_of
 from tidegate.gateway.upstream_login import UpstreamSecurity
 from tidegate.gateway.upstream_response import LongResponses, Response
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import Channel
-from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.turns import SocketPoller
 from tidegate.server.repeated_lines import kind_of
-from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
+from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Turn, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
 
 __all__ = ["MAX_COLLECTED_BYTES", "STREAMED_BYTES", "Respond", "Upstream"]
@@ -39,6 +43,8 @@ STREAMED_BYTES = 64 * 1024
 """Responses up to this size, length prefix included, are received as a whole before they are forwarded."""
 MAX_COLLECTED_BYTES = 64 << 20
 """Longest response that is read as a whole because something in it has to change."""
+MAX_COPIED_BYTES = 32 * 1024
+"""Longest request that is copied, and so can wait for the end of a turn."""
 _LENGTH = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
 _FIRST_BYTES = 32
@@ -55,7 +61,6 @@ class Upstream:
 
     __slots__ = (
         "_ahead",
-        "_ahead_rest",
         "_connection",
         "_deferred",
         "_header",
@@ -68,6 +73,8 @@ class Upstream:
         "_respond",
         "_scratch",
         "_sent",
+        "_turn_sends",
+        "_unsent",
         "_wait",
         "channel",
         "closed",
@@ -85,6 +92,7 @@ class Upstream:
         loop: Scheduler,
         scratch: memoryview,
         monotonic_ns: Callable[[], int],
+        turn_sends: TurnSends,
     ) -> None:
         self.channel = channel
         self._link = link
@@ -93,6 +101,7 @@ class Upstream:
         )
         self._scratch = scratch  # shared by all connections of a node
         self._monotonic_ns = monotonic_ns
+        self._turn_sends = turn_sends
         self._deferred: Deferred | None = None  # of the request in flight
         self._header: RequestHeader | None = None
         self._respond: Respond | None = None
@@ -101,7 +110,7 @@ class Upstream:
         self._wait: Wait | None = None  # until more of the request can be sent
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
         self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
-        self._ahead_rest = b""  # of them, what the socket has not taken yet
+        self._unsent = b""  # bytes of requests that were copied and that the socket has not taken
         self._is_paused = False  # because many responses came early, or the broker ended behind some
         self._long: LongResponses | None = None  # once there was one
         self.closed = False
@@ -135,19 +144,19 @@ class Upstream:
         deferred.at_once = True
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = is_streamed
-        if self._ahead_rest:
+        if self._unsent:
             self.on_broken(_NOT_RECEIVED)
         elif not self._connection.is_ready:
             self._sent = self._open()
-        elif alike_until and self.channel.pending:
-            self._sent = self._send_with_ahead(request.frame, alike_until)
-        else:
+        elif len(request.frame) > MAX_COPIED_BYTES:
             self._sent = self._send(request.frame, 0)
+        else:
+            self._send_copy(request, alike_until)
         return deferred
 
     def send_only(self, request: Request) -> Answer | Work:
         """Send a request that gets no response (Produce with acks=0); return its answer, which is none."""
-        if self._ahead_rest:
+        if self._unsent:
             self.on_broken(_NOT_RECEIVED)
         self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
         if self._sent == _LENGTH.size + len(request.frame):
@@ -175,41 +184,54 @@ class Upstream:
                     connection.transport.start_writing(self._on_writable)
                 yield self._wait
 
-    def _send_with_ahead(self, frame: memoryview, alike_until: int) -> int:
-        """Send a request and those like it behind it; return the number of bytes of the first."""
-        ahead, sizes = alike_behind(self.channel, frame, alike_until)
-        transport, size = self._connection.transport, _LENGTH.size + len(frame)
-        if isinstance(transport, TlsTransport):  # what it has not taken must come again as it was
-            sent = self._send(frame, 0)
-            sent_ahead = 0
+    def _send_copy(self, request: Request, alike_until: int) -> None:
+        """Copy a request, and those like it behind it, and send them."""
+        frame = request.frame
+        data = _LENGTH.pack(len(frame)) + frame
+        self._sent = len(data)
+        if alike_until and self.channel.pending:
+            ahead, sizes = alike_behind(self.channel, frame, alike_until)
+            data += ahead
+            self._ahead.extend(sizes)
+        self._unsent = data
+        self._send_in(request.turn)
+
+    def _send_in(self, turn: Turn | None) -> None:
+        """Send the bytes that wait at the end of the turn; at once where there is none."""
+        if turn is None:
+            self._send_unsent()
         else:
-            sent = self._send(frame, 0, ahead)
-            sent, sent_ahead = min(sent, size), max(sent - size, 0)
-        if sizes and sent == size:
-            self._note_ahead(ahead[sent_ahead:], sizes)
-        return sent
+            self._turn_sends.add(self)
 
-    def _note_ahead(self, rest: bytes, sizes: list[int]) -> None:
-        """Note requests that are sent ahead, and send the rest of them."""
-        self._ahead.extend(sizes)
-        self._ahead_rest = rest
-        if rest:
-            self._send_ahead_rest()
+    def send_put_off(self, since_ns: int) -> int:
+        """Send what was put off, charge its client for the time since `since_ns`, and return the time."""
+        self._send_unsent()
+        now_ns = self._monotonic_ns()
+        if self._deferred is not None:
+            self._deferred.charged_ns += now_ns - since_ns
+        else:
+            self.channel.network_ns += now_ns - since_ns
+        return now_ns
 
-    def _send_ahead_rest(self) -> None:
-        """Send what the socket takes of the requests behind the one that is served."""
+    def _send_unsent(self) -> None:
+        """Send what the socket takes of the requests whose bytes wait, and the rest when it takes more."""
         transport = self._connection.transport
-        if transport is None:
+        if transport is None or not self._unsent:
             return
         try:
-            self._ahead_rest = self._ahead_rest[transport.send(self._ahead_rest) :]
+            self._unsent = self._unsent[transport.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            self._ahead_rest = b""  # the next receive finds the end, behind the responses that have come
-        if self._ahead_rest:
-            transport.start_writing(self._send_ahead_rest)
-        else:
+            self._unsent = b""  # the next receive finds the end, behind the responses that have come
+        if self._unsent:
+            transport.start_writing(self._send_more)
+
+    def _send_more(self) -> None:
+        """Send on, now that the socket takes more."""
+        self._send_unsent()
+        transport = self._connection.transport
+        if transport is not None and not self._unsent:
             transport.stop_writing()
 
     def _serve_ahead(self, request: Request, respond: Respond, alike_until: int) -> Answer | Deferred:
@@ -222,10 +244,12 @@ class Upstream:
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = False
         self._sent = _LENGTH.size + self._ahead.popleft()
-        if self._connection.is_ready and not (self._ahead_rest or self._is_paused):
+        if self._connection.is_ready and not (self._unsent or self._is_paused):
             data, sizes = alike_behind(self.channel, request.frame, alike_until, self._ahead)
             if sizes:
-                self._note_ahead(data, sizes)
+                self._ahead.extend(sizes)
+                self._unsent = data
+                self._send_in(request.turn)
         if self._pending:
             answer = self._receive(self._pending)
         is_short = self._deferred is not None or len(self._pending or b"") < STREAMED_BYTES
@@ -257,14 +281,13 @@ class Upstream:
         self._connection.open()
         return 0
 
-    def _send(self, frame: memoryview, sent: int, ahead: bytes = b"") -> int:
-        """Send some of a request, its length prefix first, and of what is sent with it; return the number of bytes."""
+    def _send(self, frame: memoryview, sent: int) -> int:
+        """Send some of a request, its length prefix first; return the number of bytes."""
         transport = self._connection.transport
         assert transport is not None
         try:
             if not sent:
-                head = _LENGTH.pack(len(frame))
-                return transport.sendmsg((head, frame, ahead) if ahead else (head, frame))
+                return transport.sendmsg((_LENGTH.pack(len(frame)), frame))
             if sent < _LENGTH.size:
                 return transport.send(_LENGTH.pack(len(frame))[sent:])
             return transport.send(frame[sent - _LENGTH.size :])
@@ -284,7 +307,7 @@ class Upstream:
     @property
     def is_sending(self) -> bool:
         """True while a part of a request has been sent."""
-        return self._wait is not None or bool(self._ahead_rest)
+        return self._wait is not None or bool(self._unsent)
 
     def on_ready(self) -> None:
         """Send on, where a request waits."""
@@ -458,7 +481,7 @@ class Upstream:
     def _close_connection(self) -> None:
         self.closed = True
         self._deferred = self._respond = self._pending = None
-        self._ahead_rest = b""
+        self._unsent = b""
         self._connection.close()
         if self._long is not None:
             self._long.close()

@@ -263,7 +263,11 @@ class Front:
             if self._waiting:
                 self._serve_waiting(until_ns)
             handled, self._handled = self._handled, []
-            self._answer(handled, self._end_turn(handled))
+            turn_end = self._end_turn(handled)
+            if handled:
+                self._answer(handled, turn_end)
+            else:
+                self._commit(())
             if self._handled:  # requests that were ahead of a client that has left before its answer
                 handled, self._handled = self._handled, []
                 self._answer(handled, _DONE)
@@ -332,18 +336,7 @@ class Front:
         # All rows are written before the first answer leaves: an answered request is in the record, however the broker
         # ends (decision 0026).
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
-        try:
-            self._count(recorded)
-            if self._at_controller is not None:
-                self._at_controller.commit()
-            if self._recorder is not None:
-                self._recorder.commit()
-        except Exception as error:
-            # Without its row no answer may leave.
-            for exchange in recorded:
-                self._cannot_answer(exchange, error)
-            return
-        if not recorded:
+        if not (self._commit(recorded) and recorded):
             return
         now_ns = self._monotonic_ns()
         # The rows are written by now, so that this time is charged later, with sending (decisions 0040, 0053).
@@ -358,6 +351,22 @@ class Front:
                     channel.listen()
                 except Exception as error:
                     self._close_failed(channel, error)
+
+    def _commit(self, recorded: Sequence[Exchange]) -> bool:
+        """Write all rows so far; return False if that fails: then these requests get no answer."""
+        try:
+            if recorded:
+                self._count(recorded)
+            if self._at_controller is not None:
+                self._at_controller.commit()
+            if self._recorder is not None:
+                self._recorder.commit()
+        except Exception as error:
+            # Without its row no answer may leave.
+            for exchange in recorded:
+                self._cannot_answer(exchange, error)
+            return False
+        return True
 
     # --- the path -------------------------------------------------------------------------------------------------
 

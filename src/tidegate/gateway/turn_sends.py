@@ -1,0 +1,43 @@
+"""Requests that leave for the broker together, at the end of a turn (decision 0159).
+
+A gateway that sends each request when it has read it wakes the broker for each: a broker that is faster then serves one
+request at a time, and wakes its threads for each. Requests that come together cost it less.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["MAX_TOGETHER", "TurnSends"]
+
+MAX_TOGETHER = 16
+"""Most requests that wait for each other: the first one waits until the others are read, some 50 us each."""
+
+
+class _Sender(Protocol):
+    """The connection of one client to the broker."""
+
+    def send_put_off(self, since_ns: int) -> int:
+        """Send what was put off, charge its client for the time since `since_ns`, and return the time."""
+
+
+class TurnSends:
+    """The connections with requests that were put off. A `Turn` of a front."""
+
+    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._senders: list[_Sender] = []
+
+    def add(self, sender: _Sender) -> None:
+        """Call `sender` at the end of the turn at the latest."""
+        self._senders.append(sender)
+        if len(self._senders) >= MAX_TOGETHER:
+            self.finish()
+
+    def finish(self) -> bool:
+        """Send all; return that it is done: a connection that breaks answers its own request."""
+        if self._senders:
+            senders, self._senders = self._senders, []
+            at_ns = self._monotonic_ns()
+            for sender in senders:
+                at_ns = sender.send_put_off(at_ns)
+        return True
