@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 __all__ = ["available_cores", "made_ahead", "mapped"]
 
-_AHEAD = 1
+_AHEAD = 2
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 

@@ -42,7 +42,7 @@ RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 
 _TIME = "ts_ms"
 _NAMES = ("kind", "user", "client_id", "client_software")
-_BATCH_ROWS = 7 << 14
+_BATCH_ROWS = 6 << 14
 _FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
 _MOST_CHUNKS = 64  # of a bundle: on a distant filesystem each opening waits
 _UNCUT_CHARACTERS = 32  # of a name in the statistics: some writers cut longer ones

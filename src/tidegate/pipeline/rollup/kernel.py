@@ -4,8 +4,8 @@ A *group* is what has the columns in common that usage is told apart by; it has 
 delivered and request time, which measures as the quota's would (B§1.3, 1.4, 4.3). A *cell* is a group in one chunk, or
 in one minute of it, for which is added up. Each pass does one thing, which the processor does faster than all at once.
 `count_buckets` takes the rows of a cell together, so that what it counts in stays in the cache; `measure` takes them as
-they come, as a sensor that is used again at once waits for what was just written to it. All functions are written for
-numba, as `replay.kernel.open_loop`.
+they come, as a sensor that is used again at once waits for what was just written to it. `count_in_place` counts into
+totals, whose few groups stay in the cache. All functions are written for numba, as `replay.kernel.open_loop`.
 """
 
 import math
@@ -34,7 +34,7 @@ from tidegate.quota.measure.rate_kernel import (
 )
 from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
-__all__ = ["KERNEL_MODULES", "MEASURES", "SENSORS", "SUMS", "Marks", "Sensors", "UsageKernel", "UsageRows",
+__all__ = ["CODES", "KERNEL_MODULES", "MEASURES", "SENSORS", "SUMS", "Marks", "Sensors", "UsageKernel", "UsageRows",
            "measure", "usage_kernel"]  # fmt: skip
 
 # What a row is.
@@ -58,6 +58,8 @@ CHARGES_PRODUCE, CHARGES_FETCH, CHARGES_TIME, CHARGES_HANDLER = 1, 2, 4, 8
 # What percentiles are of.
 HANDLER, THROTTLE, SIZE = range(3)
 MEASURES = 3
+CODES = MEASURES * BUCKETS
+"""A code is a measure and its bucket."""
 
 _NOTHING = -1
 
@@ -119,6 +121,7 @@ class UsageKernel(NamedTuple):
     add_up: Callable[[UsageRows, Int64s, Marks, Flags, int], tuple[int, int]]
     sort_rows: Callable[[Int8s, Int64s, Int64s, Int32s], None]
     count_buckets: Callable[[Int16s, Int32s, Int64s, Int64s, Int64s, Int64s, Int64s, Int64s], None]
+    count_in_place: Callable[[Int16s, Int64s, Int64s], None]
     measure: Callable[[Sensors, UsageRows, Marks, Doubles, Window, bool], None]
 
 
@@ -131,7 +134,7 @@ def usage_kernel() -> UsageKernel:
     names |= compile_together((), names, inlined=(bucket_of, _use, _measure))
     made = (
         compile_cached(each, names, modules=KERNEL_MODULES)
-        for each in (add_up, sort_rows, count_buckets, measure)
+        for each in (add_up, sort_rows, count_buckets, count_in_place, measure)
     )
     return UsageKernel(*made)
 
@@ -267,6 +270,15 @@ def count_buckets(
         ends[cell] = made
 
 
+def count_in_place(buckets: Int16s, group: Int64s, counts: Int64s) -> None:
+    """Count what percentiles are of by group and code, in `counts`; throttle times of 0 have no mark."""
+    for at in range(len(group)):
+        for kind in range(MEASURES):
+            bucket = buckets[kind, at]
+            if bucket >= 0:
+                counts[group[at] * CODES + kind * BUCKETS + bucket] += 1
+
+
 def measure(
     sensors: Sensors, rows: UsageRows, marks: Marks, peaks: Doubles, window: Window, has_steps: bool
 ) -> None:
@@ -277,11 +289,15 @@ def measure(
     for at in range(len(marks.charges)):
         charges, ts_ms = marks.charges[at], rows.ts_ms[at]
         if charges & CHARGES_TIME:
-            rate = _use(sensors, rows, marks, at, TIME, window)
-            rate_record(sensors.floats[rate], sensors.ints[rate], rows.network_ns[at] * PERCENT_PER_NS, ts_ms)
+            rate, network = _use(sensors, rows, marks, at, TIME, window), rows.network_ns[at] * PERCENT_PER_NS
+            floats, ints = sensors.floats[rate], sensors.ints[rate]
             if charges & CHARGES_HANDLER:
+                # Not `rate_record`: what is checked at the same time would look through the samples once more.
+                rate_decide(floats, ints, network, ts_ms)
                 value = rows.handler_ns[at] * PERCENT_PER_NS
                 _measure(sensors, rows.cell[at], ts_ms, TIME, rate, value, peaks, window, has_steps)
+            else:
+                rate_record(floats, ints, network, ts_ms)
         if charges & CHARGES_FETCH:
             rate, value = _use(sensors, rows, marks, at, FETCH, window), float(rows.fetch_bytes[at])
             _measure(sensors, rows.cell[at], ts_ms, FETCH, rate, value, peaks, window, has_steps)

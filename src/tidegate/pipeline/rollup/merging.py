@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.read.steps import codes_of
 from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
-from tidegate.pipeline.rollup.kernel import MEASURES
+from tidegate.pipeline.rollup.kernel import CODES
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
 from tidegate.pipeline.rollup.sums import (
     Numbers,
@@ -32,7 +32,6 @@ from tidegate.pipeline.schemas import TOPIC_SUMS, USAGE_MEASURES, USAGE_PEAKS, U
 
 __all__ = [
     "BYTES_AND_REQUESTS",
-    "CODES",
     "COUNTS",
     "TIMES",
     "Parts",
@@ -53,7 +52,6 @@ COUNTS = ("codes", "counts")
 
 _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
-CODES = MEASURES * BUCKETS
 _BYTES_HELD = 1 << 22
 _FEW_BYTES = 1 << 18  # to make them fewer takes longer than to merge them
 _MANY_KEYS = 1 << 21

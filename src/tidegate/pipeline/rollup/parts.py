@@ -56,6 +56,7 @@ _SUMS = (*USAGE_SUMS, *TOPIC_SUMS, *TIMES)
 _MS_PER_MINUTE = 60_000
 _FEW_SENSORS = 1 << 8
 _FEW_ROWS = 1 << 18  # are added up before threads have started
+_AHEAD = 1  # tables that wait for their rates to be measured, while another core would be idle: 20 MB each
 _PARTS_AT_ONCE = 64  # before memory is given back
 _MANY_CELLS = 1 << 14  # leave much memory in pieces
 
@@ -107,11 +108,12 @@ def usage_parts(
 
 
 def compile_usage_kernel() -> None:
-    """Compile the kernel for the types that it meets, by adding up one row."""
+    """Compile the kernel for the types that it meets, by adding up one row, in all and by minute."""
     row = {"kind": "request", "node_id": 0, "seq": 0, "ts_ms": 0}
     table = pa.Table.from_pylist([row], to_arrow_schema(EVENTS))
-    for _ in _Node(0, CLIENT).parts_of([table], {}):
-        pass
+    for step_ms in (None, _MS_PER_MINUTE):
+        for _ in _Node(0, CLIENT, step_ms=step_ms).parts_of([table], {}):
+            pass
 
 
 class _Work(NamedTuple):
@@ -191,7 +193,7 @@ class _Node:
         """
         works = self._numbered(tables, done)
         with made_ahead(works) if threads > 1 else nullcontext(works) as several:
-            for added in mapped(self._added, several, threads=threads):
+            for added in mapped(self._added, several, threads=threads, ahead=_AHEAD):
                 peaks = self._measure(added)
                 if added.columns is None:
                     self._totals.add_peaks(added.number, peaks)
@@ -275,12 +277,13 @@ class _Node:
             for name in AMOUNTS:
                 check_amount(table, name, numbers[name], counts)
         number = work.number[of_group]
-        counted = _counted(self._kernel, rows, marks, sums)
         if self._step_ms is None and is_all and work.numbers <= GROUPS_WITH_TOTALS:
-            self._totals.add_sums(number, sums, *counted)
+            self._totals.add_sums(number, sums)
+            self._totals.count(self._kernel, marks.buckets, rows.group)
             return _Added(None, number, rows, marks, used)
         names = work.names.take(pa.array(of_group))
-        columns = self._columns(names, steps * (self._step_ms or 1), sums, _lists(*counted))
+        counts_of_cells = _lists(*_counted(self._kernel, rows, marks, sums))
+        columns = self._columns(names, steps * (self._step_ms or 1), sums, counts_of_cells)
         return _Added(columns, number, rows, marks, used)
 
     def _columns(

@@ -11,8 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import check_sum
-from tidegate.pipeline.rollup.kernel import FIRST_TS_MS, LAST_TS_MS, SENSORS, SUMS
-from tidegate.pipeline.rollup.merging import CODES, list_columns
+from tidegate.pipeline.rollup.kernel import (
+    CODES,
+    FIRST_TS_MS,
+    LAST_TS_MS,
+    REQUESTS,
+    SENSORS,
+    SUMS,
+    THROTTLE,
+    THROTTLED,
+    UsageKernel,
+)
+from tidegate.pipeline.rollup.merging import list_columns
+from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["GROUPS_WITH_TOTALS", "Totals", "no_sums"]
@@ -22,6 +33,7 @@ GROUPS_WITH_TOTALS = 1 << 12
 
 
 Int64s = npt.NDArray[np.int64]
+Int16s = npt.NDArray[np.int16]
 
 
 class Totals:
@@ -33,12 +45,8 @@ class Totals:
         self._counts = np.zeros(GROUPS_WITH_TOTALS * CODES, np.int64)  # memory is taken as it is used
         self._lock = Lock()
 
-    def add_sums(self, group: Int64s, sums: Int64s, ends: Int64s, codes: Int64s, counts: Int64s) -> None:
-        """Add the sums of groups, each at most once, and their counts as `kernel.count_buckets` returns them.
-
-        Raises `UsageFilesError` where a sum has no room in 64 bits.
-        """
-        place = np.repeat(group, np.diff(ends)) * CODES + codes
+    def add_sums(self, group: Int64s, sums: Int64s) -> None:
+        """Add the sums of groups, each at most once. Raises `UsageFilesError` where a sum has no room in 64 bits."""
         with self._lock:
             before = self._sums[group]
             added = before + sums
@@ -47,7 +55,11 @@ class Totals:
             added[:, FIRST_TS_MS] = np.minimum(before[:, FIRST_TS_MS], sums[:, FIRST_TS_MS])
             added[:, LAST_TS_MS] = np.maximum(before[:, LAST_TS_MS], sums[:, LAST_TS_MS])
             self._sums[group] = added
-            self._counts[place] += counts
+
+    def count(self, passes: UsageKernel, buckets: Int16s, group: Int64s) -> None:
+        """Count the buckets of rows, as `kernel.add_up` marks them. group: of each row."""
+        with self._lock:
+            passes.count_in_place(buckets, group, self._counts)
 
     def add_peaks(self, group: Int64s, peaks: npt.NDArray[np.float64]) -> None:
         """Raise the peaks of groups to those of a table."""
@@ -56,6 +68,10 @@ class Totals:
     def taken(self) -> tuple[Int64s, Int64s, npt.NDArray[np.float64], dict[str, pa.Array]]:
         """Return the numbers of the groups that have rows, and their sums, peaks and `merging.COUNTS`."""
         group = np.flatnonzero(self._sums[:, LAST_TS_MS] >= 0)
+        # The throttle time of each request that was not throttled is 0.
+        self._counts[group * CODES + THROTTLE * BUCKETS] = (
+            self._sums[group, REQUESTS] - self._sums[group, THROTTLED]
+        )
         place = np.flatnonzero(self._counts[: (group.max(initial=-1) + 1) * CODES])
         number, code = np.divmod(place, CODES)
         columns = list_columns(np.searchsorted(group, number), code, self._counts[place], rows=len(group))

@@ -51,10 +51,10 @@ def test_totals_are_what_parts_are_merged_to(tmp_path, monkeypatch, threads):
 
 def test_sums_without_room_are_refused():
     """As where parts are merged: a sum of integers would wrap without an error."""
-    totals, group, nothing = Totals(), np.array([7]), np.zeros(0, np.int64)
+    totals, group = Totals(), np.array([7])
     sums = no_sums(1)
     sums[0, REQUESTS], sums[0, LAST_TS_MS] = 2**62, 1
-    totals.add_sums(group, sums, np.zeros(2, np.int64), nothing, nothing)
+    totals.add_sums(group, sums)
     with pytest.raises(UsageFilesError):
-        totals.add_sums(group, sums, np.zeros(2, np.int64), nothing, nothing)
+        totals.add_sums(group, sums)
     assert totals.taken()[0].tolist() == [7]
