@@ -77,6 +77,36 @@ def test_young_cycles_go(loop, before: int) -> None:
     assert dropped() is None
 
 
+def test_what_long_work_makes_is_put_aside_without_a_search() -> None:
+    """Work that frees as many objects as it makes: no search begins, so all that it makes stay young."""
+    loop = asyncio.new_event_loop()
+    has_work = False
+    collections = ShortCollections(loop, lambda: has_work)
+    collections.start()
+    kept = [[number] for number in range(50_000)]
+    _turn(loop, 0.6)
+    searches: list[str] = []
+    gc.callbacks.append(lambda phase, _: searches.append(phase))
+    try:
+        has_work = True
+        before = gc.get_freeze_count()
+        for place in range(len(kept)):
+            kept[place] = [place]
+        young = len(gc.get_objects(0))
+        assert young >= len(kept)
+        _turn(loop, 0.6)
+        assert searches == []
+        assert gc.get_freeze_count() >= before + young - len(kept)
+        assert len(gc.get_objects(0)) < len(kept)
+        has_work = False
+        _turn(loop, 0.6)
+        assert searches == ["start", "stop"]
+    finally:
+        gc.callbacks.pop()
+        collections.close()
+        loop.close()
+
+
 def test_no_collection_of_all_comes_by_itself(loop) -> None:
     """Those that `ShortCollections` asks for have little to look through; others would hold the loop."""
     generations = []

@@ -148,7 +148,7 @@ async def _run(
             stack.push_async_callback(exchange.close)
             await exchange.open()
             await gateway.start()
-        collections = ShortCollections(loop)
+        collections = ShortCollections(loop, lambda: any(node.has_work for node in gateway.nodes.values()))
         collections.start()
         stack.callback(collections.close)
         tasks = [loop.create_task(gateway.run()), loop.create_task(exchange.run())]

@@ -123,7 +123,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
             for node in nodes
             if node.config.metrics is not None
         ]
-        collections = ShortCollections(loop)
+        collections = ShortCollections(loop, lambda: any(node.has_work for node in nodes))
         stack.callback(collections.close)
         collections.start()
         if port_file is not None:

@@ -308,6 +308,11 @@ class Node:
         """Return the connections that are open now."""
         return list(self._front.channels)
 
+    @property
+    def has_work(self) -> bool:
+        """Return whether any work is under way that runs in slices."""
+        return len(self._slices) > 0
+
     def refuse_connections(self) -> None:
         """Refuse new connections until `accept_connections`: a gateway's broker cannot be reached."""
         for acceptor in self._acceptors.values():

@@ -3,8 +3,8 @@
 Python searches all objects for cycles whenever their number has grown by a quarter. With 20,000 clients, such a search
 held the event loop for 200 ms and found nothing, because serving makes no cycles. `ShortCollections` never lets
 Python start one. Twice a second it searches the objects that were made since the last time, most of which are freed by
-then, and puts the rest aside (`gc.freeze`): they are never searched again. After a request that made many objects, it
-puts them aside without a search (decision 0115).
+then, and puts the rest aside (`gc.freeze`): they are never searched again. While long work is under way, and after a
+request that made many objects, it puts them aside without a search (decision 0115).
 
 Objects that outlived one search are searched again some 2,800 at a time instead of Python's 7,700: each object is
 searched as often, in shorter steps.
@@ -13,7 +13,7 @@ Cycles among the objects that were put aside stay for ever, so a long-lived obje
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tidegate.scheduling import Scheduler, Timer
@@ -44,10 +44,14 @@ def import_without_collections() -> Iterator[None]:
 
 
 class ShortCollections:
-    """The garbage collection of a process that serves on `loop`, from `start` to `close`."""
+    """The garbage collection of a process that serves on `loop`, from `start` to `close`.
 
-    def __init__(self, loop: Scheduler) -> None:
+    has_work: returns whether long work is under way, which has made many objects.
+    """
+
+    def __init__(self, loop: Scheduler, has_work: Callable[[], bool] = lambda: False) -> None:
         self._loop = loop
+        self._has_work = has_work
         self._timer: Timer | None = None
         self._thresholds = gc.get_threshold()
 
@@ -66,10 +70,12 @@ class ShortCollections:
         gc.unfreeze()
 
     def _look(self) -> None:
-        """Search the objects made since the last time, or only the youngest of many; put the rest aside."""
+        """Search the objects made since the last time, or only the youngest of many; put the rest aside.
+
+        Work that frees as many objects as it makes lets no search begin, so that all that it has made are young. They
+        are not searched here.
+        """
         self._timer = self._loop.call_later(_EVERY_S, self._look)
-        if gc.get_count()[2] > _FEW:
-            gc.collect(1)
-            gc.freeze()
-        gc.collect()
+        if not self._has_work():
+            gc.collect(1 if gc.get_count()[2] > _FEW else 2)
         gc.freeze()
