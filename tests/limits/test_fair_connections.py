@@ -1,6 +1,7 @@
 """Tenants and addresses that use all connections shut out no other tenant."""
 
 import contextlib
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,14 +31,20 @@ def all_used_by(broker: TenantsBroker, most: int, users: tuple[str, ...]) -> Ite
 
 
 @contextlib.contextmanager
-def all_used_from(broker: TenantsBroker, most: int, addresses: tuple[str, ...]) -> Iterator[None]:
-    """Connect from addresses as often as there are connections, and more, without a login."""
+def all_used_from(broker: TenantsBroker, bound: str, addresses: tuple[str, ...]) -> Iterator[None]:
+    """Connect from addresses as often as there are connections, and more, without a login.
+
+    Without descriptors one is closed, which is waited for: all others are served by then.
+    """
+    closed = select.poll()
     with contextlib.ExitStack() as opened:
-        for number in range(most + 20):
+        for number in range(MOST[bound] + 20):
             client = opened.enter_context(socket.socket())
             client.settimeout(TIMEOUT_S)
             client.bind((addresses[number % len(addresses)], 0))
             client.connect(("127.0.0.1", broker.port))
+            closed.register(client, select.POLLIN)
+        assert bound != "descriptors" or closed.poll(TIMEOUT_S * 1000)
         yield
 
 
@@ -63,7 +70,7 @@ def test_another_address_connects_where_others_do_not_log_in(
     """Connections that have not logged in count for their addresses."""
     with (
         tenants_broker(tmp_path, ("victim",), BOUNDS[bound], most_files=FILES) as broker,
-        all_used_from(broker, MOST[bound], sources),
+        all_used_from(broker, bound, sources),
     ):
         with contextlib.ExitStack() as opened:
             for _ in range(10):
