@@ -130,7 +130,7 @@ def quota_of(unique: str) -> Iterator[Callable[[int, Sequence[int]], str]]:
 def test_gateways_charge_one_bucket(
     new_gateway, quota_of, unique: str, processes: int, capsys: pytest.CaptureFixture[str]
 ):
-    """What one gateway has admitted is missing at the other, in each of its processes, and the debt is one.
+    """Permits that one gateway admits are charged at the other, once, in whichever process gets the requests.
 
     A replay of the other's record counts its decisions as approximate.
     """

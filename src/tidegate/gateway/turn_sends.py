@@ -10,7 +10,7 @@ from typing import Protocol
 __all__ = ["MAX_TOGETHER", "TurnSends"]
 
 MAX_TOGETHER = 16
-"""Most requests that wait for each other: the first one waits until the others are read, some 50 us each."""
+"""Most requests that wait for each other: the first one waits until the others are read."""
 
 
 class _Sender(Protocol):

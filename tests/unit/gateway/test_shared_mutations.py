@@ -84,7 +84,7 @@ class Topic:
             run_at_once(gateway.shared.receive_in_slices(report, now_ms, offset=offset))
 
     def exchange(self, gateways: Sequence[Gateway], now_ms: int) -> None:
-        """Have each gateway publish, and all read it."""
+        """Publish the report of each gateway, and let all gateways read it."""
         for gateway in gateways:
             self.pass_on(gateway.report(now_ms), gateways, now_ms)
 
@@ -101,7 +101,7 @@ class Run:
     order: "count[int]" = field(default_factory=count)
 
     def at(self, at_ms: int, event: Callable[[int], None]) -> None:
-        """Do something at a time."""
+        """Schedule an event for a time."""
         heapq.heappush(self.events, (at_ms, next(self.order), event))
 
     def go(self, clients: Sequence["Client"], seconds: int) -> float:

@@ -12,6 +12,7 @@ import asyncio
 import random
 import select
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from tidegate.fair_share import first_in_rounds
@@ -50,7 +51,7 @@ class ScanSchedule:
         self.next_ns = ended_ns + max(SCAN_EVERY_NS, SCAN_SHARE * (ended_ns - begun_ns))
 
 
-class _TurnsOnLoop:
+class _TurnsOnLoop(ABC):
     """The part that both pollers share: turns that are asked for, and calls in turns."""
 
     def __init__(
@@ -77,9 +78,9 @@ class _TurnsOnLoop:
         """Make no more calls."""
         self._calls.close()
 
+    @abstractmethod
     def _serve_ready(self) -> None:
         """Run turns until no connection waits, or the time is over."""
-        raise NotImplementedError
 
 
 class EpollPoller(_TurnsOnLoop):

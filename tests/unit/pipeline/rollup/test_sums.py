@@ -38,7 +38,7 @@ def test_rows_of_different_keys_are_grouped_as_they_are():
 
 @pytest.mark.parametrize("again", [0, 1])
 def test_a_sum_without_room_is_refused(again):
-    """Whether keys occur once or twice."""
+    """The sum is refused where each key occurs once, and where one occurs twice."""
     table = pa.table({"key": ["a", "b", "a"][: 2 + again], "n": [2**62] * (2 + again)})
     with pytest.raises(UsageFilesError, match="64 bits"):
         grouped(table, ("key",), {"n": "sum"})
