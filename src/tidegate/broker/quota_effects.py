@@ -23,6 +23,7 @@ from tidegate.fair_share import ANONYMOUS
 from tidegate.groups.group import Group
 from tidegate.groups.member import Member
 from tidegate.groups.subscription import CONSUMER, assigned_partitions_in_slices
+from tidegate.in_slices import release
 from tidegate.quota import QuotaEntity, QuotaRecord
 from tidegate.quota.admin.keys import CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE
 from tidegate.quota.managers.callback import sanitized
@@ -238,38 +239,49 @@ class QuotaEffects:
                     grown[reading.leader] = grown.get(reading.leader, 0) + reading.grown_bytes()
                 if number % _AT_ONCE == 0:
                     yield
-            if not grown or self._has_callback:
-                continue
-            leader = max(grown, key=grown.__getitem__)
-            rate = grown[leader] * _MS_PER_S / elapsed_ms
-            explained = self._managers.fetch.explain(readers.user, readers.client_id)
-            value = readers.record.value
-            assert value is not None
-            if (
-                explained.entity != sanitized(entity_of(readers.record))
-                or explained.bound != value
-                or not rate > value
-            ):
-                continue  # another quota applies by now, or this one suffices
-            warnings += 1
-            if warnings <= MAX_WARNINGS:
-                yield from self._warn_of_lag(readers, leader, rate)
+            if grown:
+                leader = max(grown, key=grown.__getitem__)
+                rate = grown[leader] * _MS_PER_S / elapsed_ms
+                if self._is_too_low(readers, rate):
+                    warnings += 1
+                    if warnings <= MAX_WARNINGS:
+                        yield from self._warn_of_lag(readers, leader, rate)
+            yield from release(readers.readings)
         if warnings > MAX_WARNINGS:
             _log.warning("%d more quotas are too low for their consumers", warnings - MAX_WARNINGS)
 
+    def _is_too_low(self, readers: _Readers, rate: float) -> bool:
+        """Return whether the quota still applies to these consumers, and is lower than a rate in bytes a second."""
+        if self._has_callback:
+            return False
+        explained = self._managers.fetch.explain(readers.user, readers.client_id)
+        value = readers.record.value
+        assert value is not None
+        return (
+            explained.entity == sanitized(entity_of(readers.record))
+            and explained.bound == value
+            and rate > value
+        )
+
     def _warn_of_lag(self, readers: _Readers, leader: int, rate: float) -> Iterator[None]:
-        every = readers.readings.values()
-        readings = [reading for reading in every if reading.leader == leader and not reading.log.deleted]
         records = size = 0
-        for number, reading in enumerate(readings):
+        group_ids: dict[str, None] = {}
+        partitions: set[tuple[str, int]] = set()
+        for number, reading in enumerate(readers.readings.values()):
+            if number % _AT_ONCE == 0:
+                yield
+            if reading.leader != leader or reading.log.deleted:
+                continue
+            group_ids[reading.group_id] = None
+            partitions.add((reading.topic, reading.partition))
             position = self._storage.offsets.position(reading.group_id, reading.topic, reading.partition)
             if position is not None:
                 lag = max(reading.log.end_offset - max(position.offset, reading.log.start_offset), 0)
                 records += lag
                 size += max(reading.log.lag_bytes(lag), 0)
-            if number % _AT_ONCE == 0:
-                yield
-        record, partitions = readers.record, {(reading.topic, reading.partition) for reading in readings}
+        if not group_ids:
+            return  # deleted meanwhile
+        record = readers.record
         where = f" on node {leader}" if len(self._cluster.ids) > 1 else ""
         _log.warning(
             "%s %r of %s is too low for %s (client-id=%r): %s%s grew by %d bytes/s in the last %d s, more "
@@ -278,7 +290,7 @@ class QuotaEffects:
             record.key,
             record.value,
             entity_text(record.entity),
-            groups_text(reading.group_id for reading in readings),
+            groups_text(group_ids),
             cut(readers.client_id),
             "1 partition" if len(partitions) == 1 else f"{len(partitions)} partitions",
             where,

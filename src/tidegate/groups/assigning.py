@@ -90,10 +90,10 @@ class Assigning:
         for owner, size in grown.items():
             self._table.count_bytes(group, owner, size)
         group.transition(GroupState.STABLE, now_ms)
-        for member in list(group.members.values()):
-            if member.sync is not None:
-                member.answer_sync(group.synced(member))
-                self._table.begin_session(member, member.session_timeout_ms, now_ms)
+        waiting = [member for member in group.members.values() if member.sync is not None]
+        self._table.begin_sessions(waiting, now_ms)
+        for member in waiting:
+            member.answer_sync(group.synced(member))
 
     def _cannot_assign(self, group: Group, error_code: int, reason: str, now_ms: int) -> None:
         self._rebalances.refuse_syncs(group, error_code, now_ms)

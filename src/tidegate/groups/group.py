@@ -270,21 +270,22 @@ class Group:
 
     def answers_to_joins(self, members: Iterable[Member]) -> Iterator[Message]:
         """Yield the answer to the JoinGroup of each of some members."""
-        common = {
+        follower: Message = {
             "error_code": error_codes.NONE,
             "generation_id": self.generation,
             "protocol_type": self.protocol_type,
             "protocol_name": self.protocol,
             "leader": self.leader_id or "",
             "skip_assignment": False,
+            "member_id": "",
+            "members": [],
         }
         for member in members:
-            leads = member.member_id == self.leader_id
-            yield {
-                **common,
-                "member_id": member.member_id,
-                "members": self.members_for_leader() if leads else [],
-            }
+            answer = follower.copy()  # faster than to make a thousand anew
+            answer["member_id"] = member.member_id
+            if member.member_id == self.leader_id:
+                answer["members"] = self.members_for_leader()
+            yield answer
 
     def members_for_leader(self) -> list[Message]:
         """Return every member with its metadata."""

@@ -122,9 +122,9 @@ class Rebalances:
             return
         group.pending_sync.update(dict.fromkeys(group.members))
         members = list(group.members.values())
-        self._deadlines.start_all([(member, now_ms + member.session_timeout_ms) for member in members])
+        self._table.begin_sessions(members, now_ms)
         for member, answer in zip(members, group.answers_to_joins(members), strict=True):
-            member.session_mark_ms = member.rebalance_mark_ms = member.throttled_ms
+            member.rebalance_mark_ms = member.session_mark_ms
             member.is_new = False
             join = group.take_join(member)
             if join is not None:

@@ -4,6 +4,8 @@ For how long a member's connection had been muted is noted when its session begi
 it.
 """
 
+from collections.abc import Sequence
+
 from tidegate import error_codes
 from tidegate.fair_share import ReclaimableBound, ThresholdBound
 from tidegate.groups.deadlines import Deadlines
@@ -205,6 +207,12 @@ class GroupTable:
         """Note by what a member speaks; its session begins anew."""
         self.hear(member, source)
         self.begin_session(member, member.session_timeout_ms, now_ms)
+
+    def begin_sessions(self, members: Sequence[Member], now_ms: int) -> None:
+        """Start new sessions of members, each as long as its timeout."""
+        for member in members:
+            member.session_mark_ms = member.throttled_ms
+        self.deadlines.start_all([(member, now_ms + member.session_timeout_ms) for member in members])
 
     def begin_session(self, member: Member, timeout_ms: int, now_ms: int) -> None:
         """Start a new session of a member, which lasts `timeout_ms`."""

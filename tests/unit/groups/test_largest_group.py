@@ -20,8 +20,8 @@ def cpu_ms(call: Callable[[], Any]) -> float:
     return (time.thread_time_ns() - begun_ns) / 1e6
 
 
-def longest_ms() -> float:
-    """Bring such a group through a rebalance; return the CPU time of its longest step."""
+def steps_ms() -> list[float]:
+    """Bring such a group through a rebalance; return the CPU time of each step."""
     world = World(initial_rebalance_delay_ms=1)
     ids = [world.join(protocols=PROTOCOLS).answer["member_id"] for _ in range(MAX_GROUP_MEMBERS)]
     joined = [world.join(member_id, protocols=PROTOCOLS) for member_id in ids]
@@ -36,14 +36,20 @@ def longest_ms() -> float:
     steps.append(cpu_ms(lambda: world.sync(leader, generation, dict.fromkeys(ids, b"x" * 100))))
     assert world.state == "Stable"
     steps.append(cpu_ms(lambda: world.join(leader, protocols=PROTOCOLS)))
-    return max(steps)
+    return steps
 
 
 @pytest.mark.alone
 def test_largest_group_takes_no_long_step() -> None:
     """Neither the end of a rebalance nor an assignment holds the loop for long.
 
-    The best of ten counts: a virtual machine has seconds in which all code takes twice its time.
+    Of ten tries, the shortest time of each step counts: a virtual machine has seconds in which all code takes twice its
+    time.
     """
     with no_collection():
-        assert any(longest_ms() < MOST_STEP_MS for _ in range(10))
+        shortest = steps_ms()
+        for _ in range(9):
+            if max(shortest) < MOST_STEP_MS:
+                break
+            shortest = list(map(min, shortest, steps_ms()))
+    assert max(shortest) < MOST_STEP_MS, shortest
