@@ -5,10 +5,14 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Iterator
 
+import pytest
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.e2e.plain_client import receive_frame
 from tests.fuzz.test_node_fuzz import harmless
 from tests.fuzz.test_wire_fuzz import mutated
+from tests.gateway.conftest import ALONE
 from tests.gateway.hostility import fuzz, hostile_requests
 from tests.gateway.raw_client import RawClient
 from tests.waiting import wait_until
@@ -23,6 +27,19 @@ MAX_STRING_BYTES = 32_767
 ANSWERED, CLOSED, SILENT = "answered", "closed", "silent"
 MOST_GROWTH_MB = 10
 ANSWER_WITHIN_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBench]:
+    """Return a Kafka of these tests alone.
+
+    Some frames create `__consumer_offsets` with two partitions, which the broker does not expect: no group works any
+    more. On the shared broker, the consumers of later tests would wait for ever.
+    """
+    broker = KafkaBench("kafka", tmp_path_factory.mktemp("kafka"), overrides=ALONE, java_options=SHORT_LIVED)
+    broker.start()
+    yield broker
+    broker.stop()
 
 
 def is_deadly(frame: bytes) -> bool:
