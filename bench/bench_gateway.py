@@ -4,13 +4,14 @@ The same load runs against a real Apache Kafka and, in turn, against `tidegate g
 clients, alternating order, after a run that does not count. Quotas that throttle no client are defined at the gateway,
 and usage is recorded. Prints medians, ratios to Kafka alone, and the gateway's own CPU time for each unit; then the
 latency at half of the gateway's load, directly and through it. With `--before`, the gateway of another version runs in
-turn, too.
+turn, too; with `--floor`, a relay that only copies bytes (`byte_relay`), for the cells whose clients stay with it.
 
 The anchor is Kroxylicious without filters, measured in the same way on another machine (docs/gateway.md): compare
 ratios, not figures.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -41,6 +42,20 @@ class Cell:
     anchor: float
     run: Callable[[BenchBroker, Path], Sample]
     fresh: str = ""
+
+    @property
+    def is_redirected(self) -> bool:
+        """Return whether its clients go on to the address that the broker names."""
+        return self.name.startswith("confluent")
+
+
+@dataclass
+class _RelayBench(GatewayBench):
+    """`byte_relay` before the broker at `upstream`."""
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        relay = str(Path(__file__).with_name("byte_relay.py"))
+        return [sys.executable, relay, str(self.port), self.upstream.rpartition(":")[2]], dict(os.environ)
 
 
 def _requests(frame: str, connections: int, depth: int = 1, mode: str = "request") -> Callable[..., Sample]:
@@ -97,9 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="cells whose name has this text")
-    parser.add_argument("--before", metavar="DIR", default="", help="the `src` directory of another version")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--before", metavar="DIR", default="", help="the `src` directory of another version")
+    others.add_argument("--floor", action="store_true", help="compare with a relay that only copies bytes")
     args = parser.parse_args(arguments)
-    cells = [cell for cell in _cells() if args.only in cell.name]
+    cells = [cell for cell in _cells() if args.only in cell.name and not (args.floor and cell.is_redirected)]
     with tempfile.TemporaryDirectory(prefix="tidegate-gateway-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         kafka = KafkaBench("kafka", directory / "kafka")
@@ -109,46 +126,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gateways.append(
                 GatewayBench("before", directory / "before", sources=str(Path(args.before).resolve()))
             )
+        relays = [_RelayBench("floor", directory / "floor")] if args.floor else []
         try:
             prepare(kafka.start(), directory)
             define_quotas(kafka, remove=True)  # Kafka alone has none: the gateway's are what is measured
             idle_mb = []
-            for each in gateways:
+            for each in (*gateways, *relays):
                 each.upstream = kafka.address
                 idle_mb.append(each.start().resident_mb())
+            for each in gateways:
                 define_quotas(each)
             for frame in frames():
                 print(f"… warming: {frame}", file=sys.stderr)
                 drive(kafka, directory, "request", frame, 8, WARM_S / len(frames()))
-                for each in gateways:
+                for each in (*gateways, *relays):
                     drive(each, directory, "request", frame, 8, 1.0)
-            code = _compare(kafka, gateways, cells, args, directory, idle_mb[0]) if cells else 0
-            if args.only in _LATENCY:
+            code = _compare(kafka, [*gateways, *relays], cells, args, directory, idle_mb[0]) if cells else 0
+            if args.only in _LATENCY and not relays:
                 _compare_latencies(kafka, gateway, args.rounds, directory)
             return code
         finally:
-            for each in gateways:
+            for each in (*gateways, *relays):
                 each.stop()
             kafka.stop()
 
 
 def _compare(
     kafka: BenchBroker,
-    gateways: Sequence[BenchBroker],
+    measured: Sequence[BenchBroker],
     cells: Sequence[Cell],
     args: argparse.Namespace,
     directory: Path,
     idle_mb: float,
 ) -> int:
     console = Console(width=140)
-    console.print(f"$ python -m bench.bench_gateway --rounds {args.rounds}\nmachine: {machine()}")
+    floor = " --floor" if args.floor else ""
+    console.print(f"$ python -m bench.bench_gateway --rounds {args.rounds}{floor}\nmachine: {machine()}")
     table = Table(
         "cell", "unit", "kafka", "gateway", "ratio", "anchor", "gateway CPU us", "kafka CPU us behind / alone",
-        *["before: ratio, CPU us" for _ in gateways[1:]],
+        *[f"{each.name}: ratio, CPU us" for each in measured[1:]],
     )  # fmt: skip
     below = 0
     for cell in cells:
-        brokers = (kafka, *gateways)
+        brokers = (kafka, *measured)
         found: dict[str, list[tuple[Sample, float]]] = {broker.name: [] for broker in brokers}
         for number in range(args.rounds):
             for broker in brokers if number % 2 == 0 else reversed(brokers):
@@ -157,10 +177,10 @@ def _compare(
                 begun_s = kafka.cpu_s()
                 sample = cell.run(broker, directory)
                 found[broker.name].append((sample, kafka.cpu_s() - begun_s))
-        alone, through, *before = [
+        alone, through, *others = [
             statistics.median(s.value for s, _ in found[each.name]) for each in brokers
         ]
-        direct, own, *own_before = [
+        direct, own, *own_others = [
             statistics.median(s.broker_cpu for s, _ in found[each.name]) for each in brokers
         ]
         behind = statistics.median(cpu / (s.value * s.seconds) * 1e6 for s, cpu in found["gateway"])
@@ -170,10 +190,10 @@ def _compare(
         table.add_row(
             cell.name, cell.unit, f"{alone:,.0f}", f"{through:,.0f}", f"{through / alone:.2f}", f"{cell.anchor:.2f}",
             f"{own * scale:,.1f}", f"{behind:,.1f} / {direct * scale:,.1f}",
-            *[f"{rate / alone:.2f}, {cpu * scale:,.1f}" for rate, cpu in zip(before, own_before, strict=True)],
+            *[f"{rate / alone:.2f}, {cpu * scale:,.1f}" for rate, cpu in zip(others, own_others, strict=True)],
         )  # fmt: skip
     console.print(table)
-    console.print(f"resident: idle {idle_mb:.0f} MB, loaded {gateways[0].resident_mb():.0f} MB")
+    console.print(f"resident: idle {idle_mb:.0f} MB, loaded {measured[0].resident_mb():.0f} MB")
     console.print(f"{len(cells) - below} of {len(cells)} cells at or above the anchor")
     return 0 if below <= len(cells) // 5 else 1
 
