@@ -316,6 +316,21 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.warnings) == 3  # partition 3 is the fourth
 
 
+def test_topics_that_are_deleted_during_the_judgement_are_not_warned_of(world: World) -> None:
+    """They had grown when they were judged, and are gone when the warning is put together."""
+    world.add_group("g", ("reader", assignment(0)))
+    world.set_quota(1000.0)
+    run_at_once(world.effects.look_in_slices())
+    world.produce(10)
+    world.node.clock.advance(MEASURED_MS)
+    work = world.effects.look_in_slices()
+    next(work)
+    for log in world.node.storage.topics.by_name["orders"].logs:
+        log.deleted = True
+    run_at_once(work)
+    assert world.warnings == []
+
+
 def test_many_members_and_partitions_take_short_steps(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """No step of the work holds the event loop."""
     node.create("orders", 200)
