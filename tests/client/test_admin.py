@@ -1,5 +1,11 @@
 """The administrator's client: error 89 of a controller mutation quota, and answers that do not fit the question."""
 
+import asyncio
+import os
+import signal
+import threading
+import time
+
 import pytest
 from tests.client.scripted_broker import (
     CLOSE,
@@ -23,12 +29,15 @@ from tidegate.api_keys import (
     METADATA,
 )
 from tidegate.client import (
+    Address,
     Admin,
     ClientError,
+    ClientSettings,
     ConnectionLostError,
     NewTopic,
     RequestTimeoutError,
     ScramChange,
+    run_as_admin,
 )
 from tidegate.client import ThrottlingQuotaExceededError as Throttled
 from tidegate.wire import ZERO_ID
@@ -346,3 +355,31 @@ def test_a_password_is_not_shown():
     """Neither the change of a SCRAM user nor an error about it shows it."""
     change = ScramChange(user="u", mechanism="SCRAM-SHA-256", password="s3cret")
     assert "s3cret" not in repr(change)
+
+
+async def _ask_nothing(_):
+    await asyncio.sleep(0.02)
+    return {}
+
+
+def _ask_and_go_on():
+    run_as_admin(ClientSettings(addresses=(Address("127.0.0.1", 1),)), _ask_nothing, in_thread=True)
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.05])
+def test_no_interrupt_is_lost(after_s):
+    """Ctrl-C raises KeyboardInterrupt at any time, also while the client is created or deleted."""
+    threading.Timer(0.02 + after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        _ask_and_go_on()
+
+
+def test_plain_code_can_ask_while_a_loop_runs():
+    """In a thread of its own, an administrator also works where this thread has a running event loop."""
+
+    async def ask():
+        settings = ClientSettings(addresses=(Address("127.0.0.1", 1),))
+        return run_as_admin(settings, _ask_nothing, in_thread=True)
+
+    assert asyncio.run(ask()) == {}

@@ -40,20 +40,13 @@ def command_config_option(parser: argparse.ArgumentParser, names: str) -> None:
 
 def run_admin(args: argparse.Namespace, work: "Callable[[Admin], Awaitable[_Result]]") -> _Result:
     """Return what `work` returns for an `Admin` of the cluster that the options name. Raises `TidegateError`."""
-    import asyncio
-
-    from tidegate.client import Admin, load_client_settings
+    from tidegate.client import load_client_settings, run_as_admin
 
     if args.bootstrap_server is None and args.command_config is None:
         raise ConfigError("no cluster is named", hint="give --bootstrap-server HOST:PORT")
     settings = load_client_settings(args.bootstrap_server, args.command_config)
     warn_of_misspelt(settings.misspelt)
-
-    async def run() -> _Result:
-        async with Admin(settings) as admin:
-            return await work(admin)
-
-    return asyncio.run(run())
+    return run_as_admin(settings, work)
 
 
 def warn_of_misspelt(names: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@
 for what a well-behaved client does. For applications use confluent-kafka or aiokafka.
 """
 
-from tidegate.client.admin import Admin, ConfigChange, ConfigEntry, NewTopic, ScramChange
+from tidegate.client.admin import Admin, ConfigChange, ConfigEntry, NewTopic, ScramChange, run_as_admin
 from tidegate.client.cluster import Cluster, Node
 from tidegate.client.consumer import EARLIEST, LATEST, Consumer
 from tidegate.client.errors import (
@@ -49,4 +49,5 @@ __all__ = [
     "UnsupportedApiError",
     "client_settings",
     "load_client_settings",
+    "run_as_admin",
 ]

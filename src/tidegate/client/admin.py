@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tidegate import error_codes
 from tidegate.api_keys import (
@@ -46,7 +47,7 @@ from tidegate.quota.admin.definitions import Alteration, EntityParts, FilterComp
 from tidegate.scram import SCRAM_MECHANISMS
 from tidegate.wire import ZERO_ID, Message
 
-__all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange"]
+__all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange", "run_as_admin"]
 
 _SALT_BYTES = 24
 _REFUSED, _TIMED_OUT = error_codes.THROTTLING_QUOTA_EXCEEDED, error_codes.REQUEST_TIMED_OUT
@@ -55,6 +56,7 @@ _COORDINATOR_MOVES = (
     error_codes.COORDINATOR_NOT_AVAILABLE,
     error_codes.NOT_COORDINATOR,
 )
+_Result = TypeVar("_Result")
 Result = BrokerError | None
 
 
@@ -376,6 +378,25 @@ class Admin:
                 elapsed_ms = int(1000 * (loop.time() - answered_s))
                 results[name] = ThrottlingQuotaExceededError(max(0, error.throttle_time_ms - elapsed_ms))
         return results
+
+
+def run_as_admin(
+    settings: ClientSettings, work: Callable[[Admin], Awaitable[_Result]], *, in_thread: bool = False
+) -> _Result:
+    """Return what `work` returns for an `Admin` of the cluster, also to plain code. Raises `ClientError`.
+
+    in_thread: run in another thread. An event loop may then run in this one, and Ctrl-C cannot interrupt the start and
+    the end of a loop: it takes effect when the work is done.
+    """
+
+    async def run() -> _Result:
+        async with Admin(settings) as admin:
+            return await work(admin)
+
+    if not in_thread:
+        return asyncio.run(run())
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 def _entity(entry: Mapping[str, Any]) -> EntityParts:

@@ -14,7 +14,6 @@ them while their own loop runs.
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.errors import ConfigError
@@ -33,7 +32,7 @@ Entity = tuple[tuple[str, str | None], ...]
 """Pairs of Kafka's entity type and a name; None is the default entity."""
 
 _Result = TypeVar("_Result")
-_TIMEOUT_MS = 30_000
+_TIMEOUT_S = 30.0
 _HINT = "with an authorizer, add User:ANONYMOUS to super.users: the kit itself does not log in"
 Quotas = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """A path, or entries."""
@@ -81,26 +80,13 @@ def _check(results: Mapping[Any, Exception | None], kind: str) -> None:
 
 def _administer(port: int, work: "Callable[[Admin], Awaitable[_Result]]") -> _Result:
     """Return what `work` returns for an `Admin` of the broker. Raises `BrokerError`."""
-    import asyncio
-
-    from tidegate.client import Admin, ClientError, client_settings
+    from tidegate.client import Address, ClientError, ClientSettings, run_as_admin
     from tidegate.client import BrokerError as RefusedError
 
-    settings = client_settings(
-        {
-            "bootstrap.servers": f"127.0.0.1:{port}",
-            "client.id": CLIENT_ID,
-            "default.api.timeout.ms": str(_TIMEOUT_MS),
-        }
-    )
-
-    async def run() -> _Result:
-        async with Admin(settings) as admin:
-            return await work(admin)
-
+    address = Address("127.0.0.1", port)
+    settings = ClientSettings(addresses=(address,), client_id=CLIENT_ID, api_timeout_s=_TIMEOUT_S)
     try:
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(lambda: asyncio.run(run())).result()
+        return run_as_admin(settings, work, in_thread=True)
     except ClientError as error:
         hint = _HINT if isinstance(error, RefusedError) else error.hint
         raise BrokerError(f"the broker did not do what the kit asked: {error}", hint=hint) from error

@@ -9,38 +9,29 @@ Topics and quotas are set over the wire, by Tidegate's own client: confluent-kaf
 (KIP-546).
 """
 
-import asyncio
 import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import IO, Any
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from tidegate.child_python import module_command
-from tidegate.client import Address, Admin, BrokerError, ClientSettings, NewTopic
+from tidegate.client import Address, Admin, BrokerError, ClientSettings, NewTopic, run_as_admin
 from tidegate.errors import TidegateError
 from tidegate.pipeline.report.text import duration_text
 from tidegate.quota import Alteration
@@ -53,7 +44,6 @@ __all__ = [
     "Report",
     "Tally",
     "Traffic",
-    "as_admin",
     "board",
     "percentile",
     "run_traffic",
@@ -79,7 +69,6 @@ _BULK_PARTITIONS = 4
 _REPORT_S = 0.25
 _RECENT_S = 2.0
 _SETTLE_S = 3.0
-_REFRESH_S = 0.25
 _POLL_S = 0.05
 _TIMEOUT_S = 20.0
 _ERRORS_SHOWN = 3
@@ -110,7 +99,7 @@ class Tally(Report):
 
     started_s: float = 0.0
     moments_ms: list[list[float]] = field(default_factory=list)
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _received: list[tuple[float, int]] = field(default_factory=list)  # when, and bytes
 
     def add(self, report: Report, now_s: float) -> None:
         """Add a report that was received at `now_s`."""
@@ -120,14 +109,13 @@ class Tally(Report):
             self.moments_ms.append(report.latencies_ms)
         self.throttles_ms += [ms for ms in report.throttles_ms if ms > 0]
         self.errors += report.errors
-        self._recent.append((now_s, report.bytes))
+        self._received.append((now_s, report.bytes))
 
     def recent_bytes_per_second(self, now_s: float) -> float:
         """Return the rate over the last two seconds, or since the phase began if that is later."""
-        while self._recent and self._recent[0][0] <= now_s - _RECENT_S:
-            self._recent.popleft()
         span_s = min(_RECENT_S, now_s - self.started_s)
-        return sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0
+        recent = sum(count for received_s, count in self._received if received_s > now_s - _RECENT_S)
+        return recent / span_s if span_s > 0 else 0.0
 
     def typical_latency_ms(self, share: float) -> float:
         """Return the median, over all reports, of a percentile of each report's latencies.
@@ -251,42 +239,42 @@ def run_traffic(console: Console, directory: Path, *, seconds: float) -> Traffic
     """
     idle = directory / "idle-broker"
     topics = [
-        NewTopic(name=_ORDERS_TOPIC, partitions=1, replication_factor=1),
-        NewTopic(name=_BULK_TOPIC, partitions=_BULK_PARTITIONS, replication_factor=1),
+        NewTopic(name=name, partitions=partitions, replication_factor=1)
+        for name, partitions in ((_ORDERS_TOPIC, 1), (_BULK_TOPIC, _BULK_PARTITIONS))
     ]
     with (
         _running_broker(directory / "broker") as port,
         _running_broker(idle, "--override", "tidegate.usage.enable=false") as idle_port,
     ):
         for each in (port, idle_port):
-            as_admin(each, lambda admin: admin.create_topics(topics))
+            _as_admin(each, lambda admin: admin.create_topics(topics))
         traffic = _run_clients(console, port, idle_port, seconds=seconds)
-        as_admin(port, lambda admin: admin.delete_topics([_BULK_TOPIC]))  # frees its disk space
+        _as_admin(port, lambda admin: admin.delete_topics([_BULK_TOPIC]))  # frees its disk space
     shutil.rmtree(idle)
     return traffic
 
 
-def as_admin(port: int, ask: Callable[[Admin], Awaitable[Mapping[Any, BrokerError | None]]]) -> None:
-    """Send requests to the broker and wait for their results. Raises `TidegateError`.
+def set_client_quotas(port: int, quotas: Mapping[str, Mapping[str, float]]) -> None:
+    """Set quotas, client id → key → value, at the broker on `port`. Raises `TidegateError` if it refuses them."""
+    alterations = [
+        Alteration(entity=[("client-id", client_id)], ops=[*values.items()])
+        for client_id, values in quotas.items()
+    ]
+    _as_admin(port, lambda admin: admin.alter_client_quotas(alterations))
 
-    They run in another thread: in the main thread, Ctrl-C can interrupt the start and the end of an event loop.
-    """
+
+def _as_admin(port: int, ask: Callable[[Admin], Awaitable[Mapping[Any, BrokerError | None]]]) -> None:
+    """Send requests to the broker and wait for their results. Raises `TidegateError`."""
     address = Address("127.0.0.1", port)
     settings = ClientSettings(addresses=(address,), client_id="tidegate-demo", api_timeout_s=_TIMEOUT_S)
-
-    async def run() -> None:
-        async with Admin(settings) as admin:
-            for error in (await ask(admin)).values():
-                if error is not None:
-                    raise error
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, run()).result()
+    for error in run_as_admin(settings, ask, in_thread=True).values():
+        if error is not None:
+            raise error
 
 
 def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float) -> Traffic:
     ports = {**dict.fromkeys(CLIENTS, port), CONTROL: idle_port}
-    processes: dict[str, subprocess.Popen[str]] = {}
+    processes: dict[str, Popen[str]] = {}
     phases: list[dict[str, Tally]] = []
 
     def begin_phase() -> None:
@@ -297,42 +285,31 @@ def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float)
         for line in lines:
             phases[-1][name].add(Report(**json.loads(line)), time.monotonic())
 
-    def check(name: str, process: "subprocess.Popen[str]") -> None:
+    def check(name: str, process: Popen[str]) -> None:
         if process.poll() is not None:
             raise TidegateError(f"the client {name!r} ended by itself with exit code {process.returncode}")
         if errors := phases[-1][name].errors:
             raise TidegateError(f"the client {name!r} was refused: {'; '.join(errors[:_ERRORS_SHOWN])}")
 
-    def current_board(title: str, limits: Mapping[str, float]) -> Table:
-        tallies = {name: phases[-1][name] for name in CLIENTS}
-        return board(tallies, title=title, limits=limits, now_s=time.monotonic())
-
     def show(title: str, limits: Mapping[str, float], span_s: float) -> None:
         """Show the board for `span_s`, and leave its last state on the console."""
-        end_s = time.monotonic() + span_s
+        tallies = {name: phases[-1][name] for name in CLIENTS}
+        current_board, end_s = partial(board, tallies, title=title, limits=limits), time.monotonic() + span_s
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while (left_s := end_s - time.monotonic()) > 0:
                 for name, process in processes.items():
                     check(name, process)
                 if console.is_terminal:
-                    live.update(current_board(title, limits), refresh=True)
-                time.sleep(min(_REFRESH_S, left_s))
-        console.print(current_board(title, limits))
+                    live.update(current_board(now_s=time.monotonic()), refresh=True)
+                time.sleep(min(_REPORT_S, left_s))
+        console.print(current_board(now_s=time.monotonic()))
 
     with ExitStack() as stack:
         begin_phase()
         for name, at in ports.items():
             client = "checkout" if name == CONTROL else name
-            process = stack.enter_context(
-                _running(
-                    "tidegate.cli.demo.traffic",
-                    client,
-                    f"127.0.0.1:{at}",
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                )
-            )
-            processes[name] = process
+            running = _running(__name__, client, f"127.0.0.1:{at}", stdin=PIPE, stdout=PIPE)
+            processes[name] = process = stack.enter_context(running)
             threading.Thread(target=receive, args=(name, process.stdout), daemon=True).start()
         show(f"without quotas, {seconds:.0f} seconds", {}, seconds)
         set_client_quotas(port, QUOTAS)
@@ -348,19 +325,19 @@ def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float)
 
 
 @contextmanager
-def _running(module: str, *arguments: str, **streams: Any) -> "Iterator[subprocess.Popen[str]]":
+def _running(module: str, *arguments: str, **streams: Any) -> Iterator[Popen[str]]:
     """Run a Python module for the duration of the block.
 
     It has a process group of its own: Ctrl-C reaches only the demo, which then stops it.
     """
-    process = subprocess.Popen(module_command(module, *arguments), text=True, process_group=0, **streams)
+    process = Popen(module_command(module, *arguments), text=True, process_group=0, **streams)
     try:
         yield process
     finally:
         process.terminate()
         try:
             process.wait(_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             process.kill()
             process.wait()
 
@@ -370,20 +347,10 @@ def _running_broker(data: Path, *options: str) -> Iterator[int]:
     """Run `tidegate serve` for the duration of the block and yield its port; its log is next to `data`."""
     port_file, log_file = data.with_suffix(".port"), data.with_suffix(".log")
     port_file.unlink(missing_ok=True)
-    command = (
-        "tidegate",
-        "serve",
-        "--port",
-        "0",
-        "--data",
-        str(data),
-        "--port-file",
-        str(port_file),
-        *options,
-    )
+    options = ("serve", "--port", "0", "--data", str(data), "--port-file", str(port_file), *options)
     with (
         log_file.open("ab") as log,
-        _running(*command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process,
+        _running("tidegate", *options, stdin=DEVNULL, stdout=log, stderr=log) as process,
     ):
         deadline_s = time.monotonic() + _TIMEOUT_S
         while not port_file.exists():
@@ -393,15 +360,6 @@ def _running_broker(data: Path, *options: str) -> Iterator[int]:
         port = int(port_file.read_text())
         port_file.unlink()
         yield port
-
-
-def set_client_quotas(port: int, quotas: Mapping[str, Mapping[str, float]]) -> None:
-    """Set quotas, client id → key → value, at the broker on `port`. Raises `TidegateError` if it refuses them."""
-    alterations = [
-        Alteration(entity=[("client-id", client_id)], ops=[*values.items()])
-        for client_id, values in quotas.items()
-    ]
-    as_admin(port, lambda admin: admin.alter_client_quotas(alterations))
 
 
 def board(tallies: Mapping[str, Tally], *, title: str, limits: Mapping[str, float], now_s: float) -> Table:

@@ -1,20 +1,15 @@
-"""The sums of client reports, the board, and requests to the demo's broker."""
+"""The sums of client reports, and the board."""
 
-import asyncio
 import io
 import math
-import os
 import re
-import signal
-import threading
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tidegate.cli.demo.traffic import QUOTAS, RATE_LIMITS, Report, Tally, as_admin, board, percentile
+from tidegate.cli.demo.traffic import QUOTAS, RATE_LIMITS, Report, Tally, board, percentile
 
 
 def test_no_values_have_no_percentile():
@@ -96,21 +91,3 @@ def test_the_limits_shown_are_the_quotas_set():
     assert {client: [limit] for client, limit in RATE_LIMITS.items()} == {
         client: list(values.values()) for client, values in QUOTAS.items()
     }
-
-
-async def _ask_nothing(_):
-    await asyncio.sleep(0.02)
-    return {}
-
-
-def _ask_and_go_on():
-    as_admin(1, _ask_nothing)
-    time.sleep(5)
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.05])
-def test_no_interrupt_is_lost(after_s):
-    """Ctrl-C raises KeyboardInterrupt at any time, also while the client is created or deleted."""
-    threading.Timer(0.02 + after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        _ask_and_go_on()
