@@ -142,8 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for each in (*gateways, *relays):
                     drive(each, directory, "request", frame, 8, 1.0)
             code = _compare(kafka, [*gateways, *relays], cells, args, directory, idle_mb[0]) if cells else 0
-            if args.only in _LATENCY and not relays:
-                _compare_latencies(kafka, gateway, args.rounds, directory)
+            if args.only in _LATENCY:
+                _compare_latencies(kafka, [gateway, *relays], args.rounds, directory)
             return code
         finally:
             for each in (*gateways, *relays):
@@ -198,15 +198,19 @@ def _compare(
     return 0 if below <= len(cells) // 5 else 1
 
 
-def _compare_latencies(kafka: BenchBroker, gateway: BenchBroker, rounds: int, directory: Path) -> None:
-    """Print the latency of both at the same rate: half of what the gateway serves, sent whether answers come or not."""
-    table = Table("", "requests/s", "p50 us, kafka", "p50 us, gateway", "p99 us, kafka", "p99 us, gateway")
+def _compare_latencies(
+    kafka: BenchBroker, measured: Sequence[BenchBroker], rounds: int, directory: Path
+) -> None:
+    """Print the latency of all at the same rate: half of what the gateway serves, sent whether answers come or not."""
+    brokers = (kafka, *measured)
+    columns = [f"{label}, {broker.name}" for label in ("p50 us", "p99 us") for broker in brokers]
+    table = Table("", "requests/s", *columns)
     for frame in _LATENCY_FRAMES:
-        _, most = drive(gateway, directory, "request", frame, _LATENCY_CONNECTIONS, SECONDS)
+        _, most = drive(measured[0], directory, "request", frame, _LATENCY_CONNECTIONS, SECONDS)
         rate = int(most.value / 2)
-        found: dict[str, list[dict[str, int]]] = {kafka.name: [], gateway.name: []}
+        found: dict[str, list[dict[str, int]]] = {broker.name: [] for broker in brokers}
         for number in range(rounds):
-            for broker in (kafka, gateway) if number % 2 == 0 else (gateway, kafka):
+            for broker in brokers if number % 2 == 0 else reversed(brokers):
                 result, _ = drive(
                     broker, directory, "paced", frame, _LATENCY_CONNECTIONS, SECONDS, depth=rate
                 )
@@ -214,7 +218,7 @@ def _compare_latencies(kafka: BenchBroker, gateway: BenchBroker, rounds: int, di
         medians = [
             statistics.median(result[key] for result in found[broker.name])
             for key in ("p50_us", "p99_us")
-            for broker in (kafka, gateway)
+            for broker in brokers
         ]
         table.add_row(f"{_LATENCY}, {frame}", f"{rate:,}", *[f"{median:,.0f}" for median in medians])
     Console(width=140).print(table)
