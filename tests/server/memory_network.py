@@ -187,6 +187,10 @@ class MemoryTransport:
                     first.release()
         return True
 
+    def end(self) -> None:
+        """Receive nothing more behind what has come."""
+        self._ended = True
+
     def set_client(self, client: object) -> None:
         """Ignore the client: connections are served in the order of their creation."""
 

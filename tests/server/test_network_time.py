@@ -1,17 +1,29 @@
 """Which request is charged with the time of receiving and sending, and what the usage record says of it."""
 
+import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.memory_network import ManualLoop, MemoryNode
-from tests.server.nodes import FETCH, METADATA, PRODUCE, NodeClient, RunningNode, until
+from tests.server.nodes import (
+    FETCH,
+    METADATA,
+    PRODUCE,
+    MemoryStore,
+    NodeClient,
+    RunningNode,
+    metadata_handler,
+    running_node,
+    until,
+)
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.server.requests.charged_times import TIME_UNIT_NS
 from tidegate.server.requests.exchange import Exchange
-from tidegate.server.requests.handler import Connection
+from tidegate.server.requests.handler import Answer, Connection, Request
 from tidegate.server.requests.recorder import Recorder
 from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
@@ -244,3 +256,22 @@ def test_a_turns_time_is_charged_once(tmp_path: Path, step_ns: int) -> None:
     assert charged_ns <= spent_ns
     assert len(recorder.ns) == clients
     assert max(recorder.ns.values()) - min(recorder.ns.values()) <= 1000 + TIME_UNIT_NS * (step_ns < 1000)
+
+
+def test_handler_time_that_was_spent_for_others_is_not_charged(tmp_path: Path) -> None:
+    """A handler sends what others have put off: they are charged for it."""
+
+    def handler(request: Request) -> Answer:
+        begun_ns = time.monotonic_ns()
+        time.sleep(0.2)
+        request.others_ns += time.monotonic_ns() - begun_ns
+        return metadata_handler(request)
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}, handlers={METADATA: handler}) as node:
+            client = await with_quotas(node)
+            await client.metadata()
+            (row,) = events(node)
+            assert row["handler_ns"] < 100_000_000
+
+    asyncio.run(main())

@@ -27,11 +27,14 @@ class TurnSends:
         self._monotonic_ns = monotonic_ns
         self._senders: list[_Sender] = []
 
-    def add(self, sender: _Sender) -> None:
-        """Call `sender` at the end of the turn at the latest."""
+    def add(self, sender: _Sender) -> int:
+        """Call `sender` at the end of the turn at the latest; return the time of sends meanwhile, which is charged."""
         self._senders.append(sender)
-        if len(self._senders) >= MAX_TOGETHER:
-            self.finish()
+        if len(self._senders) < MAX_TOGETHER:
+            return 0
+        begun_ns = self._monotonic_ns()
+        self.finish()
+        return self._monotonic_ns() - begun_ns
 
     def finish(self) -> bool:
         """Send all; return that it is done: a connection that breaks answers its own request."""

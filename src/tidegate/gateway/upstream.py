@@ -32,7 +32,7 @@ from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.turns import SocketPoller
 from tidegate.server.repeated_lines import kind_of
-from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Turn, Wait, Work
+from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
 
 __all__ = ["MAX_COLLECTED_BYTES", "STREAMED_BYTES", "Respond", "Upstream"]
@@ -194,14 +194,14 @@ class Upstream:
             data += ahead
             self._ahead.extend(sizes)
         self._unsent = data
-        self._send_in(request.turn)
+        self._send_in_turn(request)
 
-    def _send_in(self, turn: Turn | None) -> None:
+    def _send_in_turn(self, request: Request) -> None:
         """Send the bytes that wait at the end of the turn; at once where there is none."""
-        if turn is None:
+        if request.turn is None:
             self._send_unsent()
         else:
-            self._turn_sends.add(self)
+            request.others_ns += self._turn_sends.add(self)
 
     def send_put_off(self, since_ns: int) -> int:
         """Send what was put off, charge its client for the time since `since_ns`, and return the time."""
@@ -223,13 +223,14 @@ class Upstream:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            self._unsent = b""  # the next receive finds the end, behind the responses that have come
+            self._unsent = b""
+            transport.end()  # behind the responses that have come
         if self._unsent:
             transport.start_writing(self._send_more)
 
     def _send_more(self) -> None:
         """Send on, now that the socket takes more."""
-        self._send_unsent()
+        self.send_put_off(self._monotonic_ns())
         transport = self._connection.transport
         if transport is not None and not self._unsent:
             transport.stop_writing()
@@ -244,14 +245,15 @@ class Upstream:
         self._deferred, self._header, self._respond = deferred, request.header, respond
         self._is_streamed = False
         self._sent = _LENGTH.size + self._ahead.popleft()
+        sizes: list[int] = []
         if self._connection.is_ready and not (self._unsent or self._is_paused):
             data, sizes = alike_behind(self.channel, request.frame, alike_until, self._ahead)
-            if sizes:
-                self._ahead.extend(sizes)
-                self._unsent = data
-                self._send_in(request.turn)
+            self._ahead.extend(sizes)
+            self._unsent = data
         if self._pending:
             answer = self._receive(self._pending)
+        if sizes:
+            self._send_in_turn(request)
         is_short = self._deferred is not None or len(self._pending or b"") < STREAMED_BYTES
         if self._is_paused and is_short and not self.closed:
             self._is_paused = False

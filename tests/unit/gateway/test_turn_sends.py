@@ -40,3 +40,10 @@ def test_a_request_waits_for_a_bounded_number_of_others():
     assert [len(sender.since) for sender in senders] == [1] * MAX_TOGETHER + [0]
     turn.finish()
     assert [len(sender.since) for sender in senders] == [1] * (MAX_TOGETHER + 1)
+
+
+def test_the_time_of_sends_for_others_is_returned():
+    """The caller's own time does not include it: those that were sent are charged."""
+    clock = count(1_000, 7)
+    turn = TurnSends(lambda: next(clock))
+    assert [turn.add(Sender()) for _ in range(MAX_TOGETHER)] == [0] * (MAX_TOGETHER - 1) + [14]

@@ -317,6 +317,10 @@ class TlsTransport:
         """Check for the client through the transport below."""
         self._inner.ask_for_client()
 
+    def end(self) -> None:
+        """End the transport below behind what has come."""
+        self._inner.end()
+
     def close(self) -> None:
         """Send close_notify if there is room for it, and close."""
         self._on_readable = self._on_writable = self._owner = None  # all of them know the channel

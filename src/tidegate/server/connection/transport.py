@@ -83,6 +83,9 @@ class Transport(Protocol):
     def ask_for_client(self) -> None:
         """Find out now and then whether the client is still there; where it is not, the connection breaks."""
 
+    def end(self) -> None:
+        """End the connection behind what has come: later receives return that, and then the end."""
+
     def close(self) -> None:
         """Close the connection at once, and make no more calls."""
 
@@ -193,6 +196,11 @@ class SocketTransport:
         with contextlib.suppress(OSError):
             for option, value in GONE_PROBES:
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def end(self) -> None:
+        """End the connection behind what has come."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket."""

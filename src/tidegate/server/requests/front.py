@@ -162,7 +162,7 @@ class Front:
             channel.flush()
             return
         now_ns = self._monotonic_ns()
-        exchange.handler_ns = now_ns - started_ns
+        exchange.handler_ns = now_ns - started_ns - request.others_ns
         exchange.mutation = quotas.mutation
         if isinstance(result, Deferred):
             channel.flush()

@@ -142,6 +142,7 @@ class Request:
     For a handler that is a generator both stay valid until it returns.
     turn: where the answer leaves at the end of a turn: what the handler may put off until then. A handler that is a
     generator has none: it may go on after its turn.
+    others_ns: handler time that was spent for other requests, which are charged for it.
     """
 
     header: RequestHeader
@@ -150,6 +151,7 @@ class Request:
     quotas: RequestQuotas
     now_ms: int
     turn: "Turn | None" = None
+    others_ns: int = 0
 
     def authorized(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
         """Return whether the client may do something, by the numbers of `tidegate.acl.codes`, to a resource.
