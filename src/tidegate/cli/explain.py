@@ -262,8 +262,12 @@ def _quota_lines(quota: Mapping[str, Any], now_ms: int) -> Iterator[str]:
 def _use_lines(quota: Mapping[str, Any], unit: str, now_ms: int) -> Iterator[str]:
     """Yield the rate now and, if the client is throttled, how long its connections stay muted."""
     if quota["limit"] is not None:
-        place = " over all brokers" if quota.get("scope") == "cluster" else ""
-        yield f"  rate {amount_text(quota['rate'], unit)}{place}, {used_text(quota['utilization'])} of the limit"
+        place, limit = "", "the limit"
+        if quota.get("scope") == "cluster" and quota["quota_type"] == "ControllerMutation":
+            place, limit = " through this gateway", "the limit of all gateways"
+        elif quota.get("scope") == "cluster":
+            place = " over all brokers"
+        yield f"  rate {amount_text(quota['rate'], unit)}{place}, {used_text(quota['utilization'])} of {limit}"
     if quota["throttled_connections"]:
         until = clock_text(quota["throttled_until_ms"])
         left_s = max(0, quota["throttled_until_ms"] - now_ms) / 1000

@@ -81,7 +81,8 @@ def processes_text(document: Mapping[str, Any]) -> str:
 def _together(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the use of one quota in all processes.
 
-    Where processes share a limit by demand, each knows the rate of all of them. Otherwise the rates are added up.
+    Where processes share a limit by demand, each knows the rate of all of them. Otherwise the rates are added up, also
+    those of mutations: each process has its own.
     """
     from tidegate.quota import QuotaType  # only here: `tidegate --help` loads this module
 
@@ -89,7 +90,7 @@ def _together(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     is_mutation = first["quota_type"] == QuotaType.CONTROLLER_MUTATION.value
     # A process whose clients did not use the quota does not know that it is cluster-wide.
     scope = CLUSTER if any(use["scope"] == CLUSTER for use in uses) else first["scope"]
-    is_shared = scope == CLUSTER or (first["limit"] is not None and not is_mutation)
+    is_shared = not is_mutation and (scope == CLUSTER or first["limit"] is not None)
     rates = _numbers(uses, "rate")
     return {
         **first,

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from tests.server.monitoring.http_client import Got, get
-from tests.server.nodes import CLIENT, MemoryStore, RunningNode, running_node, until
+from tests.server.nodes import CLIENT, CREATE_TOPICS, MemoryStore, RunningNode, running_node, until
 
 from tidegate.errors import ConfigError
+from tidegate.gateway.shared_mutations import SharedMutations
 from tidegate.quota import DEFAULT, QuotaEntity
 from tidegate.server.monitoring.entities import MAX_ENTITIES, MAX_NAME_CHARS, OTHERS
 from tidegate.server.monitoring.metrics_listener import MetricsListener
@@ -189,6 +190,26 @@ def test_entities_say_who_is_throttled_and_until_when(tmp_path: Path) -> None:
             None,
         )
         assert second["utilization"] > first["utilization"]
+
+    serve(tmp_path, scenario)
+
+
+def test_scope_of_mutations_is_the_cluster_where_gateways_share_them(tmp_path: Path) -> None:
+    """In the list, and in the explanation; without gateways it is the broker."""
+
+    async def scenario(node: RunningNode, port: int) -> None:
+        mutations, now_ms = node.node.managers.controller_mutation, node.node.clock.now_ms()
+        mutations.update_quota(QuotaEntity(client_id=DEFAULT), 10.0)
+        scopes = []
+        for client_id in ("alone", "shared"):
+            mutations.new_quota("", client_id, CREATE_TOPICS, 6, now_ms).record(5.0, now_ms)
+            entities = json.loads((await get(port, "/entities")).body)["entities"]
+            explained = json.loads((await get(port, f"/explain?client-id={client_id}")).body)["quotas"]
+            for each in (*entities, *explained):
+                if each["quota_type"] == "ControllerMutation" and each["utilization"]:
+                    scopes.append(each["scope"])
+            SharedMutations("gateway").add_node(node.node.managers)
+        assert sorted(scopes) == ["broker"] * 3 + ["cluster"] * 2
 
     serve(tmp_path, scenario)
 

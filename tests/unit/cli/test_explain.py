@@ -47,6 +47,13 @@ def test_throttles_are_told():
     assert "a request now is throttled for at least 1,500 ms" in text_of(throttle_time_ms=1500)
 
 
+def test_the_place_of_a_rate_is_told():
+    """A cluster-wide quota has the rate of all brokers; of mutations that gateways share, a gateway has its own."""
+    assert "\n  rate 2.0 KiB/s over all brokers, 200 % of the limit\n" in text_of(scope="cluster")
+    mutations = text_of(scope="cluster", quota_type="ControllerMutation", unit="mutations per second")
+    assert "rate 2048/s through this gateway, 200 % of the limit of all gateways\n" in mutations
+
+
 def test_an_observed_client_is_not_throttled():
     """Neither is it said to be: only what its throttle time would be."""
     over = text_of(throttle_time_ms=1500, observed=True)

@@ -52,6 +52,19 @@ def test_what_each_process_counts_for_itself_is_added_up():
     assert (alice["user"], alice["throttled_connections"], alice["reason"]) == ("alice", 2, "over")
 
 
+def test_mutations_of_a_shared_quota_are_added_up():
+    """Each process has the rate of its own clients, and the use of all gateways."""
+    uses = [
+        {"quota_type": "ControllerMutation", "rate": 1.0, "utilization": 0.5},
+        {"quota_type": "ControllerMutation", "rate": 2.0, "utilization": 0.4},
+    ]
+    documents = [of_process(number, use) for number, use in enumerate(uses, 1)]
+    for each in documents:
+        each["entities"][0]["scope"] = "cluster"
+    (only,) = merged_document(documents, [])["entities"]
+    assert (only["rate"], only["utilization"], only["scope"]) == (3.0, 0.5, "cluster")
+
+
 def test_a_client_is_observed_if_a_process_observes_it():
     """A process that has not read a changed file yet does not hide it."""
     merged = merged_document([of_process(1, {"observed": False}), of_process(2, {"observed": True})], [])

@@ -14,7 +14,7 @@ from tidegate.gateway.shared_states import SharedBuckets
 from tidegate.gateway.sharing import LOST_AFTER_MS, MAX_PROCESSES, TICK_MS
 from tidegate.gateway.usage_report import MAX_FOLLOWED, Charges, UsageReport, decode_report, encode_report
 from tidegate.in_slices import run_at_once
-from tidegate.quota import UNLIMITED, QuotaManagers, QuotaRecord, QuotaType
+from tidegate.quota import UNLIMITED, QuotaEntity, QuotaManagers, QuotaRecord, QuotaType
 from tidegate.quota.managers.client_quota import cluster_key
 from tidegate.quota.managers.mutation import LONGEST_DEBT_S, STRICT_SINCE
 
@@ -368,6 +368,31 @@ def test_many_buckets_of_a_user_leave_room_for_another() -> None:
     assert cluster_key(QuotaType.CONTROLLER_MUTATION, {"user": "bob", "client-id": "c"}) in mutations
     assert len(mutations) == MAX_FOLLOWED == gateway.gauge("buckets")
     assert gateway.gauge("buckets_omitted") == 500
+
+
+def test_bucket_is_shared_unless_it_has_no_place() -> None:
+    """One that is full and idle has no place in the reports, and is shared from its next use on."""
+    gateway = Gateway("a")
+    manager = gateway.managers.controller_mutation
+    users = [f"user{number}" for number in range(MAX_FOLLOWED + 1)]
+    for user in users:
+        gateway.create(10.0, START_MS, user=user)
+
+    def shared(now_ms: int) -> int:
+        sensors = [manager.existing_sensor(user, "") for user in users]
+        return sum(sensor is not None and sensor.is_shared(now_ms) for sensor in sensors)
+
+    assert shared(START_MS) == MAX_FOLLOWED
+    full_ms = START_MS + LOST_AFTER_MS + 1_000
+    assert len(gateway.report(START_MS).mutations) == MAX_FOLLOWED
+    assert not gateway.report(full_ms).mutations
+    assert shared(full_ms) == MAX_FOLLOWED + 1
+    alone = QuotaManagers().controller_mutation
+    alone.update_quota(QuotaEntity(user="alice"), RATE)
+    alone.new_quota("alice", "", CREATE_TOPICS, STRICT, START_MS).record(1.0, START_MS)
+    sensor = alone.existing_sensor("alice", "")
+    assert sensor is not None
+    assert not sensor.is_shared(full_ms)
 
 
 def test_processes_of_one_gateway_charge_once_for_another() -> None:

@@ -128,6 +128,10 @@ class MutationSensor:
         """Lower the tokens to those of another gateway, down to a debt of `LONGEST_DEBT_S`, if it has fewer."""
         self.charge_for_others(self.bucket.tokens(now_ms) - tokens, now_ms)
 
+    def is_shared(self, now_ms: int) -> bool:
+        """Return whether gateways share the bucket: one that is full and idle is shared from its next use on."""
+        return self.is_followed or (self._follow is not None and self.utilization(now_ms) == 0.0)
+
     def last_record_ms(self) -> int:
         """Return when permits were last charged, or when the sensor was made if never."""
         return self._recorded_ms

@@ -19,6 +19,7 @@ from typing import Any
 
 from tidegate.clock import NS_PER_MS
 from tidegate.quota import Metric, QuotaType, name_of_tag
+from tidegate.quota.managers.mutation import MutationSensor
 from tidegate.quota.managers.quota_managers import Manager
 from tidegate.quota.managers.sensor_manager import CallbackError
 from tidegate.quota.measure.cluster_sensor import ClusterSensor
@@ -236,7 +237,7 @@ def use_of(
 ) -> dict[str, Any]:
     """Return what is used of a quota, and how long its clients are throttled.
 
-    scope: whether limit and rate are of this broker or of the cluster. throttle_time_ms: of a request that is charged
+    scope: whether the limit is of this broker or of the cluster. throttle_time_ms: of a request that is charged
     nothing now. throttled_until_ms: when the last throttled connection is unmuted, in ms of Unix time.
     """
     until_ms = None
@@ -244,7 +245,7 @@ def use_of(
         left_ns = throttled.end_ns - node.clock.monotonic_ns()
         until_ms = node.clock.wall_ms() + max(left_ns, 0) // NS_PER_MS
     return {
-        "scope": CLUSTER if isinstance(sensor, ClusterSensor) and not sensor.is_of_broker else BROKER,
+        "scope": CLUSTER if _is_of_cluster(sensor, now_ms) else BROKER,
         "limit": None if is_unlimited(sensor.bound) else finite(sensor.bound),
         "rate": finite(sensor.peek_rate(now_ms)),
         "utilization": finite(sensor.utilization(now_ms)),
@@ -253,6 +254,13 @@ def use_of(
         "throttled_until_ms": until_ms,
         "reason": None if throttled is None else _REASONS[quota_type],
     }
+
+
+def _is_of_cluster(sensor: Any, now_ms: int) -> bool:
+    """Return whether all brokers, or all gateways before a cluster, share the limit."""
+    if isinstance(sensor, MutationSensor):
+        return sensor.is_shared(now_ms)
+    return isinstance(sensor, ClusterSensor) and not sensor.is_of_broker
 
 
 def finite(number: float | None) -> float | None:
