@@ -20,6 +20,7 @@ from tidegate.usage.open_segment import NAMES_FULL, OpenSegment
 from tidegate.usage.segment import (
     HEADER_BYTES,
     NAMES_BYTES_MAX,
+    QUOTA_VALUE,
     ROW_BYTES,
     SEGMENT_BYTES_MAX,
     Header,
@@ -99,7 +100,9 @@ class Appender:
         self._close_segment()
         self._directory.close()
 
-    def _write(self, kind: str, now_ms: int, names: Names = (), flags: int = 0, **values: float) -> bool:
+    def _write(
+        self, kind: str, now_ms: int, names: Names = (), *, quota_value: float | None = None, **values: float
+    ) -> bool:
         """Write a row of `kind`; False: no room, counted as lost. values: of its other fields, by name."""
         if names:
             number = self._number(names, now_ms)
@@ -108,6 +111,10 @@ class Appender:
             values["names"] = number
         elif not self._find_room_or_drop(now_ms):
             return False
+        flags = 0 if quota_value is None else QUOTA_VALUE
+        values["quota_value"] = (
+            0.0 if quota_value is None else quota_value
+        )  # without effect in other kinds of rows
         self._pack(kind, now_ms, flags, values)
         return True
 

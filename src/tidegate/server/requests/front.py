@@ -40,7 +40,8 @@ from tidegate.server.requests.engine_quotas import EngineQuotas
 from tidegate.server.requests.exchange import Exchange, TurnEnd
 from tidegate.server.requests.handler import Answer, Charge, Deferred, FetchAnswer, Request, Turn
 from tidegate.server.requests.later_work import NO_FRAME, LaterWork
-from tidegate.server.requests.recorder import LONGEST_KEPT_CLIENT_ID_CHARS, Recorder
+from tidegate.server.requests.recorder import Recorder
+from tidegate.server.requests.request_rows import LONGEST_KEPT_CLIENT_ID_CHARS
 from tidegate.server.requests.slices import UNFINISHED, Slices
 from tidegate.wire import (
     MessageError,

@@ -1,28 +1,15 @@
 """The recorder: one row of the usage record for each event of a node's quota engine, in their order.
 
-The node and the front call it directly. A node has one recorder, or None, and calls it from one thread:
-
     recorder = open_recorder(config, clock)                   # None: `tidegate.usage.enable=false`
-    connection.id = recorder.next_connection_id()
     recorder.start(now_ms, config.window_records())           # then quota(...) for all that is in force
-    recorder.quota(record, now_ms)                            # a value of None: removed
-    recorder.mutation(connection, header, permits, quota, granted, now_ms)
     recorder.request(exchange)                                # its row is made at the next event or `commit`
     recorder.commit()                                         # before the answers of a turn leave
-    recorder.network(connection, header, now_ms, network_ns, exempt)
-    recorder.forwarded(exchange, connection)                  # at the controller, see `controller_record`
-    recorder.expire(now_ms)                                   # when idle sensors were swept
-    recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
-    recorder.callback(name, now_ms)                           # when a quota callback is exchanged; None: there is none
-    recorder.tags(quota_type, user, client_id, sensor, now_ms)    # before each charge that follows it
-    recorder.snapshot_in_slices(managers, clock.now_ms)       # where `snapshot_due`
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
     recorder.close()
 
-Requests wait in a list until the next event of another kind, or `commit`: their rows are made in one loop, before the
-row of that event. No call raises when there is no room: the lost events are counted, and a `gap` row contains their
-number once there is room again. After a gap the definitions in force are written again, as the lost events may have
-changed them.
+The node and the front call it directly, from one thread. No call raises when there is no room: the lost events are
+counted, and a `gap` row contains their number once there is room again. After a gap the definitions in force are
+written again, as the lost events may have changed them.
 
 A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
 one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
@@ -32,50 +19,33 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 
-from tidegate.api_keys import FETCH
 from tidegate.clock import Clock
 from tidegate.log_format import TEXT
 from tidegate.quota import UNLIMITED, MutationQuota, QuotaManagers, QuotaRecord, QuotaType, sanitize
 from tidegate.quota.measure.sensors import Sensor
 from tidegate.server.requests.exchange import Exchange
 from tidegate.server.requests.handler import Connection
-from tidegate.server.requests.request_rows import (
-    FETCHED,
-    FLAGS_IN_ROWS,
-    NO_FLAGS,
-    NONE,
-    PLAIN_FLAGS,
-    REQUEST_TAIL,
-    Client,
-    pack_plain_fetch,
-    pack_plain_request,
-    pack_request,
-)
+from tidegate.server.requests.request_rows import RequestRecorder
 from tidegate.server.settings.config import ServerConfig
-from tidegate.usage.appender import Appender
 from tidegate.usage.columns import EXEMPT, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import HOUR_MS
-from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, topic_names
+from tidegate.usage.segment import ROW_BYTES, Names
 from tidegate.usage.texts import BEGINS, ends, sensor_texts, tags_text
 from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
 
-__all__ = ["LONGEST_KEPT_CLIENT_ID_CHARS", "Recorder", "open_recorder"]
+__all__ = ["Recorder", "open_recorder"]
 
 SNAPSHOT_PAUSE_MS = 10_000
 """After a gap a snapshot follows at once, but not sooner after the last one: it takes room itself."""
-LONGEST_KEPT_CLIENT_ID_CHARS = 255
-"""Longer client ids are not kept between requests: the names kept for a connection take 2 KB at most."""
 
 _NOT_SAID = -1.0  # no limit is below 0
-_LAST_WITH_TOPICS = FETCH  # Produce and Fetch have the lowest api keys
 
 _log = logging.getLogger("tidegate.server")
 
 
-class Recorder(Appender):
+class Recorder(RequestRecorder):
     """Append the events of one node to its spool directory; see the module for the calls, `Appender` for `limits`.
 
     start_writer: starts the process that converts the spool. It is called by the first `maybe_roll`, when the node
@@ -92,18 +62,12 @@ class Recorder(Appender):
         **limits: int,
     ) -> None:
         super().__init__(directory, node_id=node_id, clock=clock, **limits)
-        self._requests: list[Exchange] = []  # whose rows are not made yet
-        self.request = self._requests.append
-        self._topics: dict[str, int] = {}  # numbers in the segment; no more than its table of names has
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
-        # Where the row of the last sweep ends, see `_here`.
-        self._swept: tuple[OpenSegment | None, int] = (None, 0)
-        self._swept_ms = 0
+        self._swept = self._swept_ms = 0  # where the row of the last sweep ends, and its time
         self._wall_offset_ms = 0
         self._callbacks: list[str | None] = []  # the one in force, none where there never was one
         # What this segment says of tags and limits: no more than there are names in a segment.
-        self._said_in: OpenSegment | None = None
         self._said_tags: dict[tuple[str, str, str], Mapping[str, str]] = {}
         self._said_limits: dict[tuple[str, str], float | None] = {}
         self._in_snapshot = False
@@ -144,7 +108,7 @@ class Recorder(Appender):
             self._quotas.pop(names, None)
         else:
             self._quotas[names] = record.value
-        self._write_value("quota", now_ms, names, record.value)
+        self._write("quota", now_ms, names, quota_value=record.value)
 
     def callback(self, name: str | None, now_ms: int) -> None:
         """Record that another quota callback is asked from now on, with empty sensors. name: its class; None: none."""
@@ -154,24 +118,24 @@ class Recorder(Appender):
         self._write("callback", now_ms, (name,))
 
     def tags(self, quota_type: QuotaType, user: str, client_id: str, sensor: Sensor, now_ms: int) -> None:
-        """Record the tags that the callback chose for a client, and their limit, unless the segment says so already."""
+        """Record the tags that the callback chose for a client, and their limit, unless the segment says so already.
+
+        It is called before each charge to the sensor.
+        """
         key, tags = quota_type.key, sensor.tags
         limit = None if sensor.bound == UNLIMITED else sensor.bound
         if (
-            self._segment is self._said_in
+            self._segment is not None
             and self._said_tags.get((key, user, client_id)) == tags
             and self._said_limits.get((key, sensor.name), _NOT_SAID) == limit
         ):
             return
         self._record_requests()
         callback = self._callbacks[0] if self._callbacks else None
-        if not self._write_value("tags", now_ms, (user, client_id, key, callback, tags_text(tags)), limit):
-            return
-        if self._segment is not self._said_in:
-            self._forget_said()
-        self._said_in = self._segment
-        self._said_tags[key, user, client_id] = tags
-        self._said_limits[key, sensor.name] = limit
+        names = (user, client_id, key, callback, tags_text(tags))
+        if self._write("tags", now_ms, names, quota_value=limit):
+            self._said_tags[key, user, client_id] = tags
+            self._said_limits[key, sensor.name] = limit
 
     def expire(self, now_ms: int) -> None:
         """Record that idle sensors were swept.
@@ -180,103 +144,20 @@ class Recorder(Appender):
         the clock has gone back it does not, and has a row of its own.
         """
         self._record_requests()
-        repeated = self._segment is not None and self._at > 0 and self._swept == self._here()
-        if repeated and now_ms >= self._swept_ms:
+        if self._at > 0 and self._swept == self._rows_at + self._at and now_ms >= self._swept_ms:
             # The next row takes the place of the last sweep's, in the file too if that is written already.
             self._at -= ROW_BYTES
             self._written = min(self._written, self._at)
         self._write("expire", now_ms)
-        self._swept = self._here()
-        self._swept_ms = now_ms
+        self._swept, self._swept_ms = self._rows_at + self._at, now_ms
 
     def clock(self, now_ms: int, wall_offset_ms: int) -> None:
-        """Record how far the wall clock is from engine time from now on."""
+        """Record how far the wall clock is from engine time from now on: it was stepped."""
         self._record_requests()
         self._wall_offset_ms = wall_offset_ms
         self._write("clock", now_ms, wall_offset_ms=wall_offset_ms)
 
     # --- requests -------------------------------------------------------------------------------------------------
-
-    def requests(self, requests: Iterable[Exchange]) -> None:
-        """Record requests in the order in which they were decided, in one loop: it is on the way of every answer.
-
-        `early_ms` is taken from their channels.
-        """
-        rows, at, end, segment, topics = self._rows, self._at, self._end, self._segment, self._topics
-        for request in requests:
-            channel = request.channel
-            connection = channel.connection
-            header = request.header
-            client = connection.recorded
-            # Headers share one string for each client id, so that identity settles the usual case; `_client` compares.
-            if client is None or client.client_id is not header.client_id:
-                client = self._client(connection, header)
-            now_ms = request.now_ms
-            if at == end or client.segment is not segment:
-                self._at = at
-                placed = self._place(client, now_ms)
-                at, end, segment = self._at, self._end, self._segment
-                if not placed:
-                    channel.early_ms = None
-                    continue
-            topic, other_topics, answer = 0, 0, request.answer
-            if answer.topic is not None:
-                number = topics.get(answer.topic)
-                if number is None:
-                    self._at = at
-                    number = self._topic_number(answer.topic, client, now_ms)
-                    at, end, segment = self._at, self._end, self._segment
-                    if number is None:
-                        channel.early_ms = None
-                        continue
-                topic, other_topics = number, answer.other_topics + 1
-            elif header.api_key <= _LAST_WITH_TOPICS:
-                other_topics = answer.other_topics + 1
-            response = request.response
-            response_bytes = 0 if response is None else response.size
-            row_flags = request.row_flags
-            if row_flags != client.row_flags or header.api is not client.api or channel.early_ms is not None:
-                if row_flags not in PLAIN_FLAGS or channel.early_ms is not None:
-                    self._write_request(at, request, client, response_bytes, topic, other_topics)
-                    at += ROW_BYTES
-                    continue
-                client.end_row(connection.id, header.api, row_flags)
-            if row_flags == FETCHED:
-                pack_plain_fetch(
-                    rows, at, topic, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
-                    request.network_ns, request.lag + 1, request.lag_bytes + 1, other_topics,
-                    request.fetch_bytes, client.row_end,
-                )  # fmt: skip
-            else:
-                pack_plain_request(
-                    rows, at, topic, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
-                    request.network_ns, other_topics, client.row_end,
-                )  # fmt: skip
-            at += ROW_BYTES
-        self._at = at
-
-    def _write_request(
-        self,
-        at: int,
-        request: Exchange,
-        client: Client,
-        response_bytes: int,
-        topic: int,
-        other_topics: int,
-    ) -> None:
-        """Write the row of a request that is not plain. topic, other_topics: as the spool has them."""
-        channel, header, row_flags = request.channel, request.header, request.row_flags
-        early_ms, channel.early_ms = channel.early_ms, None
-        lag, lag_bytes, fetch_bytes = 0, 0, NONE
-        if row_flags & FETCHED:
-            lag, lag_bytes, fetch_bytes = request.lag + 1, request.lag_bytes + 1, request.fetch_bytes
-        pack_request(
-            self._rows, at, topic, request.now_ms, request.frame_bytes, response_bytes, request.handler_ns,
-            request.network_ns, lag, lag_bytes, other_topics, fetch_bytes, channel.connection.id,
-            request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
-            NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
-            REQUEST_TAIL | (row_flags & FLAGS_IN_ROWS),
-        )  # fmt: skip
 
     def network(
         self, connection: Connection, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
@@ -309,11 +190,6 @@ class Recorder(Appender):
             "forwarded", connection, exchange.header, exchange.now_ms, flags, mutation_throttle_ms=throttle_ms
         )
 
-    def commit(self) -> None:
-        """Make the rows of all requests since the last time, in one loop, and write what is not written yet."""
-        self._record_requests()
-        self._write_rows()
-
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def snapshot_due(self, now_ms: int) -> bool:
@@ -344,7 +220,7 @@ class Recorder(Appender):
                 yield
                 self._record_requests()
                 if names in self._quotas:  # it may change meanwhile
-                    self._write_value("quota", now_ms(), names, self._quotas[names])
+                    self._write("quota", now_ms(), names, quota_value=self._quotas[names])
             rows = 0
             for tags, at_ms, state in managers.snapshots(now_ms):
                 for text in sensor_texts(state):
@@ -399,97 +275,16 @@ class Recorder(Appender):
                 _log.error("cannot start the usage writer: %s; events stay in the spool", error)
             self._writer_error = str(error)
 
-    # --- rows -----------------------------------------------------------------------------------------------------
-
-    def _record_requests(self) -> None:
-        """Make the rows of the requests that have none yet, before the row of the next event."""
-        if self._requests:
-            try:
-                self.requests(self._requests)
-            finally:
-                self._requests.clear()
-
-    def _client(self, connection: Connection, header: RequestHeader) -> Client:
-        """Return the names of this connection and client id; the last are kept."""
-        client: Client | None = connection.recorded
-        if client is not None and client.client_id == header.client_id:
-            return client
-        client = Client(
-            (
-                connection.listener, connection.user, header.client_id, connection.client_host,
-                *connection.software,
-            )
-        )  # fmt: skip
-        if len(header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS:
-            connection.recorded = client
-        return client
-
-    def _place(self, client: Client, now_ms: int) -> bool:
-        """Make room for a row and number its client in the segment; False: no room, counted as lost."""
-        if self._at != self._end and client.segment is self._segment:
-            return True
-        number = self._number(client.names, now_ms)
-        if number is None:
-            return False
-        client.number = number
-        client.segment = self._segment
-        client.row_flags = NO_FLAGS
-        return True
-
-    def _topic_number(self, topic: str, client: Client, now_ms: int) -> int | None:
-        """Return the number of a topic in the segment of the next row, in which its client has one, too.
-
-        None: no room, counted as lost. A full table of names begins the next segment, without loss.
-        """
-        while (number := self._topics.get(topic)) is None or client.segment is not self._segment:
-            if number is not None:
-                if not self._place(client, now_ms):
-                    return None
-                continue
-            number = self._number(topic_names(topic), now_ms)
-            if number is None:
-                return None
-            self._topics[topic] = number
-        return number
-
-    def _open_segment(self, now_ms: int) -> None:
-        self._topics.clear()
-        super()._open_segment(now_ms)
-
-    def _write_client_row(
-        self,
-        kind: str,
-        connection: Connection,
-        header: RequestHeader,
-        now_ms: int,
-        flags: int,
-        **values: float,
-    ) -> None:
-        """Write a row that belongs to the request with this header."""
-        self._record_requests()
-        client = self._client(connection, header)
-        if self._place(client, now_ms):
-            values["names"], values["connection_id"] = client.number, connection.id
-            values["api_key"], values["api_version"] = header.api
-            self._pack(kind, now_ms, flags, values)
-
-    def _write_value(self, kind: str, now_ms: int, names: Names, value: float | None) -> bool:
-        """Write a row with a quota or a limit; None: there is none."""
-        if value is None:
-            return self._write(kind, now_ms, names, quota_value=0.0)
-        return self._write(kind, now_ms, names, QUOTA_VALUE, quota_value=value)
-
     def _is_due(self, now_ms: int) -> bool:
         """Nothing but sweeps of idle sensors is not worth a file."""
-        is_one_row = self._rows_at + self._at == (self._segment_seq + 1) * ROW_BYTES
-        return super()._is_due(now_ms) and not (is_one_row and self._swept == self._here())
+        is_one_sweep = self._swept == self._rows_at + self._at == (self._segment_seq + 1) * ROW_BYTES
+        return super()._is_due(now_ms) and not is_one_sweep
 
-    def _here(self) -> tuple[OpenSegment | None, int]:
-        """Return where the last row ends."""
-        return self._segment, self._rows_at + self._at
+    def _open_segment(self, now_ms: int) -> None:
+        self._forget_said()
+        super()._open_segment(now_ms)
 
     def _forget_said(self) -> None:
-        self._said_in = None
         self._said_tags.clear()
         self._said_limits.clear()
 
@@ -497,7 +292,7 @@ class Recorder(Appender):
         for name in self._callbacks:
             self._write("callback", now_ms, (name,))
         for names, value in list(self._quotas.items()):
-            self._write_value("quota", now_ms, names, value)
+            self._write("quota", now_ms, names, quota_value=value)
         if self._wall_offset_ms:
             self._write("clock", now_ms, wall_offset_ms=self._wall_offset_ms)
 
