@@ -29,7 +29,7 @@ from tidegate.wire import encode_request
 
 TIMEOUT_S = 20.0
 RATE = 4_000
-LIMITED = ("throttled", "stays", "leaves", "broken")
+LIMITED = ("muted", "throttled", "stays", "leaves", "broken")
 SOON_S = 0.3
 """A request that is sent to the broker only when another one is answered has not come after so long."""
 
@@ -58,6 +58,23 @@ def test_requests_that_come_together_are_sent_together(broker, gateway):
         wait_until(lambda: ids_of(broker, "together") == list(range(8)))
         broker.release("together")
         assert correlation_ids(client, 8) == list(range(8))
+
+
+def test_what_waits_for_the_end_of_a_mute_is_sent_then(broker, gateway):
+    """Other requests, which the client has sent behind the throttled one, and one that comes when the mute is over."""
+    name = "muted"
+    with connected(gateway) as client:
+        behind = [encode_request(METADATA, 9, number, name, plain_message(METADATA, 9)) for number in (1, 2)]
+        client.sendall(b"".join((produce(0, name, 44_000), *behind)))
+        begun_s = time.monotonic()
+        throttled_s = throttle_ms(receive_frame(client)) / 1000
+        assert throttled_s
+        assert ids_of(broker, name) == [0]
+        assert correlation_ids(client, 2) == [1, 2]
+        assert time.monotonic() - begun_s > 0.9 * throttled_s
+        client.sendall(produce(3, name, 100))
+        assert correlation_ids(client, 1) == [3]
+    assert ids_of(broker, name) == [0, 1, 2, 3]
 
 
 def test_others_follow_when_one_is_answered(broker, gateway):

@@ -14,27 +14,16 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from tidegate.api_keys import (
-    ALTER_CLIENT_QUOTAS,
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    DESCRIBE_CLIENT_QUOTAS,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-)
 from tidegate.client.settings import ClientSettings
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
 from tidegate.gateway.addresses import Addresses, ServerNames
-from tidegate.gateway.brokers import REFRESH_S, Broker, Brokers
-from tidegate.gateway.logins import handle_passing_authenticate, handle_passing_handshake
-from tidegate.gateway.mutations import handle_create_partitions, handle_create_topics, handle_delete_topics
+from tidegate.gateway.brokers import REFRESH_S, Brokers
+from tidegate.gateway.node_relay import NodeRelay, own_handlers
 from tidegate.gateway.processes import ONLY, Process, ProcessSharing, check_processes
 from tidegate.gateway.reachability import Reachability
 from tidegate.gateway.relay import relay_handlers
 from tidegate.gateway.responses import Rewriter
-from tidegate.gateway.rights import with_quota_rights
 from tidegate.gateway.settings import (
     MAX_BROKERS,
     broker_config,
@@ -47,73 +36,24 @@ from tidegate.gateway.shared_mutations import SharedMutations
 from tidegate.gateway.shared_port import BrokerNetwork, SharedPort
 from tidegate.gateway.sharing import Sharing
 from tidegate.gateway.topic_names import TopicNames
-from tidegate.gateway.turn_sends import TurnSends
-from tidegate.gateway.upstream import Upstream
 from tidegate.gateway.upstream_login import Credentials, UpstreamSecurity
 from tidegate.quota import QuotaRecord
 from tidegate.quota.managers.extensions import CLUSTER_WIDE, MUTATIONS_SHARED
 from tidegate.server.administration.quota_administration import QuotaAdministration
-from tidegate.server.connection.channel import Channel
-from tidegate.server.handlers.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
-from tidegate.server.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.monitoring.metrics_listener import MetricsListener
 from tidegate.server.node import Node
-from tidegate.server.requests.handler import Handler, Wait
+from tidegate.server.requests.handler import Wait
 from tidegate.server.requests.recorder import Recorder
 from tidegate.server.settings.config import ServerConfig
-from tidegate.server.settings.table import KAFKA_EXACT
-from tidegate.wire import RequestHeader
 
 __all__ = ["Gateway"]
 
 _log = logging.getLogger("tidegate.gateway")
 
-SCRATCH_BYTES = 256 * 1024
 _DNS_NAME = "DNSName:"
 _LISTED_NAMES = 3
 _PARQUET = "tidegate.usage.parquet.enable"
-
-
-class NodeRelay:
-    """The connections of one node's clients to its broker. A `Relay` of the node. gauges: metrics of the process."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        network: BrokerNetwork,
-        *,
-        security: UpstreamSecurity,
-        gauges: Callable[[], Iterable[tuple[str, float, str]]],
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._broker = broker
-        self.gauges = gauges
-        self._security = security
-        self._poller = network.poller
-        self._clock, self._loop = clock, loop
-        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.turn_sends = TurnSends(clock.monotonic_ns)
-
-    def on_open(self, channel: Channel) -> None:
-        """Prepare a connection; it connects when the first request comes."""
-        channel.connection.upstream = Upstream(
-            channel,
-            self._broker,
-            security=self._security,
-            poller=self._poller,
-            loop=self._loop,
-            scratch=self._scratch,
-            monotonic_ns=self._clock.monotonic_ns,
-            turn_sends=self.turn_sends,
-        )
-
-    def on_close(self, channel: Channel) -> Iterable[tuple[RequestHeader, int]]:
-        """Close the connection of a channel; return the requests that were sent ahead of their turn."""
-        upstream: Upstream = channel.connection.upstream
-        upstream.close()
-        return upstream.unserved()
 
 
 class Gateway:
@@ -336,7 +276,8 @@ class Gateway:
                 clock=self._clock,
                 loop=loop,
             )
-            handlers = relay_handlers(self._rewriter, self._topic_names, self._own_handlers(node))
+            own = own_handlers(node, self._quotas, self.brokers, logs_in=self._logs_in)
+            handlers = relay_handlers(self._rewriter, self._topic_names, own)
             metrics = None
             if config.metrics is not None:
                 ports = metrics_ports(config.metrics.port, self._process)
@@ -372,34 +313,6 @@ class Gateway:
                 sharing,
                 "Processes of the gateway that share the broker's quotas",
             )
-
-    def _own_handlers(self, node: Node) -> dict[int, Handler]:
-        """Return the handlers of what the gateway answers itself, or reads."""
-        describe = partial(handle_describe_client_quotas, self._quotas.definitions)
-        alter = partial(handle_alter_client_quotas, self._quotas, lambda: node.config)
-
-        def charges_validation() -> bool:
-            return bool(node.config[KAFKA_EXACT])
-
-        own: dict[int, Handler] = {
-            DESCRIBE_CLIENT_QUOTAS: partial(with_quota_rights, describe),
-            ALTER_CLIENT_QUOTAS: partial(with_quota_rights, alter),
-            CREATE_TOPICS: partial(
-                handle_create_topics, lambda: self.brokers.default_partitions, charges_validation
-            ),
-            CREATE_PARTITIONS: partial(handle_create_partitions, charges_validation),
-            DELETE_TOPICS: handle_delete_topics,
-        }
-        with_sasl = frozenset(
-            listener.name for listener in node.config.listeners if listener.sasl is not None
-        )
-        if with_sasl or self._logs_in:
-            own[SASL_HANDSHAKE] = partial(handle_sasl_handshake, with_sasl)
-            own[SASL_AUTHENTICATE] = handle_sasl_authenticate
-        else:
-            own[SASL_HANDSHAKE] = handle_passing_handshake
-            own[SASL_AUTHENTICATE] = partial(handle_passing_authenticate, node.log_in)
-        return own
 
 
 async def run_work(work: Generator[Wait | None, None, Any]) -> Any:
