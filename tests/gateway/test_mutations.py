@@ -132,6 +132,7 @@ def test_gateways_charge_one_bucket(
 ):
     """Permits that one gateway admits are charged at the other, once, in whichever process gets the requests.
 
+    `tidegate explain` says of each that the quota is one of the cluster.
     A replay of the other's record counts its decisions as approximate.
     """
     listeners = [free_port(2) for _ in range(GATEWAYS)]
@@ -153,6 +154,13 @@ def test_gateways_charge_one_bucket(
         is_admitted, throttle_ms = creates(port, client_id, f"{unique}-b")
         assert not is_admitted
         assert 0 < OWED_MS - throttle_ms < 60_000
+    for port in listeners:
+        address = f"http://127.0.0.1:{port + 1}"
+        assert main(["explain", "--metrics", address, "--client-id", client_id, "--json"]) == 0
+        quotas = {each["quota_type"]: each for each in json.loads(capsys.readouterr().out)["quotas"]}
+        assert quotas["ControllerMutation"]["scope"] == "cluster"
+        assert quotas["ControllerMutation"]["utilization"] > 1.0
+        assert quotas["Produce"]["scope"] == "broker"
     for gateway in gateways:
         assert "WARNING" not in gateway.log
     gateways[1].stop()
