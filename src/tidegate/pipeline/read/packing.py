@@ -16,10 +16,14 @@ import pyarrow as pa
 from tidegate.pipeline.layout import ROW_TYPES, Rows
 from tidegate.pipeline.read.rows import in_order
 
-__all__ = ["BLOCK_ROWS", "Block", "merged", "pack", "unpack"]
+__all__ = ["BLOCK_ROWS", "GATHERED_ROWS", "Block", "gathered", "merged", "pack", "pack_all", "unpack"]
 
 BLOCK_ROWS = 1 << 16
 """Most rows of a block: 4 MB at worst, a third of that as a rule."""
+GATHERED_ROWS = 1 << 14
+"""Rows that are replayed together: of many clients, a block has few, and each batch takes half a millisecond."""
+_ROWS_AT_ONCE = 1 << 18
+_ROWS_OF_BLOCK = 1 << 11  # so many make the time that a block itself takes small
 
 Numbers = npt.NDArray[Any]
 
@@ -47,6 +51,13 @@ def pack(rows: Rows, first_client: Numbers) -> Iterator[Block]:
         where = np.flatnonzero(partition == number)
         for first in range(0, len(where), BLOCK_ROWS):
             yield _block(number, rows, where[first : first + BLOCK_ROWS])
+
+
+def pack_all(batches: Iterable[Rows], first_client: Numbers) -> Iterator[Block]:
+    """Yield the rows of batches as `pack` does, of several batches together where there are many partitions."""
+    rows = min(_ROWS_OF_BLOCK * (len(first_client) - 1), _ROWS_AT_ONCE)
+    for some in gathered(filter(lambda batch: len(batch.seq), batches), rows):
+        yield from pack(some, first_client)
 
 
 def unpack(data: bytes | pa.Buffer, rows: int) -> Rows:
@@ -82,6 +93,28 @@ def merged(blocks: Iterable[tuple[int, Rows]]) -> Iterator[Rows]:
         )
     if waiting is not None:
         yield waiting
+
+
+def gathered(batches: Iterable[Rows], rows: int = GATHERED_ROWS) -> Iterator[Rows]:
+    """Yield the rows of batches in order, `rows` or more of them at a time, unless a batch begins before others end."""
+    some: list[Rows] = []
+    for batch in batches:
+        if some and batch.seq[0] <= some[-1].seq[-1]:
+            yield _together(some)
+            some = []
+        some.append(batch)
+        if sum(len(each.seq) for each in some) >= rows:
+            yield _together(some)
+            some = []
+    if some:
+        yield _together(some)
+
+
+def _together(batches: list[Rows]) -> Rows:
+    """Return the rows of batches, at least one, as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    return Rows._make(np.concatenate(columns) for columns in zip(*batches, strict=True))
 
 
 def _block(partition: int, rows: Rows, where: Numbers) -> Block:

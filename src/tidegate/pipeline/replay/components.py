@@ -65,16 +65,24 @@ class Assignment:
 
 def components(clients: int, shared: Iterable[Shared]) -> Ints:
     """Return for each client the smallest client of its component."""
-    parent = list(range(clients))
-    for client, number in shared:
-        order = np.argsort(number, kind="stable")
-        in_order = client[order]
-        is_next = np.flatnonzero(np.diff(number[order]) == 0)
-        for one, other in zip(in_order[is_next].tolist(), in_order[is_next + 1].tolist(), strict=True):
-            left, right = _root(parent, one), _root(parent, other)
-            # The smaller root wins, so each component is named by its smallest client.
-            parent[max(left, right)] = min(left, right)
-    return np.array([_root(parent, client) for client in range(clients)], np.int64)
+    found = np.arange(clients)
+    pairs = np.concatenate([np.zeros((2, 0), np.int64), *map(_neighbours, shared)], axis=1)
+    touched, places = np.unique(pairs, return_inverse=True)
+    parent = list(range(len(touched)))
+    for one, other in zip(*places.reshape(2, -1).tolist(), strict=True):
+        left, right = _root(parent, one), _root(parent, other)
+        # The smaller root wins, so each component is named by its smallest client.
+        parent[max(left, right)] = min(left, right)
+    found[touched] = touched[[_root(parent, place) for place in range(len(touched))]]
+    return found
+
+
+def _neighbours(shared: Shared) -> Ints:
+    """Return pairs of clients that touch, as two rows, such that all that touch are joined."""
+    order = np.argsort(shared.number, kind="stable")
+    in_order = shared.client[order]
+    is_next = np.flatnonzero(np.diff(shared.number[order]) == 0)
+    return np.stack([in_order[is_next], in_order[is_next + 1]])
 
 
 def assign_partitions(*, component: Ints, node_id: Ints, rows: Ints, wanted: int) -> Assignment:

@@ -27,7 +27,7 @@ from tidegate.pipeline.layout import (
     Rows,
 )
 from tidegate.pipeline.read.chunks import Bundle
-from tidegate.pipeline.read.packing import Block, merged, pack, unpack
+from tidegate.pipeline.read.packing import Block, gathered, merged, pack_all, unpack
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.read.timeline import Timeline
@@ -219,8 +219,7 @@ def packed(work: NumberedBundle, task: ReplayTask) -> Iterator[Block]:
     batches = read_rows(
         work.bundle, work.numbers, with_software=is_closed, counted_from_ms=task.counted_from_ms
     )
-    for rows in batches:
-        yield from pack(rows, task.first_client)
+    yield from pack_all(batches, task.first_client)
 
 
 def replay_tallies(
@@ -314,7 +313,7 @@ def _replayed(
 
 def batches_of(blocks: Iterable[Block]) -> Iterator[Rows]:
     """Yield the rows of a partition, merged by `seq`."""
-    return merged((block.first_seq, unpack(block.data, block.rows)) for block in blocks)
+    return gathered(merged((block.first_seq, unpack(block.data, block.rows)) for block in blocks))
 
 
 def _results(parts: Sequence[Counted], schema: pa.Schema) -> Iterator[pa.Table]:

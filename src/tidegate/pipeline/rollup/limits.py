@@ -1,7 +1,9 @@
 """Limits of many entities as columns: one share of the clients is searched after another (decision 0141)."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidegate.config.windows import Windows
 from tidegate.pipeline.read.steps import codes_of
-from tidegate.pipeline.replay.levels import smallest_limit
+from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.limits import (
     MAX_LADDERS,
     Replays,
@@ -25,8 +28,9 @@ from tidegate.pipeline.rollup.sums import compact, decoded, give_back, key_numbe
 from tidegate.pipeline.schemas import LIMITS_BY_ENTITY
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.measure.throttle import MAX_INT32
 
-__all__ = ["find_limits", "limits_of_shares", "limits_without_tolerance"]
+__all__ = ["find_limits", "limits_of_shares", "limits_without_tolerance", "smallest_limits"]
 
 _TYPES = [quota_type.value for quota_type in QUOTA_TYPES]
 _FETCH, _MUTATION = QuotaType.FETCH, QuotaType.CONTROLLER_MUTATION
@@ -39,7 +43,6 @@ _SUMMED = (
     "recorded_rejected_mutations",
 )
 Doubles = npt.NDArray[np.float64]
-_LITTLE_LESS = 1 - 1e-9  # than what a limit allows at once: that is not cut, whatever is rounded
 
 
 def limits_of_shares(rows: Replays, levels: Plan, tolerance: Tolerance) -> tuple[pa.Table, pa.Table]:
@@ -133,16 +136,25 @@ def _entities(nodes: pa.Table, levels: Plan) -> pa.Table:
         np.maximum.reduceat(nodes[name].to_numpy(), first) for name in ("peak", "largest_amount")
     )
     is_fetch, is_mutation = (_are_of(columns, kind) for kind in (_FETCH, _MUTATION))
-    # A fetch may be cut by a limit that throttles nothing.
-    may_be_cut = is_fetch & (largest >= _LITTLE_LESS * levels.windows.rate.max_value(1.0) * peak)
     limits = peak.copy()
-    for at in np.flatnonzero(may_be_cut).tolist():
-        row = {"quota_type": _FETCH.value, "peak": float(peak[at]), "largest_amount": float(largest[at])}
-        limits[at] = smallest_limit([row], levels.windows)
+    limits[is_fetch] = smallest_limits(peak[is_fetch], largest[is_fetch], levels.windows)
     amounts = np.maximum.reduceat(nodes["amount"].to_numpy().astype(np.int64), first)
     limits[is_mutation] = all_at_once(amounts[is_mutation], levels.windows)
     found = pa.table({**columns, "never_throttled": limits, "tolerable": np.zeros(len(first))})
     return compact(found.select(to_arrow_schema(LIMITS_BY_ENTITY).names))
+
+
+def smallest_limits(peak: Doubles, largest: Doubles, windows: Windows) -> Doubles:
+    """Return what `smallest_limit` returns of each entity of Fetch: a limit that throttles nothing may cut."""
+    seconds = windows.rate.max_value(1.0)
+    if seconds <= 0:
+        return peak
+    largest = largest - FETCH_ANSWER_BYTES
+    limits = np.maximum(peak, largest / seconds)
+    max_value = cast("Callable[[Doubles], Doubles]", windows.rate.max_value)  # it multiplies
+    while (are_cut := np.trunc(np.minimum(max_value(limits), MAX_INT32)) < largest).any():
+        limits[are_cut] = np.nextafter(limits[are_cut], math.inf)  # by a bit of the double
+    return limits
 
 
 def _in_order(tables: list[pa.Table]) -> pa.Table:

@@ -1,5 +1,7 @@
 """Blocks of rows."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidegate.pipeline.layout import ROW_TYPES, Rows
 from tidegate.pipeline.read import packing
-from tidegate.pipeline.read.packing import merged, pack, unpack
+from tidegate.pipeline.read.packing import gathered, merged, pack, pack_all, unpack
 
 _numbers = st.one_of(
     st.integers(0, 3),
@@ -98,3 +100,22 @@ def test_rows_given_twice_are_kept_for_the_check(seqs):
         seq for rows in merged([(seqs[0], _rows(seqs)), (seqs[0], _rows(seqs))]) for seq in rows.seq.tolist()
     ]
     assert out == sorted(seqs * 2)
+
+
+@given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 30))
+def test_small_batches_are_gathered(sizes, least):
+    """All rows come, in their order, in as few batches as have the least number of rows each."""
+    ends = np.cumsum([0, *sizes])
+    batches = [_rows(range(first, end)) for first, end in pairwise(ends.tolist())]
+    out = list(gathered(batches, least))
+    assert [seq for rows in out for seq in rows.seq.tolist()] == list(range(sum(sizes)))
+    assert all(least <= len(rows.seq) < least + 9 for rows in out[:-1])
+    assert all(rows.client.dtype == np.int32 for rows in out)
+
+
+def test_batches_that_overlap_stay_apart():
+    """A batch that begins before the one before it ends is not gathered with it: rows of a block are in order."""
+    batches = [_rows([1, 2, 5]), _rows([4, 6]), _rows([]), _rows([7])]
+    assert [rows.seq.tolist() for rows in gathered(batches[:2], 100)] == [[1, 2, 5], [4, 6]]
+    blocks = pack_all(batches, np.array([0, 1]))
+    assert [unpack(block.data, block.rows).seq.tolist() for block in blocks] == [[1, 2, 5], [4, 6, 7]]
