@@ -20,7 +20,7 @@ from tidegate.server.settings.node_configs import node_configs
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 
-__all__ = ["RawClient", "WholeNode", "spool_of", "tracebacks", "whole_node"]
+__all__ = ["ANSWER_TIMEOUT_S", "RawClient", "WholeNode", "spool_of", "tracebacks", "whole_node"]
 
 ANSWER_TIMEOUT_S = 5.0
 
@@ -32,7 +32,7 @@ class RawClient:
         self.port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, frame: bytes) -> bytes | None:
+    async def ask(self, frame: bytes, within_s: float = ANSWER_TIMEOUT_S) -> bytes | None:
         """Send a frame; return the answer without its length, or None where the node closed the connection.
 
         Raises `TimeoutError` where it does neither.
@@ -42,7 +42,7 @@ class RawClient:
         reader, writer = self._streams
         try:
             writer.write(struct.pack(">i", len(frame)) + frame)
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(within_s):
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 return await reader.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError):
