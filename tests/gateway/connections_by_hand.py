@@ -44,7 +44,7 @@ class HandPoller:
         """Ignore the client."""
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back in the turns in which there is something."""
+        """Call back in each turn in which the socket can be read."""
         self._readers[fd] = callback
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class HandPoller:
         self._readers.pop(fd, None)
 
     def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back in the turns in which there is room."""
+        """Call back in each turn in which the socket can be written."""
         self._writers[fd] = callback
 
     def remove_writer(self, fd: int) -> None:
@@ -141,7 +141,7 @@ class Connections:
         self.relayed: list[Relayed] = []
 
     def turns_until(self, is_true: Callable[[], object]) -> None:
-        """Take turns until something is true."""
+        """Run turns until a condition holds."""
         while not is_true():
             self.poller.turn()
 
@@ -156,7 +156,7 @@ class Relayed:
             self.channel,
             node.link,
             security=node.security,
-            poller=node.poller,  # type: ignore[arg-type]
+            poller=node.poller,
             loop=node.loop,
             scratch=node.scratch,
             monotonic_ns=node.now_ns,

@@ -145,7 +145,7 @@ def test_rest_of_a_request_leaves_when_the_broker_reads_on(new_broker, client_le
 
 
 def test_request_waits_for_room_below_tls(new_broker) -> None:
-    """What is encrypted leaves first, and each byte once, whichever call finds the room."""
+    """Encrypted bytes leave first, and each byte leaves once, whichever call finds the room."""
     broker = new_broker(*SMALL_BUFFERS)
     node = broker.node(tls=client_context())
     relayed = Relayed(node)

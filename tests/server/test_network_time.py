@@ -258,19 +258,26 @@ def test_a_turns_time_is_charged_once(tmp_path: Path, step_ns: int) -> None:
     assert max(recorder.ns.values()) - min(recorder.ns.values()) <= 1000 + TIME_UNIT_NS * (step_ns < 1000)
 
 
-def test_handler_time_that_was_spent_for_others_is_not_charged(tmp_path: Path) -> None:
-    """A handler sends what others have put off: they are charged for it."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_handler_time_that_was_spent_for_others_is_not_charged(tmp_path: Path, fails: bool) -> None:
+    """A handler sends what others have put off: they are charged for it, also where it fails then."""
 
     def handler(request: Request) -> Answer:
         begun_ns = time.monotonic_ns()
         time.sleep(0.2)
         request.others_ns += time.monotonic_ns() - begun_ns
+        if fails:
+            raise RuntimeError("the handler failed")
         return metadata_handler(request)
 
     async def main() -> None:
         async with running_node(tmp_path, MemoryStore(), {}, handlers={METADATA: handler}) as node:
             client = await with_quotas(node)
-            await client.metadata()
+            if fails:
+                with pytest.raises(asyncio.IncompleteReadError):
+                    await client.metadata()
+            else:
+                await client.metadata()
             (row,) = events(node)
             assert row["handler_ns"] < 100_000_000
 

@@ -100,10 +100,8 @@ def test_what_long_work_makes_is_put_aside_without_a_search() -> None:
         assert len(gc.get_objects(0)) < len(kept)
         has_work = False
         _turn(loop, 0.6)
-        assert set(searches) == {
-            "start",
-            "stop",
-        }  # by one timer or two: a slow machine comes late to the first
+        # Of one timer or two: a slow machine comes late to the first.
+        assert set(searches) == {"start", "stop"}
     finally:
         gc.callbacks.pop()
         collections.close()

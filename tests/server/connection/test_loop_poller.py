@@ -47,7 +47,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def run_some(loop: asyncio.AbstractEventLoop, rounds: int = 5) -> None:
-    """Let the loop look at its sockets and run what is due, a few times."""
+    """Run a few iterations of the loop: the callbacks of its ready sockets, and those that are due."""
     for _ in range(rounds):
         loop.run_until_complete(asyncio.sleep(0))
 

@@ -21,7 +21,7 @@ __all__ = ["BLOCK_ROWS", "GATHERED_ROWS", "Block", "gathered", "merged", "pack",
 BLOCK_ROWS = 1 << 16
 """Most rows of a block: 4 MB at worst, a third of that as a rule."""
 GATHERED_ROWS = 1 << 14
-"""Rows that are replayed together: of many clients, a block has few, and each batch takes half a millisecond."""
+"""Rows that are replayed together: where there are many clients, a block has few rows, and each batch has its cost."""
 _ROWS_AT_ONCE = 1 << 18
 _ROWS_OF_BLOCK = 1 << 11  # so many make the time that a block itself takes small
 
@@ -56,7 +56,7 @@ def pack(rows: Rows, first_client: Numbers) -> Iterator[Block]:
 def pack_all(batches: Iterable[Rows], first_client: Numbers) -> Iterator[Block]:
     """Yield the rows of batches as `pack` does, of several batches together where there are many partitions."""
     rows = min(_ROWS_OF_BLOCK * (len(first_client) - 1), _ROWS_AT_ONCE)
-    for some in gathered(filter(lambda batch: len(batch.seq), batches), rows):
+    for some in gathered(batches, rows):
         yield from pack(some, first_client)
 
 
@@ -98,14 +98,18 @@ def merged(blocks: Iterable[tuple[int, Rows]]) -> Iterator[Rows]:
 def gathered(batches: Iterable[Rows], rows: int = GATHERED_ROWS) -> Iterator[Rows]:
     """Yield the rows of batches in order, `rows` or more of them at a time, unless a batch begins before others end."""
     some: list[Rows] = []
+    count = 0
     for batch in batches:
+        if not len(batch.seq):
+            continue
         if some and batch.seq[0] <= some[-1].seq[-1]:
             yield _together(some)
-            some = []
+            some, count = [], 0
         some.append(batch)
-        if sum(len(each.seq) for each in some) >= rows:
+        count += len(batch.seq)
+        if count >= rows:
             yield _together(some)
-            some = []
+            some, count = [], 0
     if some:
         yield _together(some)
 

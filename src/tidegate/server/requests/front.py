@@ -152,7 +152,7 @@ class Front:
                 if result.error is not None:
                     raise result.error
         except Exception as error:
-            exchange.handler_ns = self._monotonic_ns() - started_ns
+            exchange.handler_ns = self._monotonic_ns() - started_ns - request.others_ns
             exchange.mutation = quotas.mutation
             self._fail(exchange, error)
             return
