@@ -183,6 +183,7 @@ def _look_into_packed(
             if unpacked.is_all:
                 raise
             found = None  # the records go on behind what was decompressed
+        yield from unpacked.free_in_slices()
         if found is not None or unpacked.is_all:
             return found, unpacked.is_all
     return None, False
