@@ -6,6 +6,7 @@ Follows: Kafka 4.3 `GroupMetadataManager.classicGroupSync`.
 from collections.abc import Mapping
 
 from tidegate import error_codes
+from tidegate.groups.answers import synced
 from tidegate.groups.group import Group, GroupState
 from tidegate.groups.rebalances import Rebalances
 from tidegate.groups.requests import Respond, SyncRequest, sync_refusal
@@ -45,7 +46,7 @@ class Assigning:
         if not group.pending_sync:
             self._table.deadlines.cancel(group.sync_deadline)
         if group.state is GroupState.STABLE:
-            respond(group.synced(member))
+            respond(synced(group, member))
             return
         member.answer_sync(sync_refusal(error_codes.UNKNOWN_MEMBER_ID))
         member.sync = respond
@@ -90,10 +91,7 @@ class Assigning:
         for owner, size in grown.items():
             self._table.count_bytes(group, owner, size)
         group.transition(GroupState.STABLE, now_ms)
-        waiting = [member for member in group.members.values() if member.sync is not None]
-        self._table.begin_sessions(waiting, now_ms)
-        for member in waiting:
-            member.answer_sync(group.synced(member))
+        self._rebalances.answer_syncs(group, now_ms)
 
     def _cannot_assign(self, group: Group, error_code: int, reason: str, now_ms: int) -> None:
         self._rebalances.refuse_syncs(group, error_code, now_ms)

@@ -10,14 +10,12 @@ True
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = ["Deadline", "Deadlines"]
 
 _KEPT = 64  # stale entries that cost nothing
-_MANY = 4
-"""Deadlines that are started together are brought in order together if they are at least this part of all: 1 in 4."""
 
 
 class Deadline:
@@ -59,23 +57,21 @@ class Deadlines:
             deadline.entry = entry = [at_ms, self._number, deadline]
             heapq.heappush(self._heap, entry)
 
-    def start_all(self, deadlines: Sequence[tuple[Deadline, int]]) -> None:
+    def start_all(self, deadlines: Iterable[tuple[Deadline, int]]) -> None:
         """Set deadlines to end at their times, as `start` does. Many at once cost less than one by one."""
-        heap = self._heap
-        if len(deadlines) * _MANY < len(heap):
-            for deadline, at_ms in deadlines:
-                self.start(deadline, at_ms)
-            return
+        heap, number, dropped = self._heap, self._number, self._dropped
         for deadline, at_ms in deadlines:
             deadline.at_ms = at_ms
             entry = deadline.entry
             if entry is None or at_ms < entry[_TIME]:
                 if entry is not None:
                     entry[_DEADLINE] = None
-                self._number += 1
-                deadline.entry = entry = [at_ms, self._number, deadline]
-                heap.append(entry)
-        self._rebuild()
+                    dropped += 1
+                number += 1
+                deadline.entry = entry = [at_ms, number, deadline]
+                heapq.heappush(heap, entry)
+        self._number, self._dropped = number, dropped
+        self._rebuild_if_sparse()
 
     def cancel(self, deadline: Deadline) -> None:
         """Stop a deadline. Its place in the heap is freed when its time comes, or when most places are unused."""
@@ -109,11 +105,11 @@ class Deadlines:
             return
         entry[_DEADLINE] = None
         self._dropped += 1
-        if self._dropped > _KEPT and self._dropped * 2 > len(self._heap):
-            self._rebuild()
+        self._rebuild_if_sparse()
 
-    def _rebuild(self) -> None:
-        """Remove dropped entries, and bring the others in order."""
-        self._heap = [kept for kept in self._heap if kept[_DEADLINE] is not None]
-        heapq.heapify(self._heap)
-        self._dropped = 0
+    def _rebuild_if_sparse(self) -> None:
+        """Remove dropped entries where most are, and bring the others in order."""
+        if self._dropped > _KEPT and self._dropped * 2 > len(self._heap):
+            self._heap = [kept for kept in self._heap if kept[_DEADLINE] is not None]
+            heapq.heapify(self._heap)
+            self._dropped = 0

@@ -9,6 +9,7 @@ Follows: Kafka 4.3 `GroupMetadataManager.classicGroupJoin`, KIP-345, 394, 559, 8
 from collections.abc import Callable, Sequence
 
 from tidegate import error_codes
+from tidegate.groups.answers import joined, members_for_leader
 from tidegate.groups.group import Group, GroupState
 from tidegate.groups.member import Member
 from tidegate.groups.rebalances import Rebalances
@@ -171,7 +172,7 @@ class Joining:
         if (group.state is _COMPLETING and same) or (
             group.state is _STABLE and same and member_id != group.leader_id
         ):
-            respond(group.joined(member))  # it has not had the answer, or wants it again
+            respond(joined(group, member))  # it has not had the answer, or wants it again
             return
         self._update(group, member, request, respond)
         self._table.hear(member, request.source)
@@ -283,8 +284,8 @@ class Joining:
                 group.leader_id == member.member_id
             )  # as it is now: others may have been replaced meanwhile
             answer = {
-                **group.joined(member),
-                "members": group.members_for_leader() if leads and request.skips_assignment else [],
+                **joined(group, member),
+                "members": members_for_leader(group) if leads and request.skips_assignment else [],
                 "leader": group.leader_id if request.skips_assignment else leader_before,
                 "skip_assignment": leads and request.skips_assignment,
             }

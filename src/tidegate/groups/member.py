@@ -3,14 +3,13 @@
 Follows: Kafka 4.3 `ClassicGroupMember`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups.deadlines import Deadline
 from tidegate.groups.requests import Message, Respond, Source
-from tidegate.groups.stored import StoredMember
 
-__all__ = ["JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
+__all__ = ["DueAnswers", "JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
 
 _BYTES = 1000
 _PENDING_BYTES = 500
@@ -92,23 +91,6 @@ class Member(Deadline):
         """Return the bytes of the member that come from its JoinGroup (`JoinRequest.size`)."""
         return sum([len(name) + len(data) for name, data in self.protocols]) + len(self.client_id)
 
-    def stored(self, protocol: str | None, assignment: bytes) -> StoredMember:
-        """Return what is stored of the member.
-
-        Fields are given by position, which is faster: a thousand members are stored at once.
-        """
-        return StoredMember(
-            self.member_id,
-            self.instance_id,
-            self.client_id,
-            self.client_host,
-            self.rebalance_timeout_ms,
-            self.session_timeout_ms,
-            self.metadata(protocol),
-            assignment,
-            self.owner,
-        )
-
     def metadata(self, protocol: str | None) -> bytes:
         """Return what it says for a protocol."""
         for name, data in self.protocols:
@@ -155,6 +137,16 @@ class JoinDeadline(Deadline):
         self.delay_ms = 0
         self.left_ms: int | None = None
         self.extended_ms = 0
+
+
+class DueAnswers(Deadline):
+    """Answers to members of a large group, as a deadline that is over at once. work: sends some of them each time."""
+
+    __slots__ = ("work",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: Iterator[None] = iter(())
 
 
 class SyncDeadline(Deadline):

@@ -11,12 +11,14 @@ Follows: Kafka 4.3 `GroupMetadataManager` (classic groups), KIP-62, 134.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import chain
 
 from tidegate import error_codes
+from tidegate.groups.answers import answers_to_joins, answers_to_syncs
 from tidegate.groups.deadlines import Deadline
 from tidegate.groups.group import Group, GroupState
-from tidegate.groups.member import JoinDeadline, Member, PendingMember, SyncDeadline
+from tidegate.groups.member import DueAnswers, JoinDeadline, Member, PendingMember, SyncDeadline
 from tidegate.groups.requests import sync_refusal
 from tidegate.groups.settings import GroupSettings
 from tidegate.groups.stored import GroupStore, unheard
@@ -29,6 +31,9 @@ _EMPTY, _PREPARING, _COMPLETING, _STABLE = (
     GroupState.PREPARING_REBALANCE,
     GroupState.COMPLETING_REBALANCE,
     GroupState.STABLE,
+)
+_ANSWERED_AT_ONCE = (
+    250  # members; of a larger group, the others are answered in later turns of the event loop
 )
 _log = logging.getLogger("tidegate.groups")
 
@@ -60,6 +65,8 @@ class Rebalances:
 
     def start_rebalance(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance. The first of a group waits for a while for more members."""
+        for _ in group.due_answers.work:
+            pass  # members that still wait for an answer of the last rebalance have it before this one begins
         _log.info(
             "rebalancing group %r (state %s, generation %d): %s",
             group.group_id,
@@ -121,23 +128,69 @@ class Rebalances:
             self._store.save(group.stored(), unheard)
             return
         group.pending_sync.update(dict.fromkeys(group.members))
-        members = list(group.members.values())
-        self._table.begin_sessions(members, now_ms)
-        for member, answer in zip(members, group.answers_to_joins(members), strict=True):
-            member.rebalance_mark_ms = member.session_mark_ms
-            member.is_new = False
-            join = group.take_join(member)
-            if join is not None:
-                join(answer)
+        self._answer(group, self._joins_answered(group, now_ms), now_ms)
         group.sync_deadline.extended_ms = 0
         self._deadlines.start(group.sync_deadline, now_ms + group.rebalance_timeout_ms())
+
+    # --- answers to all members
+
+    def answer_syncs(self, group: Group, now_ms: int) -> None:
+        """Begin the sessions of all members that wait for their assignment, and answer them."""
+        self._answer(group, self._syncs_answered(group, now_ms), now_ms)
+
+    def _answer(self, group: Group, work: Iterator[None], now_ms: int) -> None:
+        """Begin to answer members: the first ones now, others when `group.due_answers` is over."""
+        due = group.due_answers
+        due.work = chain(due.work, work)
+        self._answer_some(due, now_ms)
+
+    def _answer_some(self, due: DueAnswers, now_ms: int) -> None:
+        for _ in due.work:
+            self._deadlines.start(due, now_ms)
+            return
+        due.work = iter(())
+
+    def _joins_answered(self, group: Group, now_ms: int) -> Iterator[None]:
+        waiting = [(member, member.join) for member in group.members.values()]
+        for start in range(0, len(waiting), _ANSWERED_AT_ONCE):
+            if start:
+                yield
+            members = [
+                member
+                for member, join in waiting[start : start + _ANSWERED_AT_ONCE]
+                if member.join is join and group.members.get(member.member_id) is member
+            ]
+            self._table.begin_sessions(members, now_ms)
+            for member, answer in zip(members, answers_to_joins(group, members), strict=True):
+                member.rebalance_mark_ms = member.session_mark_ms
+                member.is_new = False
+                join, member.join = member.join, None
+                if join is not None:
+                    group.awaiting_join -= 1
+                    join(answer)
+
+    def _syncs_answered(self, group: Group, now_ms: int) -> Iterator[None]:
+        waiting = [(member, member.sync) for member in group.members.values() if member.sync is not None]
+        for start in range(0, len(waiting), _ANSWERED_AT_ONCE):
+            if start:
+                yield
+            members = [
+                member
+                for member, sync in waiting[start : start + _ANSWERED_AT_ONCE]
+                if member.sync is sync and group.members.get(member.member_id) is member
+            ]
+            self._table.begin_sessions(members, now_ms)
+            for member, answer in zip(members, answers_to_syncs(group, members), strict=True):
+                member.answer_sync(answer)
 
     # --- what is over
 
     def on_over(self, deadline: Deadline, now_ms: int) -> None:
-        """Handle an expired deadline of the table: of a session, a join, a sync or a pending member."""
+        """Handle an expired deadline of the table: of a session, a join, a sync, a pending member or due answers."""
         if isinstance(deadline, Member):
             self._session_over(deadline, now_ms)
+        elif isinstance(deadline, DueAnswers):
+            self._answer_some(deadline, now_ms)
         elif isinstance(deadline, JoinDeadline):
             self._join_over(deadline, now_ms)
         elif isinstance(deadline, SyncDeadline):

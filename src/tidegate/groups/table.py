@@ -211,7 +211,8 @@ class GroupTable:
     def begin_sessions(self, members: Sequence[Member], now_ms: int) -> None:
         """Start new sessions of members, each as long as its timeout."""
         for member in members:
-            member.session_mark_ms = member.throttled_ms
+            source = member.source
+            member.session_mark_ms = 0 if source is None else source.throttled_ms
         self.deadlines.start_all([(member, now_ms + member.session_timeout_ms) for member in members])
 
     def begin_session(self, member: Member, timeout_ms: int, now_ms: int) -> None:

@@ -26,15 +26,15 @@ def steps_ms() -> list[float]:
     ids = [world.join(protocols=PROTOCOLS).answer["member_id"] for _ in range(MAX_GROUP_MEMBERS)]
     joined = [world.join(member_id, protocols=PROTOCOLS) for member_id in ids]
     steps = []
-    while not joined[0]:
-        world.now_ms += 1
+    while not joined[-1]:
+        world.now_ms += not joined[0]
         steps.append(cpu_ms(lambda: world.coordinator.run(world.now_ms, 1)))
     leader, generation = joined[0].answer["leader"], joined[0].answer["generation_id"]
-    for member_id in ids:
-        if member_id != leader:
-            world.sync(member_id, generation)
+    synced = [world.sync(member_id, generation) for member_id in ids if member_id != leader]
     steps.append(cpu_ms(lambda: world.sync(leader, generation, dict.fromkeys(ids, b"x" * 100))))
     assert world.state == "Stable"
+    while not synced[-1]:
+        steps.append(cpu_ms(lambda: world.coordinator.run(world.now_ms, 1)))
     steps.append(cpu_ms(lambda: world.join(leader, protocols=PROTOCOLS)))
     return steps
 
