@@ -97,6 +97,7 @@ class Deadlines:
             else:
                 deadline.at_ms = None
                 return deadline
+        self._rebuild_if_sparse()  # of those that were popped none was dropped, of the others most may be
         return None
 
     def _drop_entry(self, deadline: Deadline) -> None:

@@ -3,7 +3,8 @@
 Follows: Kafka 4.3 `ClassicGroupMember`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups.deadlines import Deadline
@@ -140,13 +141,16 @@ class JoinDeadline(Deadline):
 
 
 class DueAnswers(Deadline):
-    """Answers to members of a large group, as a deadline that is over at once. work: sends some of them each time."""
+    """Answers to members of a large group, as a deadline that is over at once.
+
+    work: functions of the current time, each of which sends some of them.
+    """
 
     __slots__ = ("work",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.work: Iterator[None] = iter(())
+        self.work: deque[Callable[[int], None]] = deque()
 
 
 class SyncDeadline(Deadline):

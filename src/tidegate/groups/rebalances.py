@@ -11,15 +11,15 @@ Follows: Kafka 4.3 `GroupMetadataManager` (classic groups), KIP-62, 134.
 """
 
 import logging
-from collections.abc import Collection, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from tidegate import error_codes
 from tidegate.groups.answers import answers_to_joins, answers_to_syncs
 from tidegate.groups.deadlines import Deadline
 from tidegate.groups.group import Group, GroupState
 from tidegate.groups.member import DueAnswers, JoinDeadline, Member, PendingMember, SyncDeadline
-from tidegate.groups.requests import sync_refusal
+from tidegate.groups.requests import Respond, sync_refusal
 from tidegate.groups.settings import GroupSettings
 from tidegate.groups.stored import GroupStore, unheard
 from tidegate.groups.table import GroupTable
@@ -32,9 +32,9 @@ _EMPTY, _PREPARING, _COMPLETING, _STABLE = (
     GroupState.COMPLETING_REBALANCE,
     GroupState.STABLE,
 )
-_ANSWERED_AT_ONCE = (
-    250  # members; of a larger group, the others are answered in later turns of the event loop
-)
+_ANSWERED_AT_ONCE = 250  # members; of a larger group, the others are answered in later turns of the loop
+_Waiting = Sequence[tuple[Member, Respond | None]]
+"""Members, and how the request of each is answered; None: it has none, but its session begins, too."""
 _log = logging.getLogger("tidegate.groups")
 
 
@@ -65,8 +65,12 @@ class Rebalances:
 
     def start_rebalance(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance. The first of a group waits for a while for more members."""
-        for _ in group.due_answers.work:
-            pass  # members that still wait for an answer of the last rebalance have it before this one begins
+        due = group.due_answers
+        while (
+            due.work
+        ):  # members that wait for an answer of the last rebalance have it before this one begins
+            due.work.popleft()(now_ms)
+        self._deadlines.cancel(due)
         _log.info(
             "rebalancing group %r (state %s, generation %d): %s",
             group.group_id,
@@ -128,7 +132,8 @@ class Rebalances:
             self._store.save(group.stored(), unheard)
             return
         group.pending_sync.update(dict.fromkeys(group.members))
-        self._answer(group, self._joins_answered(group, now_ms), now_ms)
+        waiting = [(member, member.join) for member in group.members.values()]
+        self._answer(group, self._answer_joins, waiting, now_ms)
         group.sync_deadline.extended_ms = 0
         self._deadlines.start(group.sync_deadline, now_ms + group.rebalance_timeout_ms())
 
@@ -136,52 +141,54 @@ class Rebalances:
 
     def answer_syncs(self, group: Group, now_ms: int) -> None:
         """Begin the sessions of all members that wait for their assignment, and answer them."""
-        self._answer(group, self._syncs_answered(group, now_ms), now_ms)
+        waiting = [(member, member.sync) for member in group.members.values() if member.sync is not None]
+        self._answer(group, self._answer_syncs, waiting, now_ms)
 
-    def _answer(self, group: Group, work: Iterator[None], now_ms: int) -> None:
+    def _answer(
+        self, group: Group, answer: Callable[[Group, _Waiting, int], None], waiting: _Waiting, now_ms: int
+    ) -> None:
         """Begin to answer members: the first ones now, others when `group.due_answers` is over."""
         due = group.due_answers
-        due.work = chain(due.work, work)
+        for start in range(0, len(waiting), _ANSWERED_AT_ONCE):
+            due.work.append(partial(answer, group, waiting[start : start + _ANSWERED_AT_ONCE]))
         self._answer_some(due, now_ms)
 
     def _answer_some(self, due: DueAnswers, now_ms: int) -> None:
-        for _ in due.work:
-            self._deadlines.start(due, now_ms)
+        if not due.work:
             return
-        due.work = iter(())
+        work = due.work.popleft()
+        if due.work:  # set before any member is answered: others have their answer also where that fails
+            self._deadlines.start(due, now_ms)
+        work(now_ms)
 
-    def _joins_answered(self, group: Group, now_ms: int) -> Iterator[None]:
-        waiting = [(member, member.join) for member in group.members.values()]
-        for start in range(0, len(waiting), _ANSWERED_AT_ONCE):
-            if start:
-                yield
-            members = [
-                member
-                for member, join in waiting[start : start + _ANSWERED_AT_ONCE]
-                if member.join is join and group.members.get(member.member_id) is member
-            ]
-            self._table.begin_sessions(members, now_ms)
-            for member, answer in zip(members, answers_to_joins(group, members), strict=True):
-                member.rebalance_mark_ms = member.session_mark_ms
-                member.is_new = False
-                join, member.join = member.join, None
-                if join is not None:
-                    group.awaiting_join -= 1
-                    join(answer)
+    def _answer_all_due(self, group: Group, now_ms: int) -> None:
+        """Answer members that still wait for an answer of the last rebalance: before the next, or a session's end."""
+        due = group.due_answers
+        while due.work:
+            due.work.popleft()(now_ms)
+        self._deadlines.cancel(due)
 
-    def _syncs_answered(self, group: Group, now_ms: int) -> Iterator[None]:
-        waiting = [(member, member.sync) for member in group.members.values() if member.sync is not None]
-        for start in range(0, len(waiting), _ANSWERED_AT_ONCE):
-            if start:
-                yield
-            members = [
-                member
-                for member, sync in waiting[start : start + _ANSWERED_AT_ONCE]
-                if member.sync is sync and group.members.get(member.member_id) is member
-            ]
-            self._table.begin_sessions(members, now_ms)
-            for member, answer in zip(members, answers_to_syncs(group, members), strict=True):
-                member.answer_sync(answer)
+    def _answer_joins(self, group: Group, waiting: _Waiting, now_ms: int) -> None:
+        there = [each for each in waiting if group.members.get(each[0].member_id) is each[0]]
+        members = [member for member, _ in there]
+        self._table.begin_sessions(members, now_ms)
+        for (member, join), answer in zip(there, answers_to_joins(group, members), strict=True):
+            member.rebalance_mark_ms = member.session_mark_ms
+            member.is_new = False
+            if join is not None and member.join is join:  # it may have joined again meanwhile
+                member.join = None
+                group.awaiting_join -= 1
+                join(answer)
+
+    def _answer_syncs(self, group: Group, waiting: _Waiting, now_ms: int) -> None:
+        members = [
+            member
+            for member, sync in waiting
+            if member.sync is sync and group.members.get(member.member_id) is member
+        ]
+        self._table.begin_sessions(members, now_ms)
+        for member, answer in zip(members, answers_to_syncs(group, members), strict=True):
+            member.answer_sync(answer)
 
     # --- what is over
 
@@ -206,6 +213,9 @@ class Rebalances:
             return
         if not member.is_new and (member.join is not None or member.sync is not None):
             return  # its session begins again with the answer
+        self._answer_all_due(group, now_ms)
+        if member.at_ms is not None:
+            return  # its session began again with its generation
         throttled_ms = 0 if self._settings.exact else member.throttled_ms - member.session_mark_ms
         if throttled_ms > 0:
             # The mark moves along, so that each muted millisecond extends the session once.

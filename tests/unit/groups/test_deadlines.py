@@ -41,6 +41,17 @@ def test_cancelled_ones_take_no_room() -> None:
     assert len(deadlines) < 200
 
 
+def test_cancelled_ones_take_no_room_when_others_are_over() -> None:
+    """What was cancelled may be most of what is left."""
+    deadlines, later = Deadlines(), [Deadline() for _ in range(1000)]
+    deadlines.start_all([(Deadline(), 10) for _ in range(1000)])
+    deadlines.start_all([(deadline, 1_800_000) for deadline in later])
+    for deadline in later[1:]:
+        deadlines.cancel(deadline)
+    assert len(taken(deadlines, 10)) == 1000
+    assert len(deadlines) < 100
+
+
 def test_against_a_table() -> None:
     """Whatever is started and cancelled, what is over is what a plain table says."""
     rng = random.Random(5)
