@@ -170,10 +170,21 @@ def _look_into_packed(
         yield future  # also where it is done by now: the request is charged with the time that it took
         while not future.done():
             yield future
-        unpacked = future.result().result()
-        data = unpacked.data
+        found, is_all = yield from _look_into_unpacked(future.result(), batch, time_ms, start_offset)
+        if found is not None or is_all:
+            return found, is_all
+    return None, False
 
-        def read(at: int, size: int, data: Any = data) -> bytes:
+
+def _look_into_unpacked(
+    outcome: Outcome, batch: BatchHeader, time_ms: int, start_offset: int
+) -> Generator[None, None, tuple[TimeAndOffset | None, bool]]:
+    """Look into the records of a batch, and free them. Nothing of them stays while the lookup waits for more."""
+    try:
+        unpacked = outcome.result()
+        data: Any = unpacked.data
+
+        def read(at: int, size: int) -> bytes:
             part: bytes = data[at : at + size]
             return part
 
@@ -181,12 +192,13 @@ def _look_into_packed(
             found = yield from _look_into(read, unpacked.size, batch, time_ms, start_offset)
         except CorruptRecordsError:
             if unpacked.is_all:
+                yield from unpacked.free_in_slices()
                 raise
             found = None  # the records go on behind what was decompressed
         yield from unpacked.free_in_slices()
-        if found is not None or unpacked.is_all:
-            return found, unpacked.is_all
-    return None, False
+        return found, unpacked.is_all
+    finally:
+        outcome.on_freed()
 
 
 def _look_into(

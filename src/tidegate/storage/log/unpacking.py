@@ -3,7 +3,8 @@
 A client chooses what a batch expands to, and zstd makes gigabytes of a few kilobytes. At most `MAX_UNPACKED_BYTES` of a
 batch are decompressed, one batch at a time; what lies behind them is not looked at (row L2). While a codec works, the
 event loop goes on: none of them holds the interpreter.
-Batches of each principal have their turn in rounds: lookups of one tenant do not wait for a thousand of another.
+Batches of each principal have their turn in rounds: lookups of one tenant do not wait for a thousand of another. Of
+each principal `_HELD_AT_ONCE` batches are in memory: the thread is faster than the event loop, which reads them.
 Follows: Kafka `CompressionType`, `SnappyInputStream`.
 """
 
@@ -13,6 +14,7 @@ import struct
 import threading
 import time
 import zlib
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -31,6 +33,8 @@ MAX_UNPACKED_BYTES: Final = 8 << 20
 """Most bytes that are decompressed of a batch, and that a compressed batch may have. Producers begin a new batch at
 16 KB (Java) to 1 MB (librdkafka) of records. To free so much at once takes 2.5 ms."""
 _FREED_AT_ONCE = 1 << 20
+_HELD_AT_ONCE = 2
+"""Batches of a principal that are decompressed and not freed yet: one is read while the thread works at the next."""
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 _EXPANSION = 8  # what is tried first, times the compressed size: most batches expand less
 _LEAST_BYTES = 64 * 1024
@@ -57,14 +61,18 @@ class Unpacked(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of decompressing a batch: its records or the error, and the processor time that it took."""
+    """Result of decompressing a batch: its records or the error, and the processor time that it took.
+
+    on_freed: to be called once, when the records are not needed any more.
+    """
 
     unpacked: Unpacked | None
-    error: UnreadableBatchError | OSError | None
+    error: Exception | None
     took_ns: int
+    on_freed: Callable[[], None]
 
     def result(self) -> Unpacked:
-        """Return the records. Raises `UnreadableBatchError` or `OSError`."""
+        """Return the records. Raises `UnreadableBatchError`, `OSError` or `MemoryError`."""
         if self.error is not None:
             raise self.error
         assert self.unpacked is not None
@@ -73,6 +81,7 @@ class Outcome(NamedTuple):
 
 Unpack = Callable[..., "Future[Outcome]"]
 """`Unpacker.unpack` for one principal."""
+_Entry = tuple["Future[Outcome]", Callable[[], Outcome]]
 
 
 class Unpacker:
@@ -81,7 +90,11 @@ class Unpacker:
     def __init__(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._waiting: Rounds[tuple[Future[Outcome], Callable[[], Outcome]]] = Rounds()
+        self._waiting: Rounds[_Entry] = Rounds()
+        self._held: Counter[str] = (
+            Counter()
+        )  # by principal: batches that wait for the thread, or are not freed
+        self._put_off: dict[str, deque[_Entry]] = {}  # of principals that hold as many as they may
 
     def unpack(
         self,
@@ -96,41 +109,70 @@ class Unpacker:
 
         most: up to the bound, otherwise some times its size.
         """
+        future: Future[Outcome] = Future()
+        on_freed = partial(self._free, owner)
+        entry = future, partial(_timed, file, position, batch, most, on_freed)
+        with self._lock:
+            if self._held[owner] < _HELD_AT_ONCE:
+                self._begin(entry, owner)
+            else:
+                self._put_off.setdefault(owner, deque()).append(entry)
+        return future
+
+    def _begin(self, entry: _Entry, owner: str) -> None:
+        """Append a batch to those that the thread decompresses. Called with the lock, for which the thread waits."""
         if self._worker is None:
             self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-unpack")
-        future: Future[Outcome] = Future()
-        with self._lock:  # until the batch is in the queue, the thread waits
-            self._worker.submit(self._unpack_next)
-            self._waiting.append((future, partial(_timed, file, position, batch, most)), owner)
-        return future
+        self._worker.submit(self._unpack_next)
+        self._waiting.append(entry, owner)
+        self._held[owner] += 1
+
+    def _free(self, owner: str) -> None:
+        """Begin with the next batch of a principal, now that one was freed."""
+        with self._lock:
+            self._held[owner] -= 1
+            entries = self._put_off.get(owner)
+            if entries:
+                self._begin(entries.popleft(), owner)
+            else:
+                self._put_off.pop(owner, None)
+                if not self._held[owner]:
+                    del self._held[owner]
 
     def _unpack_next(self) -> None:
         """Decompress the batch whose turn it is: there is one for each call."""
         with self._lock:
             future, work = self._waiting.popleft()
-        try:
-            outcome = work()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(outcome)
+        future.set_result(work())
 
     def close(self) -> None:
         """End the thread; what it has not begun is not done."""
+        with self._lock:
+            put_off, self._put_off = self._put_off, {}
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
         while self._waiting:
             self._waiting.popleft()[0].cancel()
+        for entries in put_off.values():
+            for future, _ in entries:
+                future.cancel()
 
 
-def _timed(file: SegmentFile, position: int, batch: BatchHeader, most: bool) -> Outcome:
+def _timed(
+    file: SegmentFile, position: int, batch: BatchHeader, most: bool, on_freed: Callable[[], None]
+) -> Outcome:
     begun_ns = time.thread_time_ns()
-    unpacked, error = None, None
+    unpacked: Unpacked | None = None
+    error: Exception | None = None
     try:
         unpacked = _unpack_stored(file, position, batch, most)
-    except (UnreadableBatchError, OSError) as raised:
+    except Exception as raised:
         error = raised.with_traceback(None)  # a frame that keeps it is a cycle
-    return Outcome(unpacked, error, time.thread_time_ns() - begun_ns)
+    except (
+        BaseException
+    ) as raised:  # what a codec panics with is no `Exception`, and would end the event loop
+        error = _unreadable(f"decompression failed: {raised!r}")
+    return Outcome(unpacked, error, time.thread_time_ns() - begun_ns, on_freed)
 
 
 def _unpack_stored(file: SegmentFile, position: int, batch: BatchHeader, most: bool) -> Unpacked:
@@ -156,7 +198,7 @@ def unpack(codec: int, packed: bytes, room: int) -> Unpacked:
         return _unsnapped(packed, room)
     if codec in (LZ4, ZSTD):
         return _expanded(codec, packed, room)
-    raise _corrupt(f"unknown codec {codec}")
+    raise _unreadable(f"unknown codec {codec}")
 
 
 def _gunzipped(packed: bytes, room: int) -> Unpacked:
@@ -164,9 +206,9 @@ def _gunzipped(packed: bytes, room: int) -> Unpacked:
     try:
         data = unpacker.decompress(packed, room)
     except zlib.error as error:
-        raise _corrupt(f"gzip: {error}") from error
+        raise _unreadable(f"gzip: {error}") from error
     if not unpacker.eof and len(data) < room:
-        raise _corrupt("gzip: stream is truncated")
+        raise _unreadable("gzip: stream is truncated")
     return Unpacked(data, len(data), unpacker.eof)
 
 
@@ -175,14 +217,17 @@ def _expanded(codec: int, packed: bytes, room: int) -> Unpacked:
     import cramjam  # 1.6 MB, where such a batch is looked into
 
     module = cramjam.lz4 if codec == LZ4 else cramjam.zstd
-    data = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE)  # of a shared one no part can be given back
+    try:
+        data = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE)  # of a shared one no part can be given back
+    except OSError as error:  # not one of the log, which would count as damaged
+        raise _unreadable(f"no memory to decompress it: {error}") from error
     try:
         return Unpacked(data, module.decompress_into(packed, data), True)
     except cramjam.DecompressionError as error:
         if "failed to write whole buffer" in str(error):  # there is no other way to tell
             return Unpacked(data, room, False)
         data.close()
-        raise _corrupt(f"{module.__name__}: {error}") from error
+        raise _unreadable(f"{module.__name__}: {error}") from error
 
 
 def _unsnapped(packed: bytes, room: int) -> Unpacked:
@@ -195,7 +240,9 @@ def _unsnapped(packed: bytes, room: int) -> Unpacked:
         size = _SIZE.unpack_from(packed, at)[0] if at + _SIZE.size <= len(packed) else -1
         at += _SIZE.size
         if not 0 <= size <= len(packed) - at:
-            raise _corrupt(f"snappy: block at byte {at} has {size} bytes, but only {len(packed) - at} remain")
+            raise _unreadable(
+                f"snappy: block at byte {at} has {size} bytes, but only {len(packed) - at} remain"
+            )
         block = _snappy_block(packed[at : at + size], room - len(data))
         if block is None:
             return Unpacked(data, len(data), False)
@@ -204,7 +251,7 @@ def _unsnapped(packed: bytes, room: int) -> Unpacked:
     return Unpacked(data, len(data), True)
 
 
-def _corrupt(why: str) -> UnreadableBatchError:
+def _unreadable(why: str) -> UnreadableBatchError:
     return UnreadableBatchError(why, UNKNOWN_SERVER_ERROR)
 
 
@@ -215,7 +262,7 @@ def _snappy_block(packed: bytes, room: int) -> bytes | None:
     try:
         size = cramjam.snappy.decompress_raw_len(packed)
         if size > len(packed) * _MOST_SNAPPY_EXPANSION:
-            raise _corrupt(f"snappy: block of {len(packed)} bytes claims to decompress to {size}")
+            raise _unreadable(f"snappy: block of {len(packed)} bytes claims to decompress to {size}")
         return None if size > room else bytes(cramjam.snappy.decompress_raw(packed))
     except cramjam.DecompressionError as error:
-        raise _corrupt(f"snappy: {error}") from error
+        raise _unreadable(f"snappy: {error}") from error
