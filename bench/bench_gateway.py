@@ -4,7 +4,8 @@ The same load runs against a real Apache Kafka and, in turn, against `tidegate g
 clients, alternating order, after a run that does not count. Quotas that throttle no client are defined at the gateway,
 and usage is recorded. Prints medians, ratios to Kafka alone, and the gateway's own CPU time for each unit; then the
 latency at half of the gateway's load, directly and through it. With `--before`, the gateway of another version runs in
-turn, too; with `--floor`, a relay that only copies bytes (`byte_relay`), for the cells whose clients stay with it.
+turn, too; with `--floor`, a relay that only copies bytes (`byte_relay`), for the cells whose clients stay with it; with
+`--processes 2 4`, gateways of as many processes.
 
 The anchor is Kroxylicious without filters, measured in the same way on another machine (docs/gateway.md): compare
 ratios, not figures.
@@ -115,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     others = parser.add_mutually_exclusive_group()
     others.add_argument("--before", metavar="DIR", default="", help="the `src` directory of another version")
     others.add_argument("--floor", action="store_true", help="compare with a relay that only copies bytes")
+    others.add_argument("--processes", type=int, nargs="+", default=[], help="compare with so many processes")
     args = parser.parse_args(arguments)
     cells = [cell for cell in _cells() if args.only in cell.name and not (args.floor and cell.is_redirected)]
     with tempfile.TemporaryDirectory(prefix="tidegate-gateway-", ignore_cleanup_errors=True) as name:
@@ -126,6 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gateways.append(
                 GatewayBench("before", directory / "before", sources=str(Path(args.before).resolve()))
             )
+        gateways += [
+            GatewayBench(f"{number} processes", directory / f"processes{number}", processes=number)
+            for number in args.processes
+        ]
         relays = [_RelayBench("floor", directory / "floor")] if args.floor else []
         try:
             prepare(kafka.start(), directory)
@@ -143,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     drive(each, directory, "request", frame, 8, 1.0)
             code = _compare(kafka, [*gateways, *relays], cells, args, directory, idle_mb[0]) if cells else 0
             if args.only in _LATENCY:
-                _compare_latencies(kafka, [gateway, *relays], args.rounds, directory)
+                others = gateways[1:] if args.processes else relays
+                _compare_latencies(kafka, [gateway, *others], args.rounds, directory)
             return code
         finally:
             for each in (*gateways, *relays):

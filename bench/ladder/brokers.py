@@ -178,11 +178,19 @@ class TidegateBench(BenchBroker):
 class GatewayBench(BenchBroker):
     """`tidegate gateway` before the broker with the id 1 at `upstream`, with recording of usage on, as by default.
 
-    sources: the directory with the package of another version; empty: this one.
+    sources: the directory with the package of another version; empty: this one. processes: that serve its port.
     """
 
     upstream: str = ""
     sources: str = ""
+    processes: int = 1
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the processes that serve: without those that convert the usage record."""
+        if self.processes == 1:
+            return super().cpu_s()
+        assert self.process is not None
+        return sum(map(cpu_s, _children(self.process.pid)))
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -201,6 +209,8 @@ class GatewayBench(BenchBroker):
             address,
             "--data",
             "data",
+            "--processes",
+            str(self.processes),
             *overrides,
         ], environment
 
@@ -265,9 +275,12 @@ def _answers(port: int) -> bool:
         return False
 
 
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def _with_children(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(grand for child in children for grand in _with_children(int(child)))]
+    return [pid, *(grand for child in _children(pid) for grand in _with_children(child))]
 
 
 def _resident_kb(pid: int) -> int:
