@@ -57,6 +57,27 @@ def test_client_that_leaves_in_the_turn_of_its_request_is_charged_and_delays_no_
     assert receive_frame(sock) == request.frame
 
 
+def test_an_internal_error_ends_one_connection_and_delays_no_other(new_broker, caplog) -> None:
+    """The requests of the turn behind it leave; the error is logged once."""
+    broker = new_broker()
+    node = broker.node()
+    (failing, left), (staying, sock) = broker.connected(node), broker.connected(node)
+    failing.upstream._connection.transport.send = _fail
+    (_, unsent), (request, _) = failing.put_off(), staying.put_off()
+    assert node.sends.finish()
+    given = unsent.answer()
+    assert (given.response, given.close, given.charge) == (None, True, Charge.REQUEST)
+    assert receive_frame(left) == b""
+    assert receive_frame(sock) == request.frame
+    (line,) = caplog.records
+    assert "internal error while sending to broker" in line.message
+    assert line.exc_info is not None
+
+
+def _fail(_: bytes) -> int:
+    raise LookupError
+
+
 @pytest.mark.parametrize("is_reset", [True, False])
 @pytest.mark.parametrize("is_noticed", [True, False])
 def test_broker_that_leaves_before_the_send_ends_the_connection(new_broker, is_reset, is_noticed) -> None:

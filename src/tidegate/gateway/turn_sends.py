@@ -19,6 +19,9 @@ class _Sender(Protocol):
     def send_put_off(self, since_ns: int) -> int:
         """Send what was put off, charge its client for the time since `since_ns`, and return the time."""
 
+    def on_failed(self, error: Exception) -> None:
+        """Close the connection after an error of ours."""
+
 
 class TurnSends:
     """The connections with requests that were put off. A `Turn` of a front."""
@@ -37,10 +40,14 @@ class TurnSends:
         return self._monotonic_ns() - begun_ns
 
     def finish(self) -> bool:
-        """Send all; return that it is done: a connection that breaks answers its own request."""
+        """Send all; return that it is done: a connection that breaks or fails answers its own request."""
         if self._senders:
             senders, self._senders = self._senders, []
             at_ns = self._monotonic_ns()
             for sender in senders:
-                at_ns = sender.send_put_off(at_ns)
+                try:
+                    at_ns = sender.send_put_off(at_ns)
+                except Exception as error:
+                    sender.on_failed(error)
+                    at_ns = self._monotonic_ns()
         return True

@@ -31,7 +31,7 @@ from tidegate.gateway.upstream_response import LongResponses, Response
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.turns import SocketPoller
-from tidegate.server.repeated_lines import kind_of
+from tidegate.server.repeated_lines import kind_of, repeats
 from tidegate.server.requests.handler import Answer, Charge, Deferred, Request, Wait, Work
 from tidegate.wire import API_BY_KEY, ProtocolError, RequestHeader
 
@@ -404,6 +404,20 @@ class Upstream:
             self._link.name,
             reason,
             extra={"repeats": f"upstream {about} {kind_of(reason)}"},
+        )
+        if not self.close():
+            self.channel.close()
+
+    def on_failed(self, error: Exception) -> None:
+        """Log an error of ours, and close both connections."""
+        connection = self.channel.connection
+        _log.error(
+            "closed connection %d from %s: internal error while sending to broker %s",
+            connection.id,
+            connection.client_host,
+            self._link.name,
+            exc_info=error,
+            extra=repeats("upstream failed", connection.client_host),
         )
         if not self.close():
             self.channel.close()
