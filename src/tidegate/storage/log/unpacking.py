@@ -89,12 +89,11 @@ class Unpacker:
 
     def __init__(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a lookup that is collected as garbage, at any place, frees its batch
         self._waiting: Rounds[_Entry] = Rounds()
-        self._held: Counter[str] = (
-            Counter()
-        )  # by principal: batches that wait for the thread, or are not freed
-        self._put_off: dict[str, deque[_Entry]] = {}  # of principals that hold as many as they may
+        # By principal: batches that wait for the thread or are not freed yet; and those that wait for one to be freed.
+        self._held: Counter[str] = Counter()
+        self._put_off: dict[str, deque[_Entry]] = {}
 
     def unpack(
         self,
