@@ -149,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     drive(each, directory, "request", frame, 8, 1.0)
             code = _compare(kafka, [*gateways, *relays], cells, args, directory, idle_mb[0]) if cells else 0
             if args.only in _LATENCY:
-                others = gateways[1:] if args.processes else relays
-                _compare_latencies(kafka, [gateway, *others], args.rounds, directory)
+                beside = gateways[1:] if args.processes else relays
+                _compare_latencies(kafka, [gateway, *beside], args.rounds, directory)
             return code
         finally:
             for each in (*gateways, *relays):
