@@ -5,7 +5,8 @@
 for what a well-behaved client does. For applications use confluent-kafka or aiokafka.
 """
 
-from tidegate.client.admin import Admin, ConfigChange, ConfigEntry, NewTopic, ScramChange, run_as_admin
+from tidegate.client.admin import Admin, run_as_admin
+from tidegate.client.admin_messages import ConfigChange, ConfigEntry, NewTopic, ScramChange
 from tidegate.client.cluster import Cluster, Node
 from tidegate.client.consumer import EARLIEST, LATEST, Consumer
 from tidegate.client.errors import (

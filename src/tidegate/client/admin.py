@@ -10,11 +10,8 @@ raised. Follows: Kafka `KafkaAdminClient`, KIP-546, KIP-599, B§7.3.
 
 import asyncio
 import contextlib
-import hashlib
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tidegate import error_codes
@@ -32,24 +29,37 @@ from tidegate.api_keys import (
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
 )
+from tidegate.client.admin_messages import (
+    ConfigChange,
+    ConfigEntry,
+    NewTopic,
+    Result,
+    ScramChange,
+    alteration_entry,
+    checked,
+    config_entry,
+    entity_parts_of,
+    has_code,
+    result_of,
+    results_by_name,
+    scram_message,
+    topic_entry,
+)
 from tidegate.client.cluster import Cluster
-from tidegate.client.connection import Reply
 from tidegate.client.errors import (
     BrokerError,
     ConnectionLostError,
     RequestTimeoutError,
     ThrottlingQuotaExceededError,
     only_entry,
-    raise_for,
 )
 from tidegate.client.settings import ClientSettings
 from tidegate.quota.admin.definitions import Alteration, EntityParts, FilterComponent
 from tidegate.scram import SCRAM_MECHANISMS
 from tidegate.wire import ZERO_ID, Message
 
-__all__ = ["Admin", "ConfigChange", "ConfigEntry", "NewTopic", "ScramChange", "run_as_admin"]
+__all__ = ["Admin", "run_as_admin"]
 
-_SALT_BYTES = 24
 _REFUSED, _TIMED_OUT = error_codes.THROTTLING_QUOTA_EXCEEDED, error_codes.REQUEST_TIMED_OUT
 _COORDINATOR_MOVES = (
     error_codes.COORDINATOR_LOAD_IN_PROGRESS,
@@ -57,48 +67,6 @@ _COORDINATOR_MOVES = (
     error_codes.NOT_COORDINATOR,
 )
 _Result = TypeVar("_Result")
-Result = BrokerError | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
-    """A topic to create. -1: the broker's own default."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
-    """A setting of a resource. source: Kafka's number of its origin. synonyms: (name, value, source) in order."""
-
-    name: str
-    value: str | None
-    source: int
-    is_sensitive: bool
-    is_read_only: bool
-    synonyms: Sequence[tuple[str, str | None, int]] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
-    """One setting to change. operation: Kafka's number (0 set, 1 delete, 2 append, 3 subtract)."""
-
-    name: str
-    value: str | None
-    operation: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScramChange:
-    """A SCRAM credential to set, or to delete where `password` is None. iterations: of the password's hash."""
-
-    user: str
-    mechanism: str
-    password: str | None = field(default=None, repr=False)
-    iterations: int = 4096
 
 
 class Admin:
@@ -127,12 +95,9 @@ class Admin:
             {"entity_type": part.entity_type, "match_type": part.match_type, "match": part.match}
             for part in components
         ]
-        answer = (
-            await self.cluster.ask_any(DESCRIBE_CLIENT_QUOTAS, {"components": sent, "strict": strict})
-        ).message
-        raise_for(answer["error_code"], answer["error_message"])
+        answer = checked(await self._ask(DESCRIBE_CLIENT_QUOTAS, {"components": sent, "strict": strict}))
         return [
-            (_entity(entry), {each["key"]: each["value"] for each in entry["values"]})
+            (entity_parts_of(entry), {each["key"]: each["value"] for each in entry["values"]})
             for entry in answer["entries"] or ()
         ]
 
@@ -143,19 +108,10 @@ class Admin:
 
         Raises `ClientError`. Follows: Kafka `Admin.alterClientQuotas`, B§6.8.
         """
-        entries = [
-            {
-                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in each.entity],
-                "ops": [
-                    {"key": key, "value": 0.0 if value is None else value, "remove": value is None}
-                    for key, value in each.ops
-                ],
-            }
-            for each in alterations
-        ]
+        entries = [alteration_entry(each) for each in alterations]
         message = {"entries": entries, "validate_only": validate_only}
-        answer = (await self.cluster.ask_any(ALTER_CLIENT_QUOTAS, message)).message
-        return {_entity(entry): _result(entry) for entry in answer["entries"]}
+        answer = await self._ask(ALTER_CLIENT_QUOTAS, message)
+        return {entity_parts_of(entry): result_of(entry) for entry in answer["entries"]}
 
     # --- SCRAM users ------------------------------------------------------------------------------------------------
 
@@ -167,11 +123,10 @@ class Admin:
         Raises `ClientError`. Follows: Kafka `Admin.describeUserScramCredentials`, KIP-554.
         """
         named = None if users is None else [{"name": user} for user in users]
-        answer = (await self.cluster.ask_any(DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": named})).message
-        raise_for(answer["error_code"], answer["error_message"])
+        answer = checked(await self._ask(DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": named}))
         names = {mechanism.type: mechanism.name for mechanism in SCRAM_MECHANISMS.values()}
         return {
-            each["user"]: _result(each)
+            each["user"]: result_of(each)
             or {
                 names.get(info["mechanism"], "UNKNOWN"): info["iterations"]
                 for info in each["credential_infos"]
@@ -185,20 +140,13 @@ class Admin:
         With ZooKeeper only the controller changes users. Raises `ClientError`.
         Follows: Kafka `Admin.alterUserScramCredentials`, KIP-554.
         """
-        message = {
-            "deletions": [
-                {"name": each.user, "mechanism": SCRAM_MECHANISMS[each.mechanism].type}
-                for each in changes
-                if each.password is None
-            ],
-            "upsertions": [_upsertion(each, each.password) for each in changes if each.password is not None],
-        }
+        message = scram_message(changes)
         async with self.cluster.time_limit():
             while True:
                 with contextlib.suppress(ConnectionLostError, RequestTimeoutError):  # it can be sent again
                     reply = await self.cluster.ask_controller(ALTER_USER_SCRAM_CREDENTIALS, message)
-                    results = {each["user"]: _result(each) for each in reply.message["results"]}
-                    if not any(_has_code(result, error_codes.NOT_CONTROLLER) for result in results.values()):
+                    results = {each["user"]: result_of(each) for each in reply.message["results"]}
+                    if not any(has_code(result, error_codes.NOT_CONTROLLER) for result in results.values()):
                         return results
                 self.cluster.forget_controller()
                 await asyncio.sleep(self.cluster.settings.retry_backoff_s)
@@ -214,9 +162,8 @@ class Admin:
         """
         resource = {"resource_type": resource_type, "resource_name": name, "configuration_keys": None}
         message = {"resources": [resource], "include_synonyms": synonyms, "include_documentation": False}
-        result = only_entry((await self._ask(DESCRIBE_CONFIGS, message, node_id))["results"])
-        raise_for(result["error_code"], result["error_message"])
-        return [_config(each) for each in result["configs"]]
+        result = checked(only_entry((await self._ask(DESCRIBE_CONFIGS, message, node_id))["results"]))
+        return [config_entry(each) for each in result["configs"]]
 
     async def alter_configs(
         self, resource_type: int, name: str, changes: Sequence[ConfigChange], *, node_id: int | None = None
@@ -227,8 +174,7 @@ class Admin:
         ]
         resource = {"resource_type": resource_type, "resource_name": name, "configs": configs}
         message = {"resources": [resource], "validate_only": False}
-        result = only_entry((await self._ask(INCREMENTAL_ALTER_CONFIGS, message, node_id))["responses"])
-        raise_for(result["error_code"], result["error_message"])
+        checked(only_entry((await self._ask(INCREMENTAL_ALTER_CONFIGS, message, node_id))["responses"]))
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +195,7 @@ class Admin:
         over, until `default.api.timeout.ms`; a topic that is still refused has a `ThrottlingQuotaExceededError`. False:
         such a topic has that error at once. Raises `ClientError`. Follows: Kafka `Admin.createTopics`, B§7.3.
         """
-        by_name = {topic.name: _new_topic(topic) for topic in topics}
+        by_name = {topic.name: topic_entry(topic) for topic in topics}
         fixed = {"validate_only": validate_only}
         return await self._mutate(CREATE_TOPICS, "topics", by_name, fixed, retry=retry_on_quota_violation)
 
@@ -286,8 +232,7 @@ class Admin:
             "operation": anything,
             "permission_type": anything,
         }
-        answer = (await self.cluster.ask_any(DESCRIBE_ACLS, message)).message
-        raise_for(answer["error_code"], answer["error_message"])
+        answer = checked(await self._ask(DESCRIBE_ACLS, message))
         return [
             {key: resource[key] for key in ("resource_type", "resource_name", "pattern_type")} | acl
             for resource in answer["resources"]
@@ -299,8 +244,7 @@ class Admin:
         await self.cluster.refresh()
         groups: dict[str, str] = {}
         for node_id in self.cluster.node_ids:
-            answer = await self._ask(LIST_GROUPS, {"states_filter": [], "types_filter": []}, node_id)
-            raise_for(answer["error_code"], None)
+            answer = checked(await self._ask(LIST_GROUPS, {"states_filter": [], "types_filter": []}, node_id))
             groups |= {each["group_id"]: each["protocol_type"] for each in answer["groups"]}
         return groups
 
@@ -322,13 +266,11 @@ class Admin:
     async def _described_group(self, group_id: str) -> dict[str, Any]:
         coordinator = await self.cluster.coordinator_id(group_id)
         message = {"groups": [group_id], "include_authorized_operations": False}
-        group = only_entry((await self._ask(DESCRIBE_GROUPS, message, coordinator))["groups"])
-        raise_for(group["error_code"], group.get("error_message"))
-        return dict(group)
+        return dict(checked(only_entry((await self._ask(DESCRIBE_GROUPS, message, coordinator))["groups"])))
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, api_key: int, message: Message, node_id: int | None) -> Message:
+    async def _ask(self, api_key: int, message: Message, node_id: int | None = None) -> Message:
         if node_id is None:
             return (await self.cluster.ask_any(api_key, message)).message
         return (await self.cluster.ask_node(node_id, api_key, message)).message
@@ -358,15 +300,15 @@ class Admin:
                 async with self.cluster.time_limit(until_s):
                     reply = await self.cluster.ask_controller(api_key, message)
             except (ConnectionLostError, RequestTimeoutError):
-                if loop.time() >= until_s and all(_has_code(each, _TIMED_OUT) for each in results.values()):
+                if loop.time() >= until_s and all(has_code(each, _TIMED_OUT) for each in results.values()):
                     raise
                 self.cluster.forget_controller()
                 await asyncio.sleep(self.cluster.settings.retry_backoff_s)
                 continue
             answered_s = loop.time()
-            results |= _results(reply, results_key, open_names)
-            refused = [name for name in open_names if retry and _has_code(results[name], _REFUSED)]
-            moved = [name for name in open_names if _has_code(results[name], error_codes.NOT_CONTROLLER)]
+            results |= results_by_name(reply, results_key, open_names)
+            refused = [name for name in open_names if retry and has_code(results[name], _REFUSED)]
+            moved = [name for name in open_names if has_code(results[name], error_codes.NOT_CONTROLLER)]
             if moved:
                 self.cluster.forget_controller()
             open_names = refused + moved
@@ -397,63 +339,3 @@ def run_as_admin(
         return asyncio.run(run())
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(lambda: asyncio.run(run())).result()
-
-
-def _entity(entry: Mapping[str, Any]) -> EntityParts:
-    return tuple(sorted((part["entity_type"], part["entity_name"]) for part in entry["entity"]))
-
-
-def _result(entry: Mapping[str, Any]) -> Result:
-    return BrokerError(entry["error_code"], entry.get("error_message")) if entry["error_code"] else None
-
-
-def _results(reply: Reply, results_key: str, names: Iterable[str]) -> dict[str, Result]:
-    """Return the result of each topic that was asked for."""
-    results: dict[str, Result] = {
-        name: BrokerError(error_codes.UNKNOWN_SERVER_ERROR, f"the broker gave no result of topic {name!r}")
-        for name in names
-    }
-    for entry in reply.message[results_key]:
-        if entry["name"] in results:
-            error = _result(entry)
-            if error is not None and error.code == _REFUSED:
-                error = ThrottlingQuotaExceededError(reply.throttle_time_ms, entry.get("error_message"))
-            results[entry["name"]] = error
-    return results
-
-
-def _has_code(result: Result, code: int) -> bool:
-    return result is not None and result.code == code
-
-
-def _upsertion(change: ScramChange, password: str) -> dict[str, Any]:
-    mechanism, salt = SCRAM_MECHANISMS[change.mechanism], secrets.token_bytes(_SALT_BYTES)
-    salted = hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, change.iterations)
-    return {
-        "name": change.user,
-        "mechanism": mechanism.type,
-        "iterations": change.iterations,
-        "salt": salt,
-        "salted_password": salted,
-    }
-
-
-def _config(answer: Mapping[str, Any]) -> ConfigEntry:
-    return ConfigEntry(
-        name=answer["name"],
-        value=answer["value"],
-        source=answer["config_source"],
-        is_sensitive=answer["is_sensitive"],
-        is_read_only=answer["read_only"],
-        synonyms=[(each["name"], each["value"], each["source"]) for each in answer["synonyms"]],
-    )
-
-
-def _new_topic(topic: NewTopic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "num_partitions": topic.partitions,
-        "replication_factor": topic.replication_factor,
-        "assignments": [],
-        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
-    }

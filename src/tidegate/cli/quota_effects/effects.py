@@ -28,7 +28,8 @@ from tidegate.cli.quota_effects.groups import (
     stable_members,
 )
 from tidegate.cli.quota_effects.limits import KEYS, Limits, QuotaEffect, Readers
-from tidegate.client.admin import Admin, ConfigEntry
+from tidegate.client.admin import Admin
+from tidegate.client.admin_messages import ConfigEntry
 from tidegate.client.errors import ClientError
 from tidegate.client.partitions import TopicPartition
 from tidegate.config.quota_changes import QuotaChange, Quotas
