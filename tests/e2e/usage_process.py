@@ -114,8 +114,8 @@ def _record_until(directory: Path, first: str, count: str, change: str) -> None:
 
 
 def _kill_each(work: Callable[[Path], None], *directories: str) -> None:
-    import tidegate.usage.arrow
-    import tidegate.usage.compaction  # noqa: F401  # imported once, for all the processes
+    import tidegate.usage.compaction
+    import tidegate.usage.segment_table  # noqa: F401  # imported once, for all the processes
 
     for change, directory in enumerate(directories, 1):
         pid = os.fork()

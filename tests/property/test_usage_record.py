@@ -24,7 +24,6 @@ from tidegate.quota import UNLIMITED, QuotaRecord, sanitize
 from tidegate.server.requests.recorder import Recorder
 from tidegate.server.requests.request_rows import FETCHED, NONE, THROTTLED, Client
 from tidegate.testing import ManualClock
-from tidegate.usage.arrow import segment_table
 from tidegate.usage.columns import EXEMPT, NAME_COLUMNS, OBSERVED_ONLY, empty_event
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import parquet_directory
@@ -38,6 +37,7 @@ from tidegate.usage.segment import (
     load_segment,
     segment_paths,
 )
+from tidegate.usage.segment_table import segment_table
 from tidegate.usage.texts import tags_text
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

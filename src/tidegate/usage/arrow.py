@@ -1,4 +1,4 @@
-"""The usage record as Arrow tables and Parquet files. The only module of the package that needs pyarrow.
+"""The usage record as Arrow tables and Parquet files. Only this module and `segment_table` need pyarrow.
 
 Names are kept dictionary-encoded all the way: a client id of 32 KiB in a hundred thousand rows must not
 become gigabytes in memory. Arrays are made from buffers, as `pyarrow.array` would import pandas into the writer.
@@ -20,49 +20,36 @@ from tidegate.usage.columns import (
     ADDED_COLUMNS,
     COLUMN_BY_NAME,
     COLUMNS,
-    FLAGS,
     FORMAT_KEY,
     FORMAT_VERSION,
-    KINDS,
-    NAME_COLUMNS,
     Column,
     empty_event,
     empty_value,
     format_refusal,
 )
 from tidegate.usage.directory import make_private_directory, open_private, sync_directory
-from tidegate.usage.events import FLAGS_MAX, Event, segment_events, whole_event
+from tidegate.usage.events import Event, whole_event
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
-from tidegate.usage.segment import (
-    IN_PLACE_OF,
-    MARKER,
-    NAMES_BYTES_MAX,
-    PRODUCED,
-    QUOTA_VALUE,
-    ROW_FIELDS,
-    TOPIC_NAMES,
-    TS_MS_MAX,
-    Names,
-    Segment,
-)
+from tidegate.usage.segment import NAMES_BYTES_MAX
 
 __all__ = [
+    "ARROW_TYPES",
     "ROW_GROUP_ROWS",
+    "Array",
     "ParquetError",
     "arrow_schema",
     "event_tables",
     "file_refusal",
     "gap_table",
     "merge_files",
+    "names_array",
     "numbers_array",
-    "segment_table",
     "split_by_hour",
     "table_in_order",
     "table_schema",
     "texts_array",
     "whole_table",
     "write_parquet",
-    "write_segment",
     "write_table",
 ]
 
@@ -71,7 +58,7 @@ ROW_GROUP_ROWS = 1 << 20
 EVENT_ROWS = 8192
 """Rows of a table of `event_tables`, where nobody asks for another number."""
 
-_TYPES = {
+ARROW_TYPES = {
     "string": pa.string(),
     "bool": pa.bool_(),
     "double": pa.float64(),
@@ -95,7 +82,7 @@ _REPEATED = [
 ]
 """Columns of repeated numbers, stored with a dictionary of their values (decisions 0136, 0156)."""
 _ENCODINGS = dict.fromkeys(("seq", "ts_ms"), "DELTA_BINARY_PACKED")
-"""Numbers whose differences are smaller than they are (decision 0136)."""
+"""Array whose differences are smaller than they are (decision 0136)."""
 _MERGED_LEVEL = 9
 """Level of zstd in a merged file: 4 % smaller than level 1, for 0.4 us more for each row (decision 0139)."""
 _PAGE = (
@@ -105,14 +92,8 @@ _PAGE = (
 )
 """Pages as large as those of an older pyarrow. This one ends them after 20,000 rows, each compressed by itself."""
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
-_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "4x": "V4"}
-_ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
 
-_ROWS_AT_ONCE = 2048  # 256 KB: they fit into a core's own cache
-
-Rows = np.ndarray[Any, np.dtype[Any]]
-Fields = Mapping[str, Rows]
-Filled = Rows | bool
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ParquetError(TidegateError):
@@ -121,7 +102,7 @@ class ParquetError(TidegateError):
 
 def arrow_schema() -> pa.Schema:
     """Return the schema of the Parquet files."""
-    return pa.schema([pa.field(column.name, _TYPES[column.type], column.nullable) for column in COLUMNS])
+    return pa.schema([pa.field(column.name, ARROW_TYPES[column.type], column.nullable) for column in COLUMNS])
 
 
 def table_schema() -> pa.Schema:
@@ -150,27 +131,6 @@ def whole_table(table: pa.Table, columns: Iterable[str] = tuple(ADDED_COLUMNS)) 
 def table_in_order(table: pa.Table) -> pa.Table:
     """Return the rows of a file of any version with all columns, in the order of this version."""
     return whole_table(table).select(arrow_schema().names)
-
-
-def segment_table(segment: Segment) -> pa.Table:
-    """Return the events of `segment` as `events.segment_events` yields them. Raises `SpoolError`."""
-    rows = np.frombuffer(segment.rows, dtype=_ROW)
-    places = np.arange(len(rows), dtype=np.int64)
-    fields = _fields(rows)
-    lost = fields["marker"] == 0
-    numbers = np.maximum(fields["names"], fields["topic"])
-    lost |= (fields["marker"] == MARKER) & (numbers >= len(segment.names))
-    has_lost = bool(lost.any())
-    if not _are_good(segment, _fields(rows[~lost]) if has_lost else fields):
-        # The plain reader knows where in the file the mistake is, and raises.
-        for _ in segment_events(segment):
-            pass
-    if has_lost:
-        rows, places = _with_gaps(segment, rows, lost)
-        fields = _fields(rows)
-    filled = {kinds: _filled(fields["kind"], kinds) for kinds in {column.kinds for column in COLUMNS}}
-    columns = [_column(segment, column, fields, places, filled[column.kinds]) for column in COLUMNS]
-    return pa.Table.from_arrays(columns, schema=table_schema())
 
 
 def gap_table(*, node_id: int, seq: int, ts_ms: int, lost_events: int) -> pa.Table:
@@ -210,11 +170,6 @@ def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         return
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         yield int(hours[order[start]]) * HOUR_MS, table.take(numbers_array(order[start:end], pa.int64()))
-
-
-def write_segment(segment: Segment, parquet: Path, *, node_id: int) -> None:
-    """Write the events of `segment` to the directories of their hours. Raises `SpoolError` before it writes any."""
-    write_table(segment_table(segment), parquet, node_id=node_id)
 
 
 def write_table(table: pa.Table, parquet: Path, *, node_id: int) -> None:
@@ -308,118 +263,6 @@ def _parquet_writer(path: Path, *, level: int | None = None) -> Iterator[pq.Parq
     sync_directory(path.parent)
 
 
-def _fields(rows: Rows) -> Fields:
-    """Return each field of the rows as an array of its own, copied while the rows lie in the processor's cache."""
-    fields = {name: np.empty(len(rows), _ROW[name]) for name, code in ROW_FIELDS if not code.endswith("x")}
-    for first in range(0, len(rows), _ROWS_AT_ONCE):
-        block = rows[first : first + _ROWS_AT_ONCE]
-        for name, values in fields.items():
-            values[first : first + _ROWS_AT_ONCE] = block[name]
-    return fields
-
-
-def _filled(kinds: Rows, by: Sequence[str]) -> Filled:
-    """Return which rows are of the kinds `by`; True or False where all or none are, as nearly always."""
-    there = np.flatnonzero(np.bincount(kinds, minlength=1))
-    codes = _codes(by)
-    if np.isin(there, codes).all():
-        return True
-    if not np.isin(there, codes).any():
-        return False
-    return np.isin(np.arange(len(KINDS) + 1), codes)[kinds]
-
-
-def _are_good(segment: Segment, fields: Fields) -> bool:
-    """Return whether no row breaks the format: then there is nothing for the plain reader to complain of."""
-    sizes = np.array([0, *(len(names) for names in segment.names[1:])])
-    expected = np.array([-1, *(len(NAME_COLUMNS[kind]) for kind in KINDS)])
-    kinds = fields["kind"]
-    if not ((fields["marker"] == MARKER) & (kinds >= 1) & (kinds <= len(KINDS))).all():
-        return False
-    good = (fields["ts_ms"] >= 0) & (fields["ts_ms"] <= TS_MS_MAX)
-    good &= (fields["flags"] & ~np.uint8(FLAGS_MAX) == 0) & (sizes[fields["names"]] == expected[kinds])
-    good &= (fields["topic"] == 0) | (sizes[fields["topic"]] == TOPIC_NAMES)
-    return bool(good.all())
-
-
-def _with_gaps(segment: Segment, rows: Rows, lost: Rows) -> tuple[Rows, Rows]:
-    """Return rows and their places, with one `gap` row in the place of each run of lost rows."""
-    starts = np.flatnonzero(lost & ~np.concatenate(([False], lost[:-1])))
-    ends = np.flatnonzero(lost & ~np.concatenate((lost[1:], [False]))) + 1
-    rows = rows.copy()
-    for start, end in zip(starts, ends, strict=True):
-        ts_ms = rows["ts_ms"][start - 1] if start else segment.header.opened_ms
-        rows[start] = np.zeros((), dtype=_ROW)
-        rows["kind"][start] = KINDS.index("gap") + 1
-        rows["ts_ms"][start], rows["lost_events"][start] = ts_ms, end - start
-    kept = ~lost
-    kept[starts] = True
-    return rows[kept], np.flatnonzero(kept)
-
-
-def _codes(kinds: Sequence[str]) -> list[int]:
-    return [KINDS.index(kind) + 1 for kind in kinds]
-
-
-def _column(segment: Segment, column: Column, fields: Fields, places: Rows, filled: Filled) -> pa.Array:
-    """Return a column; `filled` says which rows are of a kind that fills it."""
-    if column.name == "kind":
-        kinds = numbers_array(fields["kind"] - 1, pa.int32())
-        return pa.DictionaryArray.from_arrays(kinds, texts_array(KINDS))
-    if column.name == "seq":
-        return numbers_array(segment.header.first_seq + places, pa.int64())
-    if column.name == "node_id":
-        return numbers_array(np.full(len(places), segment.header.node_id), pa.int32())
-    if column.name == "topic":
-        return _names_column(segment.names, column, fields["topic"], filled)
-    if column.type == "string":
-        return _names_column(segment.names, column, fields["names"], filled)
-    if column.type == "bool":
-        return numbers_array((fields["flags"] & FLAGS[column.name] != 0) & filled, pa.bool_())
-    return _number_column(column, fields, filled)
-
-
-def _number_column(column: Column, fields: Fields, filled: Filled) -> pa.Array:
-    values = _where(filled, _numbers(column.name, fields))
-    null = None
-    if column.name == "quota_value":
-        null = ~(filled & (fields["flags"] & QUOTA_VALUE != 0))
-    elif column.nullable:
-        null = ~(filled & (values != -1))
-    return numbers_array(values, _TYPES[column.type], null)
-
-
-def _numbers(name: str, fields: Fields) -> Rows:
-    """Return the numbers of a column in every row, -1 for null."""
-    if name == "produce_bytes":
-        return np.where(fields["flags"] & PRODUCED != 0, fields["request_bytes"], -1)
-    return fields[IN_PLACE_OF[name]] - 1 if name in IN_PLACE_OF else fields[name]
-
-
-def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled: Filled) -> pa.Array:
-    """Return a column of names, each different one once in the dictionary."""
-    places = {len(part): part.index(column.name) for part in NAME_COLUMNS.values() if column.name in part}
-    values: dict[str, int] = {"": 0}
-    indices = np.zeros(len(names), dtype=np.int32)
-    if column.name == "topic":
-        places[TOPIC_NAMES] = 0
-        indices[0] = -1  # no topic
-    for number, record in enumerate(names[1:], 1):
-        if len(record) in places:
-            text = record[places[len(record)]]
-            indices[number] = -1 if text is None else values.setdefault(text, len(values))
-    found = np.zeros(len(numbers), np.int32) if filled is False else _where(filled, indices[numbers])
-    null = ~(filled & (found != -1)) if column.nullable else None
-    return pa.DictionaryArray.from_arrays(numbers_array(found, pa.int32(), null), texts_array(list(values)))
-
-
-def _where(filled: Filled, values: Rows) -> Rows:
-    """Return the values where they are filled, else 0."""
-    if filled is True:
-        return values
-    return np.zeros_like(values) if filled is False else np.where(filled, values, 0)
-
-
 def _events_table(events: Sequence[Event]) -> pa.Table:
     columns = [_event_column(column, [event[column.name] for event in events]) for column in COLUMNS]
     return pa.Table.from_arrays(columns, schema=table_schema())
@@ -430,15 +273,13 @@ def _event_column(column: Column, values: list[Any]) -> pa.Array:
     if column.type == "string":
         numbers: dict[str, int] = {"": 0}
         places = [numbers.setdefault(text or "", len(numbers)) for text in values]
-        return pa.DictionaryArray.from_arrays(
-            numbers_array(np.array(places), pa.int32(), null), texts_array(list(numbers))
-        )
-    type_ = _TYPES[column.type]
+        return names_array(np.array(places), list(numbers), null)
+    type_ = ARROW_TYPES[column.type]
     given = [0 if value is None else value for value in values]
     return numbers_array(np.array(given, type_.to_pandas_dtype()), type_, null)
 
 
-def numbers_array(values: Rows, type_: pa.DataType, null: Rows | None = None) -> pa.Array:
+def numbers_array(values: Array, type_: pa.DataType, null: Array | None = None) -> pa.Array:
     """Return `values` as an array of `type_`, null where `null` says so."""
     if pa.types.is_boolean(type_):
         data = np.packbits(values, bitorder="little")
@@ -446,6 +287,11 @@ def numbers_array(values: Rows, type_: pa.DataType, null: Rows | None = None) ->
         data = np.ascontiguousarray(values, dtype=type_.to_pandas_dtype())
     valid = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
     return pa.Array.from_buffers(type_, len(values), [valid, pa.py_buffer(data)])
+
+
+def names_array(indices: Array, names: Sequence[str], null: Array | None = None) -> pa.Array:
+    """Return the names at `indices` as a dictionary-encoded array, null where `null` says so."""
+    return pa.DictionaryArray.from_arrays(numbers_array(indices, pa.int32(), null), texts_array(names))
 
 
 def texts_array(texts: Sequence[str]) -> pa.Array:

@@ -92,10 +92,11 @@ def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
 
     A segment with bytes that no recorder wrote is kept as `.bad` for inspection, and becomes a `gap` row.
     """
-    from tidegate.usage.arrow import write_segment
+    from tidegate.usage.arrow import write_table
+    from tidegate.usage.segment_table import segment_table
 
     try:
-        write_segment(load_segment(path), parquet, node_id=node_id)
+        write_table(segment_table(load_segment(path)), parquet, node_id=node_id)
     except SpoolError as error:
         _log.error("set aside a damaged usage segment, recorded its events as a gap: %s", error)
         _set_aside(path, parquet, node_id=node_id)

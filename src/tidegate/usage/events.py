@@ -1,7 +1,7 @@
 """Events as plain dicts: those of a segment, and those of anybody else.
 
-The Parquet writer decodes whole columns at a time (`arrow`); this is the plain reading of the format, with the standard
-library only, and the one that says what is wrong with a segment. A property test holds the two together.
+The Parquet writer decodes whole columns at a time (`segment_table`); this is the plain reading of the format, with the
+standard library only, and the one that says what is wrong with a segment. A property test holds the two together.
 """
 
 import struct

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidegate.usage.arrow import ParquetError, write_segment
+from tidegate.usage.arrow import ParquetError, write_table
 from tidegate.usage.events import Event, read_segment
 from tidegate.usage.files import ParquetFile, is_imported, list_files
 from tidegate.usage.segment import (
@@ -24,6 +24,7 @@ from tidegate.usage.segment import (
     segment_path,
     segment_paths,
 )
+from tidegate.usage.segment_table import segment_table
 
 __all__ = ["Event", "ParquetError", "complete_files", "is_imported", "list_files", "read_segment"]
 
@@ -65,7 +66,7 @@ def _copy(spool: Path, first_seq: int, parquet: Path) -> None:
     try:
         segment = _load(spool, first_seq)
         if segment is not None:
-            write_segment(segment, parquet, node_id=segment.header.node_id)
+            write_table(segment_table(segment), parquet, node_id=segment.header.node_id)
     except SpoolError as error:
         _log.warning("skipped a damaged usage segment: %s", error)
 

@@ -39,6 +39,7 @@ __all__ = [
     "patch",
     "record",
     "record_requests",
+    "recorded_segment",
     "segment_of",
     "set_file_times",
     "spool_directory",
@@ -145,6 +146,18 @@ def record(recorder: Recorder, who: Client, now_ms: int, request_bytes: int = 0)
     """Record one produce request, as it is when its answer leaves."""
     record_requests(recorder, who, Decided(now_ms=now_ms, frame_bytes=request_bytes, row_flags=PRODUCED))
     recorder.commit()
+
+
+def recorded_segment(
+    directory: Path, *, rows: int = 10, step_ms: int = 1, client_id: str = "app", start_ms: int = START_MS
+) -> Path:
+    """Record requests of one client, one every `step_ms`, and return their closed segment."""
+    recorder = open_recorder(directory)
+    for index in range(rows):
+        record(recorder, client(client_id), start_ms + index * step_ms, index)
+    recorder.close()
+    (path,) = segment_paths(spool_directory(directory, 1), CLOSED_SUFFIX)
+    return path
 
 
 def closed_events(directory: Path) -> list[Event]:

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.usage.reading import read_batches, read_events
-from tests.unit.usage.recording import START_MS, client, erase, open_recorder, patch, record, spool_directory
+from tests.unit.usage.recording import START_MS, recorded_segment
 
 from tidegate.usage.arrow import (
     ParquetError,
@@ -13,65 +13,21 @@ from tidegate.usage.arrow import (
     event_tables,
     gap_table,
     merge_files,
-    segment_table,
     split_by_hour,
     write_parquet,
     write_table,
 )
-from tidegate.usage.columns import ADDED_COLUMNS, KINDS, empty_event
-from tidegate.usage.events import EventError, read_segment, segment_events
-from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
+from tidegate.usage.columns import ADDED_COLUMNS, empty_event
+from tidegate.usage.events import EventError, segment_events
+from tidegate.usage.segment import load_segment
+from tidegate.usage.segment_table import segment_table
 
 HOUR_MS = 3_600_000
 
 
-def write_segment(tmp_path, *, rows=10, step_ms=1, client_id="app", start_ms=START_MS):
-    recorder = open_recorder(tmp_path)
-    for index in range(rows):
-        record(recorder, client(client_id), start_ms + index * step_ms, index)
-    recorder.close()
-    (path,) = segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)
-    return path
-
-
-def test_table_equals_the_plain_reading(tmp_path):
-    """Whole columns and row by row give the same events."""
-    path = write_segment(tmp_path)
-    assert segment_table(load_segment(path)).to_pylist() == list(read_segment(path))
-
-
-def test_lost_rows_become_the_same_gaps(tmp_path):
-    """So do rows that a crash lost, names that it lost included."""
-    path = write_segment(tmp_path)
-    erase(path, 0, 1, 5, 8)
-    assert segment_table(load_segment(path)).to_pylist() == list(read_segment(path))
-    path.with_suffix(NAMES_SUFFIX).write_bytes(b"")
-    assert segment_table(load_segment(path)).to_pylist() == list(read_segment(path))
-    assert segment_table(load_segment(path)).column("lost_events").to_pylist() == [10]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"marker": 3, "names": 99},
-        {"kind": len(KINDS) + 1},
-        {"marker": 3},
-        {"ts_ms": -5},
-        {"flags": 64},
-        {"names": 0},
-    ],
-)
-def test_bad_rows_are_the_plain_readers_error(tmp_path, fields):
-    """What is wrong is said once, by the plain reader."""
-    path = write_segment(tmp_path)
-    patch(path, 3, **fields)
-    with pytest.raises(SpoolError, match=f"at byte 512: found '{next(iter(fields))} "):
-        segment_table(load_segment(path))
-
-
 def test_split_by_hour(tmp_path):
     """Each row goes to the hour of its own time, in order within it."""
-    table = segment_table(load_segment(write_segment(tmp_path, rows=8, step_ms=HOUR_MS // 3, start_ms=0)))
+    table = segment_table(load_segment(recorded_segment(tmp_path, rows=8, step_ms=HOUR_MS // 3, start_ms=0)))
     parts = {hour_ms: part.column("request_bytes").to_pylist() for hour_ms, part in split_by_hour(table)}
     assert parts == {0: [0, 1, 2], HOUR_MS: [3, 4, 5], 2 * HOUR_MS: [6, 7]}
 
@@ -79,7 +35,7 @@ def test_split_by_hour(tmp_path):
 def test_files_have_the_plain_schema(tmp_path):
     """In the file strings are strings, and types and nullability are those of the document."""
     path = tmp_path / "out.parquet"
-    write_parquet(path, segment_table(load_segment(write_segment(tmp_path))))
+    write_parquet(path, segment_table(load_segment(recorded_segment(tmp_path))))
     assert pq.read_schema(path) == arrow_schema()
     assert path.stat().st_mode & 0o777 == 0o600
     assert [table.num_rows for table in read_batches(path)] == [10]
@@ -87,7 +43,7 @@ def test_files_have_the_plain_schema(tmp_path):
 
 def test_huge_names_stay_small(tmp_path):
     """A name of 32 KiB in every row is kept once, in memory and in the file."""
-    path = write_segment(tmp_path, rows=20_000, client_id="x" * 40_000)
+    path = recorded_segment(tmp_path, rows=20_000, client_id="x" * 40_000)
     before = pa.total_allocated_bytes()
     table = segment_table(load_segment(path))
     assert table.nbytes < 20_000 * 400
@@ -100,7 +56,7 @@ def test_huge_names_stay_small(tmp_path):
 
 def test_merged_file_keeps_the_order(tmp_path):
     """Files merge one after the other into row groups, and the temporary name is gone."""
-    tables = [segment_table(load_segment(write_segment(tmp_path / name))) for name in "ab"]
+    tables = [segment_table(load_segment(recorded_segment(tmp_path / name))) for name in "ab"]
     for name, table in zip("ab", tables, strict=True):
         write_parquet(tmp_path / f"{name}.parquet", table)
     list(merge_files([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "c.parquet"))
@@ -112,7 +68,7 @@ def test_merged_file_keeps_the_order(tmp_path):
 def test_a_merged_file_is_compressed_more(tmp_path):
     """The same rows take less room than in the file that was merged, and are equal."""
     rng = np.random.default_rng(1)
-    table = segment_table(load_segment(write_segment(tmp_path, rows=20_000)))
+    table = segment_table(load_segment(recorded_segment(tmp_path, rows=20_000)))
     sequences = rng.integers(0, 1 << 30, (3000, 6))
     times = np.concatenate(sequences[rng.integers(0, len(sequences), 3400)])[: len(table)]
     place, field = table.column_names.index("handler_ns"), table.schema.field("handler_ns")
@@ -127,7 +83,7 @@ def test_rows_of_a_row_group_are_compressed_together(tmp_path):
     """A page holds all 50,000 rows, so a value that repeats after 25,000 rows is compressed once."""
     rng = np.random.default_rng(1)
     times = np.tile(rng.integers(0, 1 << 10, 25_000) * 1000, 2)
-    table = pa.concat_tables([segment_table(load_segment(write_segment(tmp_path, rows=25_000)))] * 2)
+    table = pa.concat_tables([segment_table(load_segment(recorded_segment(tmp_path, rows=25_000)))] * 2)
     place, field = table.column_names.index("handler_ns"), table.schema.field("handler_ns")
     table = table.set_column(place, field, pa.array(times).cast(field.type)).unify_dictionaries()
     write_parquet(tmp_path / "a", table)
@@ -139,7 +95,7 @@ def test_rows_of_a_row_group_are_compressed_together(tmp_path):
 
 def test_files_from_before_are_read(tmp_path):
     """A file without the columns that were added later is read and merged as if they were null."""
-    table = segment_table(load_segment(write_segment(tmp_path)))
+    table = segment_table(load_segment(recorded_segment(tmp_path)))
     pq.write_table(table.drop_columns([*ADDED_COLUMNS]), tmp_path / "a.parquet")
     write_parquet(tmp_path / "b.parquet", table)
     rows = table.to_pylist()
@@ -178,7 +134,7 @@ def test_foreign_parquet_file(tmp_path):
 
 def test_events_from_anywhere_are_tables_like_a_segments(tmp_path):
     """The events that a segment holds, given one by one, make the rows that the segment makes."""
-    segment = load_segment(write_segment(tmp_path, rows=7))
+    segment = load_segment(recorded_segment(tmp_path, rows=7))
     tables = list(event_tables(segment_events(segment), rows=3))
     assert [len(table) for table in tables] == [3, 3, 1]
     assert pa.concat_tables(tables).to_pylist() == segment_table(segment).to_pylist()

@@ -16,12 +16,13 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.ingest import list_chunks, open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files, segment_table
+from tidegate.usage.arrow import ParquetError, arrow_schema, merge_files
 from tidegate.usage.columns import ADDED_COLUMNS, COLUMNS, FORMAT_KEY, FORMAT_VERSION, empty_value
 from tidegate.usage.convert import convert_all
 from tidegate.usage.events import read_segment
 from tidegate.usage.files import list_files
 from tidegate.usage.segment import BAD_SUFFIX, CLOSED_SUFFIX, SpoolError, load_segment, segment_paths
+from tidegate.usage.segment_table import segment_table
 
 RECORDS = Path(__file__).parents[2] / "vectors" / "usage-record"
 FOLDERS = sorted(path.name for path in RECORDS.iterdir() if (path / "events.json").exists())
