@@ -167,13 +167,22 @@ def _look_into_packed(
     """
     for most in (False, True):
         future = unpack(file, position, batch, most=most)
-        yield future  # also where it is done by now: the request is charged with the time that it took
-        while not future.done():
-            yield future
+        try:
+            yield future  # also where it is done by now: the request is charged with the time that it took
+            while not future.done():
+                yield future
+        except GeneratorExit:  # the batch is not read
+            future.add_done_callback(_free_unread)
+            raise
         found, is_all = yield from _look_into_unpacked(future.result(), batch, time_ms, start_offset)
         if found is not None or is_all:
             return found, is_all
     return None, False
+
+
+def _free_unread(future: Future[Outcome]) -> None:
+    if not future.cancelled():
+        future.result().on_freed()
 
 
 def _look_into_unpacked(

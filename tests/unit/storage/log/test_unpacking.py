@@ -56,6 +56,23 @@ def test_lookups_that_fail_make_room_for_others(tmp_path: Path) -> None:
     assert not unpacker._held
 
 
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_lookups_that_end_before_they_read_make_room_for_others(tmp_path: Path, is_ready: bool) -> None:
+    """Their batches are freed whether they are decompressed by then, wait for the thread, or wait for room."""
+    log, unpacker = new_log(tmp_path), Unpacker()
+    append(log, timed_batch([NOW_MS + number for number in range(400)], codec=4))
+    lookups = [time_lookup.offset_by_time(log, NOW_MS + 300, unpacker.unpack) for _ in range(5)]
+    futures = [next(filter(None, lookup)) for lookup in lookups]
+    if is_ready:
+        wait(futures[:2], timeout=10)
+    for lookup in lookups:
+        lookup.close()
+    wait(futures, timeout=10)
+    assert whole(time_lookup.offset_by_time(log, NOW_MS + 300, unpacker.unpack)) == (NOW_MS + 300, 300)
+    assert not unpacker._held
+    unpacker.close()
+
+
 def test_what_waits_for_room_ends_with_the_thread(tmp_path: Path) -> None:
     """Its future is cancelled."""
     log, unpacker = new_log(tmp_path), Unpacker()
