@@ -242,9 +242,13 @@ class LaterWork:
 
     def _resume_some(self) -> bool:
         until_ns = self._monotonic_ns() + SLICE_NS
-        while self._resumed:
-            self._resumed.popleft()()
-            if self._resumed and self._monotonic_ns() >= until_ns:
-                return False
+        try:
+            while self._resumed:
+                self._resumed.popleft()()
+                if self._resumed and self._monotonic_ns() >= until_ns:
+                    return False
+        except Exception:
+            self._slices.schedule(self._resume_some)  # the loop logs the error; a new task resumes the others
+            raise
         self._resuming = False
         return True
