@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegate.pipeline import layout
+from tidegate.pipeline.read.control_events import CONTROL_KINDS, NEXT_TS_MS, control_events
 from tidegate.pipeline.read.rows import client_bits
 from tidegate.pipeline.read.snapshots import with_snapshots
-from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS, control_events
 from tidegate.pipeline.read.timeline import (
     SWEEP_COLUMNS,
     SWEEP_KIND,

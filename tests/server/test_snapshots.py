@@ -16,8 +16,8 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.in_slices import run_at_once
+from tidegate.pipeline.read.control_events import CONTROL_KINDS, control_events
 from tidegate.pipeline.read.snapshots import with_snapshots
-from tidegate.pipeline.read.steps import CONTROL_KINDS, control_events
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.server.settings.config import ServerConfig

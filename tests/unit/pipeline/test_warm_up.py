@@ -12,8 +12,8 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.cli import main as cli
 from tidegate.pipeline import warm_up
+from tidegate.pipeline.read.control_events import control_events
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.kernel import compiled

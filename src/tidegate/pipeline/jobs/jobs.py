@@ -15,9 +15,9 @@ from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, intern
 from tidegate.pipeline.proposals.recommend import Recommendation, forecast_levels, recommend
 from tidegate.pipeline.proposals.wanted import Wanted, chunk_users, level_of
 from tidegate.pipeline.read.chunks import bundled
+from tidegate.pipeline.read.control_events import ControlEvents, events_together
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, Missing, NodeRows, chunk_evidence, coverage_of
-from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, levels_of

@@ -22,6 +22,7 @@ __all__ = [
     "THROTTLES",
     "Numbers",
     "are_merged",
+    "codes_of",
     "first_seq_at",
     "is_there",
     "merged",
@@ -132,6 +133,15 @@ def used_codes(code: Numbers, codes: int, among: Numbers | slice = _ALL) -> tupl
     place_of = np.zeros(codes, np.int64)
     place_of[used] = np.arange(len(used))
     return used, place_of[code]
+
+
+def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return a number for each value, equal for equal values; -1 for null."""
+    encoded = column.combine_chunks().dictionary_encode()
+    codes: npt.NDArray[np.int64] = (
+        pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    return codes
 
 
 def _encoded(table: pa.Table, column: str) -> pa.DictionaryArray:

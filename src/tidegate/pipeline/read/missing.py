@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
 from tidegate.pipeline.read.chunks import Bundle, Chunk, looked_at, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import numbers_of_names
+from tidegate.pipeline.read.control_events import CONTROL_COLUMNS, ControlEvents, events_together
 from tidegate.pipeline.read.runs import runs_by_chunk
-from tidegate.pipeline.read.steps import CONTROL_COLUMNS, ControlEvents, events_together
 from tidegate.pipeline.read.survey import check_kinds, control_of
 from tidegate.pipeline.read.timeline import Run, Timeline, gaps_of, timelines
 

@@ -33,8 +33,8 @@ from tidegate.pipeline.read.chunks import (
     read_chunk,
 )
 from tidegate.pipeline.read.columns import THROTTLES, Numbers, is_there, numbers_of, numbers_of_names
+from tidegate.pipeline.read.control_events import CONTROL_COLUMNS, TAGS_COLUMNS
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
-from tidegate.pipeline.read.steps import CONTROL_COLUMNS, TAGS_COLUMNS
 from tidegate.pipeline.read.survey import CLIENT_COLUMNS, clients_of, row_kinds, survey_chunk
 from tidegate.quota.managers.mutation import STRICT_SINCE
 

@@ -1,11 +1,10 @@
-"""Control events as arrays: of each its number, time and value, and once what many have in common.
+"""Steps of a timeline: what control events mean to a replay.
 
-A controller that sets a quota each second makes a million events in eleven days, which differ only in `seq`, time and
-value. So an event is an object, a `Step`, only while it is read (decision 0078).
+A `Step` is an object only while it is read: `Steps` keeps the arrays of `control_events` (decision 0078).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, overload
@@ -20,70 +19,21 @@ from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import EXACT, Floats, Int32s, Int64s
 from tidegate.pipeline.read.answers import Answer, parsed_answer
+from tidegate.pipeline.read.control_events import EXTENSION_KEYS, HAS_VALUE, SETTING, ControlEvents, Row
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
-from tidegate.quota.managers.extensions import EXTENSION_SETTINGS, MUTATIONS_SHARED
 from tidegate.usage.columns import ENTITY_COLUMNS
 
 __all__ = [
-    "CONTROL_COLUMNS",
-    "CONTROL_KINDS",
-    "NEXT_TS_MS",
-    "NO_EVENTS",
-    "TAGS_COLUMNS",
-    "ControlEvents",
     "SensorState",
     "Step",
     "Steps",
-    "codes_of",
-    "control_events",
-    "events_together",
 ]
 
-CONTROL_KINDS = ("start", "quota", "gap", "callback")
-CONTROL_COLUMNS = (
-    "kind",
-    "ts_ms",
-    "seq",
-    "node_id",
-    "quota_user",
-    "quota_client_id",
-    "quota_ip",
-    "quota_key",
-    "quota_value",
-    "callback",
-    "snapshot",
-    "lost_events",
-)
-TAGS_COLUMNS = ("user", "client_id", "tags")
-"""Columns of a `tags` row beside `CONTROL_COLUMNS`: a client, and the tags that it is counted under."""
-
-NEXT_TS_MS = "next_ts_ms"
-"""Column of a `gap` beside `CONTROL_COLUMNS`: the time of the next row, up to which events may have been lost."""
-
-_SETTING, _HAS_VALUE = "setting", "has_value"
-_NAMES = (
-    "kind", "quota_user", "quota_client_id", "quota_ip", "quota_key", "callback", "snapshot", *TAGS_COLUMNS,
-)  # fmt: skip
-_COMMON = pa.schema(
-    [
-        *((name, pa.string()) for name in _NAMES),
-        *((name, pa.int64()) for name in ("lost_events", NEXT_TS_MS)),
-        (_SETTING, pa.float64()),
-        (_HAS_VALUE, pa.bool_()),
-    ]
-)
-_EXTENSIONS = EXTENSION_SETTINGS | {MUTATIONS_SHARED}
-_SETTINGS = pa.array(sorted({*WINDOW_SETTINGS, *_EXTENSIONS}))
-_FEW = 64  # events whose common values are not looked for
-_EVENT_BYTES = 36  # of the arrays
-_COMMON_BYTES = 1 << 10  # of a `Step`
 _LARGEST_SETTING = 2**31 - 1
 _DEFAULT_NAME = "<default>"
-
-Row = Mapping[str, Any]
 
 
 class SensorState(NamedTuple):
@@ -120,89 +70,6 @@ class Step:
     states_all: bool = False
     text: str = ""
     states: tuple[SensorState, ...] = ()
-
-
-class ControlEvents(NamedTuple):
-    """Starts, quotas, gaps, what a callback said, and ends of snapshots, of any nodes and in any order.
-
-    common: what they say but for `seq`, time and value, a row for each that differs; place: which of them each is.
-    value: NaN where there is none.
-    """
-
-    common: pa.Table
-    place: Int32s
-    node_id: Int64s
-    seq: Int64s
-    ts_ms: Int64s
-    value: Floats
-
-    @property
-    def size_bytes(self) -> int:
-        """Return about what they take when they are steps."""
-        common: int = _COMMON_BYTES * len(self.common) + self.common.nbytes
-        return _EVENT_BYTES * len(self.seq) + common
-
-    def of_kinds(self, *kinds: str) -> list[dict[str, Any]]:
-        """Return the events of some kinds, columns of `common` and `seq`, `ts_ms`, `node_id`; by node, in order."""
-        is_wanted = pc.is_in(self.common["kind"], pa.array(kinds)).to_numpy()
-        if not is_wanted.any():
-            return []
-        found = np.flatnonzero(is_wanted[self.place])
-        found = found[np.lexsort((self.seq[found], self.node_id[found]))]
-        rows = self.common.take(pa.array(self.place[found])).to_pylist()
-        numbers = zip(
-            *(column[found].tolist() for column in (self.node_id, self.seq, self.ts_ms)), strict=True
-        )
-        return [
-            {**row, "node_id": node_id, "seq": seq, "ts_ms": ts_ms}
-            for row, (node_id, seq, ts_ms) in zip(rows, numbers, strict=True)
-        ]
-
-
-def control_events(rows: pa.Table | Iterable[Row]) -> ControlEvents:
-    """Return rows of `CONTROL_COLUMNS` as events; they may have `TAGS_COLUMNS` and `NEXT_TS_MS`, too."""
-    table = rows if isinstance(rows, pa.Table) else _table(rows)
-    if not len(table):
-        return NO_EVENTS
-    value = table["quota_value"]
-    is_setting = pc.is_in(table["quota_key"].cast(pa.string()), value_set=_SETTINGS)
-    columns = {name: table[name] for name in _COMMON.names if name in table.column_names}
-    columns[_HAS_VALUE] = value.is_valid()
-    # Values of quotas stay apart from `common`: a controller that sets a quota each second then adds no row to it
-    # (decision 0078). The value of a setting is part of the step, so it stays.
-    columns[_SETTING] = pc.if_else(is_setting, value, None)
-    common = pa.table(
-        {
-            field.name: columns[field.name].cast(field.type)
-            if field.name in columns
-            else pa.nulls(len(table), field.type)
-            for field in _COMMON
-        }
-    )
-    common, place = (common, np.arange(len(common))) if len(common) <= _FEW else _alike(common)
-    node_id, seq, ts_ms = (
-        pc.fill_null(table[name], 0).to_numpy().astype(np.int64) for name in ("node_id", "seq", "ts_ms")
-    )
-    values: Floats = pc.fill_null(value, math.nan).to_numpy().astype(np.float64)
-    return ControlEvents(common, place.astype(np.int32), node_id, seq, ts_ms, values)
-
-
-def events_together(parts: Iterable[ControlEvents]) -> ControlEvents:
-    """Return all events of several."""
-    found = [part for part in parts if len(part.seq)]
-    if not found:
-        return NO_EVENTS
-    first = np.cumsum([0, *(len(part.common) for part in found[:-1])])
-    common, again = _alike(pa.concat_tables([part.common for part in found]).combine_chunks())
-    place = np.concatenate([part.place + at for part, at in zip(found, first.tolist(), strict=True)])
-    return ControlEvents(
-        common,
-        again[place].astype(np.int32),
-        np.concatenate([part.node_id for part in found]),
-        np.concatenate([part.seq for part in found]),
-        np.concatenate([part.ts_ms for part in found]),
-        np.concatenate([part.value for part in found]),
-    )
 
 
 class Steps(Sequence[Step]):
@@ -344,32 +211,6 @@ def _value(step: Step) -> float | None:
     return None if step.answer is None else step.answer.limit
 
 
-def _table(rows: Iterable[Row]) -> pa.Table:
-    numbers = {"ts_ms": pa.int64(), "seq": pa.int64(), "node_id": pa.int64(), "quota_value": pa.float64()}
-    others = [(field.name, field.type) for field in _COMMON if field.name not in (_SETTING, _HAS_VALUE)]
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema([*numbers.items(), *others]))
-
-
-def _alike(common: pa.Table) -> tuple[pa.Table, Int64s]:
-    """Return the rows that differ, and which of them each is."""
-    code = np.zeros(len(common), np.int64)
-    for name in common.column_names:
-        column = codes_of(common[name])
-        if (column != column[0]).any():
-            # + 1 makes null (-1) a code of its own. Renumbered after each column, the next product fits into 64 bits.
-            code = code * (int(column.max()) + 2) + column + 1
-            code = np.unique(code, return_inverse=True)[1].reshape(-1)
-    _, first, place = np.unique(code, return_index=True, return_inverse=True)
-    return common.take(pa.array(first)).combine_chunks(), place.reshape(-1)
-
-
-def codes_of(column: pa.ChunkedArray) -> Int64s:
-    """Return a number for each value, equal for equal values; -1 for null."""
-    encoded = column.combine_chunks().dictionary_encode()
-    codes: Int64s = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes
-
-
 def _step(event: Row) -> Step:
     kind, where = event["kind"], {"seq": event["seq"], "ts_ms": 0, "kind": event["kind"]}
     if kind == "callback":
@@ -383,23 +224,23 @@ def _step(event: Row) -> Step:
     key = event["quota_key"]
     if key in WINDOW_SETTINGS:
         return Step(**where, setting=(key, _setting_value(event)))
-    if key in _EXTENSIONS:
+    if key in EXTENSION_KEYS:
         return Step(**where, record=_extension(event))
     if key not in QUOTA_KEYS:
         raise _error(event, f"quota_key must be a quota type of Kafka or a setting, got {key!r}")
-    value = math.nan if event[_HAS_VALUE] else None  # each has its own
+    value = math.nan if event[HAS_VALUE] else None  # each has its own
     return Step(**where, record=QuotaRecord(entity=_entity(event), key=key, value=value))
 
 
 def _answer(event: Row) -> Answer:
     try:
-        return parsed_answer({**event, "quota_value": math.nan if event[_HAS_VALUE] else None})
+        return parsed_answer({**event, "quota_value": math.nan if event[HAS_VALUE] else None})
     except ValueError as error:
         raise _error(event, str(error)) from error
 
 
 def _setting_value(event: Row) -> int:
-    value = event[_SETTING]
+    value = event[SETTING]
     if value is None or not math.isfinite(value) or value != int(value):
         raise _error(event, f"{event['quota_key']} must be a whole number, got {value!r}")
     try:
@@ -411,7 +252,7 @@ def _setting_value(event: Row) -> int:
 
 def _extension(event: Row) -> QuotaRecord:
     """Return a setting beyond Kafka: of an entity, or of all, or a number."""
-    key, value = event["quota_key"], event[_SETTING]
+    key, value = event["quota_key"], event[SETTING]
     record = QuotaRecord(entity=_parts(event), key=key, value=value)
     if value is not None and not (0 <= value <= _LARGEST_SETTING and value == int(value)):
         raise _error(event, f"{key} must be a whole number from 0 to {_LARGEST_SETTING}, got {value!r}")
@@ -441,10 +282,3 @@ def _error(event: Row, reason: str) -> UsageFilesError:
     return UsageFilesError(
         f"{event['kind']} event seq={event['seq']} of node {event['node_id']}: {reason}", hint=DAMAGED_HINT
     )
-
-
-_NO_INTS: Int64s = np.zeros(0, np.int64)
-NO_EVENTS = ControlEvents(
-    _COMMON.empty_table(), np.zeros(0, np.int32), _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(0, np.float64)
-)
-"""The events of a chunk without any."""

@@ -23,24 +23,24 @@ from tidegate.pipeline.read.chunks import (
 )
 from tidegate.pipeline.read.columns import (
     Numbers,
+    codes_of,
     is_there,
     name_places,
     numbers_of,
     numbers_of_names,
     used_codes,
 )
-from tidegate.pipeline.read.runs import list_runs
-from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
-from tidegate.pipeline.read.steps import (
+from tidegate.pipeline.read.control_events import (
     CONTROL_COLUMNS,
     CONTROL_KINDS,
     NEXT_TS_MS,
     NO_EVENTS,
     TAGS_COLUMNS,
     ControlEvents,
-    codes_of,
     control_events,
 )
+from tidegate.pipeline.read.runs import list_runs
+from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.timeline import NO_SWEEPS, SWEEP_COLUMNS, SWEEP_KIND, Run, Sweeps
 from tidegate.usage.columns import KINDS
 

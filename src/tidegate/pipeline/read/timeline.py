@@ -18,7 +18,8 @@ import numpy.typing as npt
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import AFTER_GAP, COLD_START, EXACT, MISSING_ROWS
 from tidegate.pipeline.read.answers import Answers
-from tidegate.pipeline.read.steps import NEXT_TS_MS, NO_EVENTS, ControlEvents, Step, Steps
+from tidegate.pipeline.read.control_events import NEXT_TS_MS, NO_EVENTS, ControlEvents
+from tidegate.pipeline.read.steps import Step, Steps
 
 __all__ = [
     "MAX_CONTROL_BYTES",

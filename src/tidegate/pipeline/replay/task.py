@@ -12,9 +12,9 @@ import pyarrow as pa
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import Int32s
 from tidegate.pipeline.read.chunks import Bundle
+from tidegate.pipeline.read.control_events import ControlEvents, events_together
 from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
-from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.read.survey import Survey, read_sensors
 from tidegate.pipeline.read.timeline import (
     MAX_CONTROL_BYTES,

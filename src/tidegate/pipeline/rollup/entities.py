@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.read.steps import codes_of
+from tidegate.pipeline.read.columns import codes_of
 from tidegate.pipeline.rollup.sums import (
     check_sums,
     compact,

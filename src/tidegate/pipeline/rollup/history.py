@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES
-from tidegate.pipeline.read.steps import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_COLUMNS, ControlEvents
+from tidegate.pipeline.read.control_events import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_COLUMNS, ControlEvents
 from tidegate.pipeline.read.survey import control_of
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions

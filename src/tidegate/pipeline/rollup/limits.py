@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.read.steps import codes_of
+from tidegate.pipeline.read.columns import codes_of
 from tidegate.pipeline.replay.levels import FETCH_ANSWER_BYTES
 from tidegate.pipeline.replay.limits import (
     MAX_LADDERS,

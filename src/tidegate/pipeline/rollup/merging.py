@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.pipeline.errors import check_sum
-from tidegate.pipeline.read.steps import codes_of
+from tidegate.pipeline.read.columns import codes_of
 from tidegate.pipeline.rollup.groups import UNKNOWN_TOPIC
 from tidegate.pipeline.rollup.kernel import CODES
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles

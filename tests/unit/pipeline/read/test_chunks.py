@@ -18,10 +18,10 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks, columns, ingest
 from tidegate.pipeline.read.chunks import Chunk, bundled, read_chunk
+from tidegate.pipeline.read.control_events import CONTROL_KINDS, NEXT_TS_MS
 from tidegate.pipeline.read.ingest import list_chunks
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
-from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.read.timeline import Run
 from tidegate.quota import QuotaRecord

@@ -9,9 +9,9 @@ from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.read.control_events import control_events
 from tidegate.pipeline.read.ingest import UsageFiles, list_chunks
 from tidegate.pipeline.read.snapshots import with_snapshots
-from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.survey import read_sensors, survey_chunk
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.record import jobs_here

@@ -1,42 +1,14 @@
-"""Control events as arrays: what they say comes back, and a million of them is small."""
+"""Steps: what the events say comes back."""
 
-import pickle
 from random import Random
 
 import pytest
+from tests.unit.pipeline.read.test_control_events import controller_events
 
-from tidegate.pipeline.read.steps import (
-    CONTROL_COLUMNS,
-    NO_EVENTS,
-    Step,
-    Steps,
-    control_events,
-    events_together,
-)
+from tidegate.pipeline.read.control_events import NO_EVENTS, control_events, events_together
+from tidegate.pipeline.read.steps import Step, Steps
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.quota.admin.definitions import QuotaRecord
-from tidegate.usage.columns import empty_event
-
-_BYTES_OF_A_STEP = 40
-
-
-def _quotas(count, *, seed=1):
-    """Changes by a controller, now and then a removal, a setting or a start; names repeat."""
-    rng = Random(seed)
-    for seq in range(1, count + 1):
-        event = empty_event("start" if seq % 97 == 0 else "quota") | {
-            "node_id": 3,
-            "seq": seq,
-            "ts_ms": seq * 9,
-        }
-        if event["kind"] == "quota":
-            value = rng.choice([None, 0.5, float("inf"), rng.uniform(1, 1e9)])
-            event |= {"quota_user": f"u{rng.randrange(5)}", "quota_key": "producer_byte_rate"}
-            event["quota_value"] = value
-            if seq % 31 == 0:
-                event |= {"quota_user": None, "quota_key": "quota.window.num"}
-                event["quota_value"] = float(rng.randrange(2, 9))
-        yield {name: event[name] for name in CONTROL_COLUMNS}
 
 
 def _said(event):
@@ -54,7 +26,7 @@ def _said(event):
 @pytest.mark.parametrize("rows", [7, 90, 500])
 def test_steps_say_what_the_events_say(rows):
     """Whatever the order in which they come, and however many together."""
-    events = list(_quotas(500))
+    events = list(controller_events(500))
     expected = [_said(event) for event in events]
     Random(2).shuffle(events)
     parts = [control_events(events[first : first + rows]) for first in range(0, 500, rows)]
@@ -79,23 +51,6 @@ def test_a_break_is_before_the_row_where_it_shows():
     assert list(Steps.of([later, row]).replaced((), [hole])) == [hole, row, later]
     assert list(Steps.of([later, hole]).replaced((), [row])) == [hole, row, later]
     assert list(Steps.of([row, later]).replaced([0], [hole])) == [hole, later]
-
-
-def test_a_controller_that_never_rests_takes_little():
-    """What goes to the tasks of a node, for each change of a quota; long names are there once."""
-    rows = [event | {"quota_user": "u" * 30_000} for event in _quotas(20_000) if event["quota_user"]]
-    events = control_events(rows)
-    (timeline,) = timelines(events).values()
-    assert len(timeline.steps) == len(rows)
-    assert len(pickle.dumps(timeline)) < _BYTES_OF_A_STEP * len(rows) + 200_000
-    assert len(pickle.dumps(events)) < _BYTES_OF_A_STEP * len(rows) + 200_000
-    assert events.size_bytes < _BYTES_OF_A_STEP * len(rows)
-
-
-def test_names_count_as_long_as_they_are():
-    """Of events that all differ each is held."""
-    rows = [event | {"quota_user": f"u{event['seq']}" + "u" * 30_000} for event in _quotas(60)]
-    assert control_events(rows).size_bytes > 60 * 30_000
 
 
 def test_no_events():

@@ -6,7 +6,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import AFTER_GAP, COLD_START, MISSING_ROWS
-from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS, control_events
+from tidegate.pipeline.read.control_events import CONTROL_KINDS, NEXT_TS_MS, control_events
 from tidegate.pipeline.read.timeline import Run, callback_in, timelines
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.read.steps import CONTROL_KINDS, control_events
+from tidegate.pipeline.read.control_events import CONTROL_KINDS, control_events
 from tidegate.pipeline.read.survey import CLIENT_KEYS
 from tidegate.pipeline.read.timeline import empty_timeline, timelines
 from tidegate.pipeline.replay.components import (
