@@ -65,12 +65,7 @@ class Rebalances:
 
     def start_rebalance(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance. The first of a group waits for a while for more members."""
-        due = group.due_answers
-        while (
-            due.work
-        ):  # members that wait for an answer of the last rebalance have it before this one begins
-            due.work.popleft()(now_ms)
-        self._deadlines.cancel(due)
+        self._answer_all_due(group, now_ms)
         _log.info(
             "rebalancing group %r (state %s, generation %d): %s",
             group.group_id,
@@ -162,7 +157,7 @@ class Rebalances:
         work(now_ms)
 
     def _answer_all_due(self, group: Group, now_ms: int) -> None:
-        """Answer members that still wait for an answer of the last rebalance: before the next, or a session's end."""
+        """Answer members that wait for an answer of the last rebalance, before the next one, or a session's end."""
         due = group.due_answers
         while due.work:
             due.work.popleft()(now_ms)
