@@ -24,8 +24,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import LONGEST_MS, ROW_TYPES, THROTTLED, TOTAL_MS, Int32s, Int64s, Rows
 from tidegate.pipeline.read.steps import Step
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.kernel import closed_loop as kernel
-from tidegate.pipeline.replay.kernel import loop_forecasts, loop_state
+from tidegate.pipeline.replay.kernel import loop_clients, loop_forecasts, loop_state
 from tidegate.pipeline.replay.kernel.beyond_kafka import run_kernel_beyond_kafka
 from tidegate.pipeline.replay.kernel.closed_loop import run_kernel, take_in_kernel
 from tidegate.pipeline.replay.kernel.loop_state import ClosedLoop
@@ -75,7 +74,7 @@ class ClosedLoopReplay(PlanReplay):
         waiting = _slots(_FEW)
         self._loop = ClosedLoop(
             connections=np.zeros((0, loop_state.CONNECTION_COLUMNS), np.int64),
-            answered_ms=np.zeros((0, kernel.IN_FLIGHT), np.int64),
+            answered_ms=np.zeros((0, loop_clients.IN_FLIGHT), np.int64),
             rows=Rows._make(waiting[: len(ROW_TYPES)]),
             order_ms=waiting[-2],
             links=waiting[-1],
@@ -231,7 +230,7 @@ class ClosedLoopReplay(PlanReplay):
             return
         connections = self._loop.connections
         is_idle = connections[:, loop_state.HEAD] < 0
-        is_idle &= connections[:, loop_state.ARRIVED_MS] < self._latest_ms - kernel.IDLE_MS
+        is_idle &= connections[:, loop_state.ARRIVED_MS] < self._latest_ms - loop_clients.IDLE_MS
         is_idle &= connections[:, loop_state.MUTED_UNTIL_MS] < self._latest_ms
         for connection_id, number in list(self._numbers.items()):
             if is_idle[number]:

@@ -15,37 +15,40 @@ from tidegate.pipeline.layout import (
     FETCH,
     FETCH_CHARGE,
     KIND_BITS,
-    LOOKS_IN_STEPS,
     MUTATION_ROW,
-    NO_CHARGE,
-    PIPELINES,
-    PRODUCE_CHARGE,
-    READS_AHEAD,
     RECORDED,
     REQUEST,
     REQUEST_ROW,
-    SENDS_ON,
     SWEEP,
     Int32s,
     Int64s,
     Rows,
     State,
 )
-from tidegate.pipeline.replay.kernel import loop_forecasts, loop_state
+from tidegate.pipeline.replay.kernel import loop_clients, loop_forecasts, loop_state
 from tidegate.pipeline.replay.kernel.compiled import compile_cached, compile_together, made_once
+from tidegate.pipeline.replay.kernel.loop_clients import (
+    IN_FLIGHT,
+    LOOP_CLIENTS_KERNEL,
+    advance,
+    ask_again,
+    forget_refused,
+    gather,
+    give_up,
+    schedule,
+    try_again,
+)
 from tidegate.pipeline.replay.kernel.loop_forecasts import (
     FORECAST_KERNEL,
     add_wait,
     note_last,
     note_recorded,
-    note_sent_again,
 )
 from tidegate.pipeline.replay.kernel.loop_state import (
     ANSWER_SHIFT_MS,
     ARRIVED_MS,
     ASKED,
     ATTEMPTS,
-    BY_SOFTWARE,
     BY_THE_CLOCK,
     CLIENTS,
     CONNECTION,
@@ -57,8 +60,6 @@ from tidegate.pipeline.replay.kernel.loop_state import (
     HEAD,
     IN_HEAP,
     IS_ASKING,
-    IS_GIVEN_UP,
-    LAST_REFUSED,
     LOG_AMOUNT,
     LOG_BYTE_MS,
     LOG_IS_REJECTED,
@@ -78,13 +79,10 @@ from tidegate.pipeline.replay.kernel.loop_state import (
     REFUSED,
     REQUESTS_DONE,
     SEND_SHIFT_MS,
-    SENT_MS,
     SHIFT_MS,
     TAIL,
     ClosedLoop,
-    free_slot,
     heap_pop,
-    heap_push,
 )
 from tidegate.pipeline.replay.kernel.open_loop import (
     KERNEL_MODULES,
@@ -96,20 +94,6 @@ from tidegate.pipeline.replay.kernel.row_decision import decide_row, pass_sweeps
 
 __all__ = ["CLOSED_LOOP_MODULES", "loop_names", "run", "run_kernel", "take_in_kernel"]
 
-IN_FLIGHT = 5
-"""Produce requests that a client with several in flight has: `max.in.flight.requests.per.connection` of Java's."""
-REQUEST_TIMEOUT_MS = 60_000
-"""Time after which a client that sends on gives up an answer: `socket.timeout.ms` of librdkafka."""
-BACKOFF_MS = 100
-"""Time until it sends again, on another connection: `reconnect.backoff.ms` of librdkafka."""
-IDLE_MS = 600_000
-"""A connection without a request for so long begins anew: `connections.max.idle.ms`."""
-STEP_MS = 100
-"""Time between two polls of a consumer without a fetch in flight: `retry_backoff_ms` of kafka-python."""
-MOST_TOGETHER = 1 << 20
-"""Bytes of one request of a client that catches up: `max.partition.fetch.bytes`, and `batch.size` of librdkafka."""
-BATCH_BYTES = 1 << 14
-"""Bytes of one Produce request of such a client unless it `SENDS_ON`: `batch.size` of Java's producer."""
 MOST_ATTEMPTS = 100
 """Most attempts of a fetch that is throttled each time, or that returns in parts."""
 AT_ONCE = 1 << 20
@@ -145,7 +129,7 @@ def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, 
         if connections[number, HEAD] < 0:
             connections[number, HEAD] = slot
             connections[number, TAIL] = slot
-            _schedule(loop, number)
+            schedule(loop, number)
         else:
             loop.links[connections[number, TAIL]] = slot
             connections[number, TAIL] = slot
@@ -167,7 +151,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         slot = loop.connections[number, HEAD]
         # Popped before the decision: what follows may push the connection again, under its next time.
         heap_pop(heap, counts)
-        if gives_up and _give_up(loop, number, slot, now_ms):
+        if gives_up and give_up(loop, number, slot, now_ms):
             continue
         pass_sweeps(state, rows.seq[slot])
         # A late row also meets the sweeps of its own time, though their `seq` is higher.
@@ -178,7 +162,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             continue
         # A request on time carries only its own data: nothing was recorded while it waited.
         if gathers and now_ms > rows.ts_ms[slot]:
-            _gather(loop, number, slot, now_ms)
+            gather(loop, number, slot, now_ms)
         decided = decide_row(state, rows, slot, now_ms)
         is_empty = rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE and (
             decided.byte_ms > 0 or decided.request_ms > 0
@@ -238,7 +222,7 @@ def _follow(
             if not is_kept:
                 loop.counts[MUTATIONS] -= 1
         connections[number, SHIFT_MS] = shift_ms
-        _advance(loop, number, slot, is_kept)
+        advance(loop, number, slot, is_kept)
         return
 
     throttle_ms = max(byte_ms, request_ms, 0)
@@ -269,7 +253,7 @@ def _follow(
                 rows.amount[slot] -= amount
                 rows.throttle_ms[slot] = 0
                 rows.request_throttle_ms[slot] = 0
-            _try_again(loop, number, slot, now_ms, throttle_ms, late_ms)
+            try_again(loop, number, slot, now_ms, throttle_ms, late_ms)
             return
 
     if flags & BEFORE_RANGE == 0:
@@ -287,98 +271,11 @@ def _follow(
     connections[number, IS_ASKING] = 0
     if connections[number, REFUSED] >= 0:
         if loop.counts[CLIENTS] == BY_THE_CLOCK and connections[number, ASKED] < MOST_ATTEMPTS:
-            _ask_again(loop, number, slot)
+            ask_again(loop, number, slot)
             return
-        _forget_refused(loop, number)
+        forget_refused(loop, number)
     connections[number, ASKED] = 0
-    _advance(loop, number, slot, False)
-
-
-def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_ms: int, late_ms: int) -> None:
-    """Schedule the same fetch on the connection again.
-
-    The client sends the fetch at once, and the broker reads it when the throttle is over.
-    """
-    wait_ms = throttle_ms
-    if loop.rows.flags[slot] & LOOKS_IN_STEPS:
-        wait_ms = (throttle_ms + STEP_MS - 1) // STEP_MS * STEP_MS
-    if loop.rows.flags[slot] & SENDS_ON and throttle_ms > REQUEST_TIMEOUT_MS:
-        wait_ms = min(throttle_ms, REQUEST_TIMEOUT_MS + BACKOFF_MS)
-        note_sent_again(loop, number, slot)
-    again_ms = now_ms + wait_ms + late_ms
-    order_ms = max(loop.order_ms[slot], again_ms)
-    heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
-
-
-def _gather(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> None:
-    """Add to the first row of a queue what was recorded up to `now_ms`, as one request that carries all of it."""
-    rows, links = loop.rows, loop.links
-    flags = rows.flags[slot]
-    if flags & CHARGE_BITS == NO_CHARGE or rows.throttle_ms[slot] > 0 or rows.request_throttle_ms[slot] > 0:
-        return
-    most_bytes = MOST_TOGETHER
-    if flags & CHARGE_BITS == PRODUCE_CHARGE and flags & SENDS_ON == 0:
-        most_bytes = BATCH_BYTES
-    while True:
-        following = links[slot]
-        if (
-            following < 0
-            or rows.ts_ms[following] > now_ms
-            or rows.flags[following] != flags
-            or rows.client[following] != rows.client[slot]
-            or rows.throttle_ms[following] > 0
-            or rows.request_throttle_ms[following] > 0
-            or rows.amount[slot] > most_bytes - rows.amount[following]
-        ):
-            return
-        rows.amount[slot] += rows.amount[following]
-        rows.handler_ns[slot] += rows.handler_ns[following]
-        rows.network_ns[slot] += rows.network_ns[following]
-        links[slot] = links[following]
-        if links[slot] < 0:
-            loop.connections[number, TAIL] = slot
-        free_slot(loop, following)
-
-
-def _ask_again(loop: ClosedLoop, number: int, slot: int) -> None:
-    """Queue the refused permits of the request at the head of the queue again: the client asks for them once more."""
-    connections = loop.connections
-    connections[number, HEAD] = connections[number, REFUSED]
-    connections[number, ATTEMPTS] = 0
-    connections[number, ASKED] += 1
-    loop.links[connections[number, LAST_REFUSED]] = slot
-    connections[number, REFUSED] = -1
-    _schedule(loop, number)
-
-
-def _forget_refused(loop: ClosedLoop, number: int) -> None:
-    """Free the rows of the permits that a request was refused each time."""
-    connections = loop.connections
-    while connections[number, REFUSED] >= 0:
-        slot = connections[number, REFUSED]
-        connections[number, REFUSED] = loop.links[slot]
-        loop.counts[MUTATIONS] -= 1
-        free_slot(loop, slot)
-
-
-def _give_up(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> bool:
-    """Pass over the first row if it is of a request that is not sent because its connection was throttled.
-
-    kafka-python's admin client raises an error for such a request (`NodeNotReadyError`).
-    """
-    connections, flags = loop.connections, loop.rows.flags[slot]
-    is_mutation = flags & KIND_BITS == MUTATION_ROW
-    if is_mutation and flags & LOOKS_IN_STEPS and not connections[number, IS_ASKING]:
-        is_waiting = now_ms > connections[number, READY_MS] and loop.rows.connection_id[slot] >= 0
-        connections[number, IS_GIVEN_UP] = 1 if is_waiting else 0
-    if not connections[number, IS_GIVEN_UP]:
-        return False
-    if is_mutation:
-        loop.counts[MUTATIONS] -= 1
-    elif flags & KIND_BITS == REQUEST_ROW:
-        connections[number, IS_GIVEN_UP] = 0
-    _advance(loop, number, slot, False)
-    return True
+    advance(loop, number, slot, False)
 
 
 def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
@@ -402,74 +299,7 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
         ts_ms, throttle_ms = rows.ts_ms[slot], rows.request_throttle_ms[slot]
         _tally_throttle(state.tallies, of_time, RECORDED, ts_ms, spent_ns, throttle_ms)
     connections[number, RECORDED_MS] += recorded_ms
-    _advance(loop, number, slot, False)
-
-
-def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None:
-    """Remove the first row from the connection's queue; a row of refused permits is kept."""
-    connections = loop.connections
-    connections[number, SENT_MS] = loop.rows.ts_ms[slot]
-    connections[number, ATTEMPTS] = 0
-    following = loop.links[slot]
-    connections[number, HEAD] = following
-    if following < 0:
-        connections[number, TAIL] = -1
-    if not is_refused:
-        free_slot(loop, slot)
-    else:
-        loop.links[slot] = -1
-        if connections[number, REFUSED] < 0:
-            connections[number, REFUSED] = slot
-        else:
-            loop.links[connections[number, LAST_REFUSED]] = slot
-        connections[number, LAST_REFUSED] = slot
-    if following >= 0:
-        _schedule(loop, number)
-
-
-def _schedule(loop: ClosedLoop, number: int) -> None:
-    """Add the connection to the heap, by the time at which its first row is taken."""
-    connections, rows = loop.connections, loop.rows
-    slot = connections[number, HEAD]
-    ts_ms, flags = rows.ts_ms[slot], rows.flags[slot]
-    # Permits are asked for while the handler runs, so all rows of one request move by the same time.
-    if connections[number, IS_ASKING]:
-        now_ms = ready_ms = ts_ms + connections[number, SHIFT_MS]
-    else:
-        if ts_ms - connections[number, SENT_MS] > IDLE_MS:
-            for column in (REQUESTS_DONE, RECORDED_MS, ANSWER_SHIFT_MS, SEND_SHIFT_MS):
-                connections[number, column] = 0
-        ready_ms = _sent_ms(loop, number, ts_ms, flags)
-        now_ms = max(ready_ms, connections[number, MUTED_UNTIL_MS])
-        if flags & SENDS_ON and now_ms - ready_ms > REQUEST_TIMEOUT_MS + BACKOFF_MS:
-            now_ms = ready_ms + REQUEST_TIMEOUT_MS + BACKOFF_MS
-            note_sent_again(loop, number, slot)
-    connections[number, READY_MS] = ready_ms
-    # `order_ms` never falls from row to row: where the recorded clock stepped back, rows keep the order of the record.
-    heap_push(loop.heap, loop.counts, max(loop.order_ms[slot], now_ms), rows.seq[slot], number, now_ms)
-
-
-def _sent_ms(loop: ClosedLoop, number: int, ts_ms: int, flags: int) -> int:
-    """Return when the connection's client sends what was recorded at `ts_ms`."""
-    connections, charge, clients = loop.connections, flags & CHARGE_BITS, loop.counts[CLIENTS]
-    in_flight = 0
-    if charge == PRODUCE_CHARGE and (
-        clients == BY_THE_CLOCK or (clients == BY_SOFTWARE and flags & PIPELINES)
-    ):
-        in_flight = IN_FLIGHT
-    elif clients == BY_THE_CLOCK or (
-        clients == BY_SOFTWARE and flags & READS_AHEAD and charge == FETCH_CHARGE
-    ):
-        in_flight = 1
-    sent_ms = ts_ms
-    if clients != BY_THE_CLOCK:
-        shift_ms = connections[number, SEND_SHIFT_MS if in_flight else ANSWER_SHIFT_MS]
-        # The recorded throttle is not think time, so it is subtracted. No request is earlier than recorded.
-        sent_ms = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
-    done = connections[number, REQUESTS_DONE]
-    if 0 < in_flight <= done:
-        sent_ms = max(sent_ms, loop.answered_ms[number, (done - in_flight) % IN_FLIGHT])
-    return sent_ms
+    advance(loop, number, slot, False)
 
 
 def _pass_later_sweeps(state: State, now_ms: int, end_seq: int) -> None:
@@ -483,16 +313,9 @@ def _pass_later_sweeps(state: State, now_ms: int, end_seq: int) -> None:
 _CLOSED_LOOP_KERNEL = (
     *LOOP_STATE_KERNEL,
     _pass_later_sweeps,
-    _sent_ms,
     *FORECAST_KERNEL,
-    _schedule,
-    _advance,
-    _gather,
-    _ask_again,
-    _forget_refused,
-    _give_up,
+    *LOOP_CLIENTS_KERNEL,
     _leave_out,
-    _try_again,
     _follow,
 )
 
@@ -512,8 +335,15 @@ def run_kernel() -> Callable[[State, ClosedLoop, int, int], bool]:
 @made_once
 def loop_names(**others: object) -> dict[str, object]:
     """Return what `run` and `take_in` see, compiled; others: in place of what is called so here."""
-    names = {**vars(loop_state), **vars(loop_forecasts), **globals(), **driver_names(), **others}
+    names = {
+        **vars(loop_state),
+        **vars(loop_forecasts),
+        **vars(loop_clients),
+        **globals(),
+        **driver_names(),
+        **others,
+    }
     return names | compile_together(_CLOSED_LOOP_KERNEL, names)
 
 
-CLOSED_LOOP_MODULES = (*KERNEL_MODULES, loop_state, loop_forecasts, sys.modules[__name__])
+CLOSED_LOOP_MODULES = (*KERNEL_MODULES, loop_state, loop_forecasts, loop_clients, sys.modules[__name__])
