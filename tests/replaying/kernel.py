@@ -48,7 +48,7 @@ _KINDS = {
     "mutation": layout.MUTATION_ROW,
     "forwarded": layout.REQUEST_ROW,
 }
-_LOG_ROWS = 1 << 16
+_LOG_ROWS = 1 << 20  # zeros take no memory before they are written
 _FLAGS = {"exempt": layout.EXEMPT, "rejected": layout.REJECTED}
 
 
