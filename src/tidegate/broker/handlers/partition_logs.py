@@ -192,7 +192,7 @@ def _states(cluster: ClusterView, topic: Topic | None, index: int, left: int) ->
 
 
 def _producer(state: ProducerState) -> Message:
-    _, epoch, last_sequence, _, _, time_ms, _, _ = state.batches[-1]
+    _, epoch, last_sequence, _, _, time_ms = state.batches[-1]
     return {
         "producer_id": state.producer_id,
         "producer_epoch": epoch,

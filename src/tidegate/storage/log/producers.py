@@ -44,14 +44,15 @@ _BATCH_BYTES = 240  # of each batch that is remembered
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ROW = struct.Struct(">qhiqiqiq")
+_BATCH = struct.Struct(">qhiqiq")  # with which a row begins; what follows is the same in all
 _CRC_COVERS_FROM = 6
-_NO_COORDINATOR_EPOCH = -1
 NO_TRANSACTION = -1
+_ROW_END = struct.pack(">iq", -1, NO_TRANSACTION)  # no coordinator epoch, no transaction
 _LARGEST_SEQUENCE = 2**31 - 1
 
-Batch = tuple[int, int, int, int, int, int, int, int]
+Batch = tuple[int, int, int, int, int, int]
 """A remembered batch as the row of a snapshot: producer id, epoch, last sequence, last offset, how many records come
-before its last one, largest time in ms, no coordinator, no transaction."""
+before its last one, largest time in ms."""
 
 
 class ProducerState:
@@ -147,7 +148,7 @@ class Producers:
             return None
         if epoch == state.epoch:
             last = last_sequence(base_sequence, last_delta)
-            for _, _, batch_last, last_offset, delta, time_ms, _, _ in state.batches:
+            for _, _, batch_last, last_offset, delta, time_ms in state.batches:
                 if batch_last == last and delta == last_delta:
                     return last_offset - delta, time_ms
             last = state.batches[-1][2]
@@ -211,8 +212,6 @@ class Producers:
                 base_offset + last_delta,
                 last_delta,
                 time_ms,
-                _NO_COORDINATOR_EPOCH,
-                NO_TRANSACTION,
             )
         )
         if len(batches) > REMEMBERED_BATCHES:
@@ -255,7 +254,7 @@ class Producers:
     def save(self, path: Path) -> None:
         """Write a snapshot: Kafka's format, a row per remembered batch (Kafka takes each producer's last row)."""
         batches = [state.batches for state in self._states.values()]
-        rows = b"".join(starmap(_SNAPSHOT_ROW.pack, chain.from_iterable(batches)))
+        rows = _ROW_END.join(chain(starmap(_BATCH.pack, chain.from_iterable(batches)), (b"",)))
         body = struct.pack(">i", len(rows) // _SNAPSHOT_ROW.size) + rows
         replace_private_file(path, struct.pack(">hI", _SNAPSHOT_VERSION, checksum.crc32c(body)) + body)
         self.changed = False
