@@ -42,7 +42,7 @@ def test_cancelled_ones_take_no_room() -> None:
 
 
 def test_cancelled_ones_take_no_room_when_others_are_over() -> None:
-    """What was cancelled may be most of what is left."""
+    """Cancelled deadlines are removed when they are most of those that are left."""
     deadlines, later = Deadlines(), [Deadline() for _ in range(1000)]
     deadlines.start_all([(Deadline(), 10) for _ in range(1000)])
     deadlines.start_all([(deadline, 1_800_000) for deadline in later])

@@ -177,10 +177,10 @@ def test_a_member_that_joins_again_between_is_not_new_any_more() -> None:
     assert again.answer["generation_id"] == 2
 
 
-def join(world: World, member_id: str, respond: Callable[[dict[str, Any]], object]) -> None:
+def join(world: World, member_id: str, respond: Callable[[dict[str, Any]], Any]) -> None:
     """Join with a function that is called with the answer."""
     given = JoinRequest("g", member_id, None, "c", "/h", 10_000, 60_000, "consumer", [("range", b"m")])
-    world.coordinator.join(given, respond, world.now_ms)  # type: ignore[arg-type]
+    world.coordinator.join(given, respond, world.now_ms)
 
 
 class Twins:
@@ -197,13 +197,13 @@ class Twins:
         self.overtaken = 0
 
     def each(self, step: Callable[[int, World], object]) -> None:
-        """Let the same happen to both."""
+        """Do the same step in both groups, each with its own number of members in a turn."""
         for number, world in enumerate(self.worlds):
             self.patch.setattr(rebalances, "_ANSWERED_AT_ONCE", (2, 1 << 30)[number])
             step(number, world)
 
     def step(self) -> None:
-        """Let one thing happen."""
+        """Do one random step in both groups."""
         rng, client = self.rng, self.rng.randrange(CLIENTS)
         kind = rng.choice("jjjssslbmthrrwwJJJSSS")
         protocols = [("range", b"m"), ("other", b"m")][: rng.choice((1, 2, 2))]
@@ -248,8 +248,8 @@ class Twins:
         """Return the current id of a client: of a static one as its group has it."""
         group = world.coordinator.groups.get("g")
         if group is None or instance(client) is None:
-            return self.ids[number][client] or "nobody"
-        return group.static_ids.get(instance(client) or "", "nobody")
+            return self.ids[number][client] or "unknown"
+        return group.static_ids.get(instance(client) or "", "unknown")
 
     def of(self, number: int, world: World, client: int) -> dict[str, Any]:
         """Return the fields of a client's requests that say which client it is."""
@@ -260,7 +260,7 @@ class Twins:
         }
 
     def join(self, number: int, world: World, client: int, protocols: list[tuple[str, bytes]]) -> None:
-        """Let a client join, at first for an id; a static one as if it had been started again, now and then."""
+        """Join as a client, the first time to get an id; a static client sometimes joins as if it was restarted."""
         fields = self.of(number, world, client)
         group = world.coordinator.groups.get("g")
         known = group is not None and (
@@ -296,7 +296,7 @@ class Twins:
         }
 
     def compare(self) -> None:
-        """Each request has one answer, and the same, unless its member was removed or had asked again before."""
+        """Check that each request has one answer, the same in both unless its member was removed or asked again."""
         for mine, theirs in zip(*self.asked, strict=True):
             if mine.answer != theirs.answer and theirs.code == error_codes.NONE and mine.code:
                 assert mine.code in (error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_INSTANCE_ID)

@@ -16,7 +16,7 @@ def test_table_equals_the_plain_reading(tmp_path):
 
 
 def test_lost_rows_become_the_same_gaps(tmp_path):
-    """So do rows that a crash lost, names that it lost included."""
+    """Rows that a crash lost give the same gaps as in the plain reader, also where their names are lost."""
     path = recorded_segment(tmp_path)
     erase(path, 0, 1, 5, 8)
     assert segment_table(load_segment(path)).to_pylist() == list(read_segment(path))
@@ -37,7 +37,7 @@ def test_lost_rows_become_the_same_gaps(tmp_path):
     ],
 )
 def test_bad_rows_are_the_plain_readers_error(tmp_path, fields):
-    """What is wrong is said once, by the plain reader."""
+    """The plain reader raises the error for a bad row."""
     path = recorded_segment(tmp_path)
     patch(path, 3, **fields)
     with pytest.raises(SpoolError, match=f"at byte 512: found '{next(iter(fields))} "):

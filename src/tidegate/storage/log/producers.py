@@ -35,7 +35,7 @@ __all__ = [
 MAX_PRODUCER_BYTES = 64 * 1024 * 1024
 """Most memory of the producers of all partitions of a node."""
 MAX_PRODUCERS = 3_000
-"""Producers of one partition: a snapshot takes few milliseconds. Past it a tenth is forgotten."""
+"""Producers of one partition: a snapshot of all is written in one step. Past it a tenth is forgotten."""
 REMEMBERED_BATCHES = 5
 """Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight."""
 

@@ -167,9 +167,8 @@ def _timed(
         unpacked = _unpack_stored(file, position, batch, most)
     except Exception as raised:
         error = raised.with_traceback(None)  # a frame that keeps it is a cycle
-    except (
-        BaseException
-    ) as raised:  # what a codec panics with is no `Exception`, and would end the event loop
+    except BaseException as raised:
+        # A panic of a codec is no `Exception`, and would end the event loop.
         error = _unreadable(f"decompression failed: {raised!r}")
     return Outcome(unpacked, error, time.thread_time_ns() - begun_ns, on_freed)
 

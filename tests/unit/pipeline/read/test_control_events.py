@@ -30,7 +30,7 @@ def controller_events(count, *, seed=1):
 
 
 def test_a_controller_that_never_rests_takes_little():
-    """What goes to the tasks of a node, for each change of a quota; long names are there once."""
+    """A task gets a few bytes for each change of a quota, and each long name once."""
     rows = [
         event | {"quota_user": "u" * 30_000} for event in controller_events(20_000) if event["quota_user"]
     ]
@@ -43,6 +43,6 @@ def test_a_controller_that_never_rests_takes_little():
 
 
 def test_names_count_as_long_as_they_are():
-    """Of events that all differ each is held."""
+    """Events that all differ are held one by one."""
     rows = [event | {"quota_user": f"u{event['seq']}" + "u" * 30_000} for event in controller_events(60)]
     assert control_events(rows).size_bytes > 60 * 30_000

@@ -38,7 +38,7 @@ def test_of_each_principal_few_batches_are_in_memory(tmp_path: Path) -> None:
 
 
 def test_lookups_that_fail_make_room_for_others(tmp_path: Path) -> None:
-    """So does one that is given up."""
+    """A lookup that is closed while it reads makes room, too."""
     log, unpacker = new_log(tmp_path), Unpacker()
     append(log, batch_of(b"garbage", [NOW_MS, NOW_MS + 5], codec=4))
     append(log, batch_of(packed(4, b"\x02"), [NOW_MS, NOW_MS + 9], codec=4))
@@ -85,7 +85,7 @@ def test_what_waits_for_room_ends_with_the_thread(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_no_records_is_freed_in_slices(tmp_path: Path) -> None:
-    """A client may send such a batch, and ask for it again and again."""
+    """A client can store such a batch, and look it up many times."""
     log = new_log(tmp_path)
     append(log, batch_of(packed(4, bytes(MAX_UNPACKED_BYTES)), [NOW_MS, NOW_MS + 5], codec=4))
     slices = []
@@ -104,7 +104,7 @@ def test_a_codec_that_panics_ends_one_lookup() -> None:
     """A panic is no `Exception`: nothing would catch it."""
 
     class Panic(BaseException):
-        """What native code raises."""
+        """The exception of a panic in native code."""
 
     class File:
         """Fails when it is read."""
