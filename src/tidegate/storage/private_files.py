@@ -42,11 +42,11 @@ def make_private_file(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
 
 
-def replace_private_file(path: Path, data: bytes) -> None:
-    """Write a file whole, or leave what was there. Raises `OSError`."""
+def replace_private_file(path: Path, *parts: bytes) -> None:
+    """Write a file of `parts` whole, or leave what was there. Raises `OSError`."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb", opener=partial(os.open, mode=PRIVATE_FILE)) as file:
-        file.write(data)
+        file.writelines(parts)
     temporary.replace(path)
 
 

@@ -258,7 +258,7 @@ class Storage:
         least_bytes = 1 if self._saves % _SAVE_ALL_EACH == 0 else _SAVED_AT_BYTES
         for log in self._all_logs():
             if log.unsaved_bytes >= least_bytes:
-                log.checkpoint()
+                yield from log.checkpoint_in_slices()
                 yield
         self._group_worker.submit(self._look_after_store)
         written = self.group_writes.written

@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli), as record batches carry it; the library is loaded when it is first asked for.
 
-    checksum.crc32c(data) -> int
+    checksum.crc32c(data, crc_of_bytes_before=0) -> int
 
 Loading it takes a tenth of what loading all of the broker takes
 (`python -X importtime -c "import tidegate.cli.serving"`), and the first request comes before the first batch.
@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["crc32c"]
 
-crc32c: Callable[[Any], int]
+crc32c: Callable[..., int]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ __all__ = ["JOINED_RECORDS_BYTES", "SLICED_BUFFER_BYTES", "compile_writer"]
 JOINED_RECORDS_BYTES = 1024
 """Bytes-like records up to this size are copied: cheaper than one more buffer to send."""
 
-SLICED_BUFFER_BYTES = 512 * 1024
+SLICED_BUFFER_BYTES = 64 * 1024
 """A writer in slices begins a new buffer after this many bytes."""
 
 NAMESPACE = {

@@ -10,17 +10,18 @@ import errno
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Protocol
 
 from tidegate import error_codes
+from tidegate.in_slices import run_at_once
 from tidegate.storage.errors import AppendError, LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice, SegmentFile
-from tidegate.storage.log.producers import Producers
+from tidegate.storage.log.producers import PACKED_AT_ONCE, Producers
 from tidegate.storage.log.records import LEAST_RECORD_BYTES, accepted, stamp_append_time
 from tidegate.storage.log.segment import Segment, segment_path
-from tidegate.storage.private_files import remove_files
+from tidegate.storage.private_files import remove_files, replace_private_file
 from tidegate.storage.topics.topic_settings import NEVER, TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
@@ -63,6 +64,7 @@ class PartitionLog:
     __slots__ = (
         "_active",
         "_last_read",
+        "_saving_producers",
         "_unsaved_room_bytes",
         "damaged",
         "deleted",
@@ -102,6 +104,7 @@ class PartitionLog:
         self.on_append: Callable[[int], None] | None = None
         self.on_sync_due: Callable[[PartitionLog], None] | None = None
         self.on_sealed: Callable[[PartitionLog, Segment, SegmentFile], None] | None = None
+        self._saving_producers = False
         self._unsaved_room_bytes = CHECKPOINT_BYTES
         self._last_read: Segment | None = None
         self._active: Segment
@@ -215,8 +218,8 @@ class PartitionLog:
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
         self.end_offset = last_offset + 1
         self._unsaved_room_bytes -= size
-        if self._unsaved_room_bytes <= 0:
-            self.checkpoint()
+        if self._unsaved_room_bytes <= 0 and len(self.producers) <= PACKED_AT_ONCE:
+            self.checkpoint()  # with more producers it takes too long here: the next `save_positions` does it
         return base_offset
 
     @property
@@ -235,7 +238,8 @@ class PartitionLog:
         file = full.written_file()
         full.add_time_entry()
         full.flush_indexes()
-        self._save_producers()
+        if len(self.producers) <= PACKED_AT_ONCE:
+            self._save_producers()
         segment = Segment(self.directory, self.end_offset)
         segment.create()
         full.seal()
@@ -338,13 +342,17 @@ class PartitionLog:
 
     def checkpoint(self) -> None:
         """Write the newest index entries and the producers, so that recovery need not walk far."""
+        run_at_once(self.checkpoint_in_slices())
+
+    def checkpoint_in_slices(self) -> Generator[None, None, None]:
+        """Do what `checkpoint` does, yielding in between; batches may be appended meanwhile."""
         self._unsaved_room_bytes = CHECKPOINT_BYTES
         if self.failed or self.deleted:  # the directory may be a successor's
             return
         try:
             self._active.written_file()  # they must not be ahead of the records
             self._active.flush_indexes()
-            self._save_producers()
+            yield from self._save_producers_in_slices()
         except OSError as error:  # only a longer recovery: the records themselves are written
             _logger.warning(
                 "cannot write the indexes of %s: %s", self.directory.name, error, extra={"repeats": "indexes"}
@@ -356,12 +364,28 @@ class PartitionLog:
         return CHECKPOINT_BYTES - self._unsaved_room_bytes if not self.failed else 0
 
     def _save_producers(self) -> None:
+        run_at_once(self._save_producers_in_slices())
+
+    def _save_producers_in_slices(self) -> Generator[None, None, None]:
+        """Write a snapshot of the producers at the log's present end."""
+        producers = self.producers
         path = segment_path(self.directory, self.end_offset, ".snapshot")
-        if self.snapshots and not self.producers.changed:
+        # While a snapshot is being made, `changed` says what happened after it began; the newest file is older.
+        if self.snapshots and not producers.changed and not self._saving_producers:
             with contextlib.suppress(FileNotFoundError):
                 self.snapshots[-1] = self.snapshots[-1].rename(path)  # the same producers, further on
                 return
-        self.producers.save(path)
+        self._saving_producers = True
+        try:
+            parts = yield from producers.snapshot_in_slices()
+            if self.deleted or producers is not self.producers or path < max(self.snapshots, default=path):
+                return  # the files are another log's, the log was opened anew, or a later snapshot has been written
+            replace_private_file(path, *parts)
+        except BaseException:
+            producers.changed = True
+            raise
+        finally:
+            self._saving_producers = False
         if path not in self.snapshots:
             self.snapshots.append(path)
         while len(self.snapshots) > _KEPT_SNAPSHOTS:
@@ -380,6 +404,8 @@ class PartitionLog:
         """Delete the oldest segment; where it is the newest too, a new one is begun first. Raises `OSError`."""
         if len(self.segments) == 1:
             self._begin_anew()
+        elif not self.snapshots or self.snapshots[-1].stem < self.segments[1].path.stem:
+            self.checkpoint()  # recovery cannot learn of producers from the batches that go
         oldest = self.segments.pop(0)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         if self._last_read is oldest:

@@ -11,21 +11,23 @@ The principal is kept in memory only: state read from files belongs to the owner
 
 import struct
 from collections import deque
+from collections.abc import Generator
 from heapq import heapify, heapreplace
 from itertools import chain, starmap
 from pathlib import Path
 
 from tidegate import error_codes
 from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
+from tidegate.in_slices import batched
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.records import last_sequence
-from tidegate.storage.private_files import replace_private_file
 from tidegate.wire import checksum
 
 __all__ = [
     "MAX_PRODUCERS",
     "MAX_PRODUCER_BYTES",
     "NO_TRANSACTION",
+    "PACKED_AT_ONCE",
     "REMEMBERED_BATCHES",
     "ProducerMemory",
     "ProducerState",
@@ -35,7 +37,9 @@ __all__ = [
 MAX_PRODUCER_BYTES = 64 * 1024 * 1024
 """Most memory of the producers of all partitions of a node."""
 MAX_PRODUCERS = 3_000
-"""Producers of one partition: a snapshot of all is written in one step. Past it a tenth is forgotten."""
+"""Producers of one partition: all are copied in one step when a snapshot is made. Past it a tenth is forgotten."""
+PACKED_AT_ONCE = 250
+"""Producers whose batches become rows of a snapshot within a millisecond."""
 REMEMBERED_BATCHES = 5
 """Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight."""
 
@@ -203,7 +207,7 @@ class Producers:
         if state.period != memory.period:
             memory.hear(state)
         batches = state.batches
-        # Already a row of the snapshot: `save` packs thousands of them without a loop in Python.
+        # Already a row of the snapshot, which packs thousands of them without a loop in Python.
         batches.append(
             (
                 producer_id,
@@ -251,13 +255,23 @@ class Producers:
         for state in list(self._states.values()):
             self.forget(state)
 
-    def save(self, path: Path) -> None:
-        """Write a snapshot: Kafka's format, a row per remembered batch (Kafka takes each producer's last row)."""
-        batches = [state.batches for state in self._states.values()]
-        rows = _ROW_END.join(chain(starmap(_BATCH.pack, chain.from_iterable(batches)), (b"",)))
-        body = struct.pack(">i", len(rows) // _SNAPSHOT_ROW.size) + rows
-        replace_private_file(path, struct.pack(">hI", _SNAPSHOT_VERSION, checksum.crc32c(body)) + body)
+    def snapshot_in_slices(self) -> Generator[None, None, list[bytes]]:
+        """Return the parts of a snapshot of the producers as they are now, whatever is recorded meanwhile.
+
+        Kafka's format, with a row for each remembered batch: Kafka takes each producer's last row.
+        """
+        taken = [tuple(state.batches) for state in self._states.values()]
         self.changed = False
+        yield
+        count = struct.pack(">i", sum(map(len, taken)))
+        parts, crc = [b"", count], checksum.crc32c(count)
+        for some in batched(taken, PACKED_AT_ONCE):
+            rows = _ROW_END.join(chain(starmap(_BATCH.pack, chain.from_iterable(some)), (b"",)))
+            parts.append(rows)
+            crc = checksum.crc32c(rows, crc)
+            yield
+        parts[0] = struct.pack(">hI", _SNAPSHOT_VERSION, crc)
+        return parts
 
     def load(self, path: Path) -> bool:
         """Read a snapshot; False, and nothing remembered, when it is broken."""

@@ -1,9 +1,12 @@
 """Tests of a partition's log: appending, reading, rolling, refusing, expiring."""
 
+import errno
 import os
 import resource
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.batches import renew_crc
@@ -12,6 +15,8 @@ from tests.unit.storage.logs import NOW_MS, append, batch, contents, new_log
 from tidegate import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
 from tidegate.storage.log.partition_log import CHECKPOINT_BYTES, GATHERED_BYTES, PartitionLog
+from tidegate.storage.log.producers import PACKED_AT_ONCE
+from tidegate.storage.log.recovery import reopen_log
 from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.wire.batch import batches, crc_matches
 
@@ -351,6 +356,121 @@ def test_checkpoints_keep_few_snapshots(tmp_path: Path) -> None:
         append(log, batch(value=bytes(MIB - 100), producer_id=5, producer_epoch=0, base_sequence=at))
     assert len(list(tmp_path.glob("*.snapshot"))) == 2
     assert (tmp_path / "00000000000000000000.index").stat().st_size > 0
+
+
+def with_many_producers(directory: Path, **settings: Any) -> PartitionLog:
+    """Return a log of one batch each of more producers than a snapshot is made of at once."""
+    log = new_log(directory, **settings)
+    for producer_id in range(PACKED_AT_ONCE + 1):
+        append(log, batch(producer_id=producer_id, producer_epoch=0, base_sequence=0))
+    return log
+
+
+def next_sequence(log: PartitionLog, producer_id: int) -> int:
+    """Return the only sequence that a log accepts of a producer next."""
+    [accepted] = [at for at in range(10) if _is_accepted(log, producer_id, at)]
+    return accepted
+
+
+def _is_accepted(log: PartitionLog, producer_id: int, sequence: int) -> bool:
+    try:
+        return log.producers.check(producer_id, 0, sequence, 0) is None
+    except AppendError:
+        return False
+
+
+def test_snapshot_in_slices_is_of_the_offset_at_which_it_began(tmp_path: Path) -> None:
+    """Batches that are appended while it is made are read again after a kill: none is missing, none counts twice."""
+    log = with_many_producers(tmp_path)
+    begun_at = log.end_offset
+    slices = log.checkpoint_in_slices()
+    next(slices)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=1))
+    append(log, batch(producer_id=PACKED_AT_ONCE, producer_epoch=0, base_sequence=1))
+    assert len(list(slices)) > 1
+    assert [path.stem for path in tmp_path.glob("*.snapshot")] == [f"{begun_at:020}"]
+    again = new_log(tmp_path)
+    assert len(again.producers) == PACKED_AT_ONCE + 1
+    assert [next_sequence(again, producer_id) for producer_id in (0, 1, PACKED_AT_ONCE)] == [1, 2, 2]
+
+
+def test_older_snapshot_is_not_taken_for_one_that_is_being_made(tmp_path: Path) -> None:
+    """A snapshot that is asked for meanwhile is written from what is known then, and is not replaced by the other."""
+    log = new_log(tmp_path)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    log.checkpoint()
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=1))
+    slices = log.checkpoint_in_slices()
+    next(slices)
+    append(log, batch())
+    log.checkpoint()
+    list(slices)
+    assert sorted(path.stem for path in tmp_path.glob("*.snapshot")) == [f"{1:020}", f"{3:020}"]
+    assert next_sequence(new_log(tmp_path), 1) == 2
+
+
+def test_snapshot_that_is_given_up_is_made_later(tmp_path: Path) -> None:
+    """After an end in the middle, the producers still count as changed."""
+    log = with_many_producers(tmp_path)
+    slices = log.checkpoint_in_slices()
+    next(slices)
+    slices.close()
+    assert log.producers.changed
+    log.checkpoint()
+    assert len(list(tmp_path.glob("*.snapshot"))) == 1
+
+
+@pytest.mark.parametrize("ends", [PartitionLog.forget, reopen_log])
+def test_snapshot_of_a_log_that_has_gone_is_not_written(
+    tmp_path: Path, ends: Callable[[PartitionLog], None]
+) -> None:
+    """A deleted log's directory may be another topic's by then; a log opened anew may end earlier."""
+    log = with_many_producers(tmp_path)
+    slices = log.checkpoint_in_slices()
+    next(slices)
+    ends(log)
+    list(slices)
+    assert not list(tmp_path.glob("*.snapshot"))
+
+
+def test_many_producers_are_saved_by_no_append(tmp_path: Path) -> None:
+    """An append, with a new segment or not, leaves their snapshot to the work in slices; recovery reads batches."""
+    log = with_many_producers(tmp_path, segment_bytes=CHECKPOINT_BYTES)
+    for at in range(2 * CHECKPOINT_BYTES // MIB):
+        append(log, batch(value=bytes(MIB - 100), producer_id=5, producer_epoch=0, base_sequence=at + 1))
+    assert len(log.segments) > 1
+    assert not list(tmp_path.glob("*.snapshot"))
+    assert log.unsaved_bytes > CHECKPOINT_BYTES
+    again = new_log(tmp_path)
+    assert len(again.producers) == PACKED_AT_ONCE + 1
+    assert again.producers.check(5, 0, 2 * CHECKPOINT_BYTES // MIB + 1, 0) is None
+
+
+def test_producers_are_saved_before_their_batches_go(tmp_path: Path) -> None:
+    """Retention deletes no segment that recovery would have needed."""
+    log = with_many_producers(tmp_path, segment_bytes=1000)
+    for producer_id in range(100):
+        append(log, batch(producer_id=producer_id, producer_epoch=0, base_sequence=1))
+    for _ in range(len(log.segments) - 1):
+        log.drop_oldest()
+    again = new_log(tmp_path)
+    assert len(again.producers) == PACKED_AT_ONCE + 1
+    assert [next_sequence(again, producer_id) for producer_id in (50, 200)] == [2, 1]
+
+
+def test_full_disk_does_not_keep_segments_from_being_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That makes room: it goes on although no snapshot can be written."""
+    log = with_many_producers(tmp_path, segment_bytes=1000)
+
+    def full(path: Path, *parts: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("tidegate.storage.log.partition_log.replace_private_file", full)
+    segments = len(log.segments)
+    log.drop_oldest()
+    assert len(log.segments) == segments - 1
 
 
 def open_files_of(directory: Path) -> set[str]:

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from tidegate import error_codes
+from tidegate.in_slices import run_at_once
 from tidegate.storage.errors import AppendError
-from tidegate.storage.log.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, ProducerMemory, Producers
+from tidegate.storage.log.producers import (
+    MAX_PRODUCERS,
+    PACKED_AT_ONCE,
+    REMEMBERED_BATCHES,
+    ProducerMemory,
+    Producers,
+)
 
 DAY_MS = 86_400_000
 
@@ -114,11 +121,16 @@ def test_table_is_bounded() -> None:
     assert producers.check(0, 0, 0, 0) is None
 
 
+def save(producers: Producers, path: Path) -> None:
+    """Write a snapshot of a table."""
+    path.write_bytes(b"".join(run_at_once(producers.snapshot_in_slices())))
+
+
 def test_snapshot_gives_back_everything(tmp_path: Path) -> None:
     """A saved table answers like the one it was saved from."""
     producers = with_batches(8, epoch=2)
     producers.record_batch(1, 2, 2**31 - 3, 9, 900, 5000)
-    producers.save(tmp_path / "5.snapshot")
+    save(producers, tmp_path / "5.snapshot")
     again = Producers(DAY_MS)
     assert again.load(tmp_path / "5.snapshot")
     assert again.check(1, 2, 70, 9) == (170, 1007)
@@ -126,10 +138,25 @@ def test_snapshot_gives_back_everything(tmp_path: Path) -> None:
     assert refusal(again, 1, 80) == error_codes.INVALID_PRODUCER_EPOCH
 
 
+def test_snapshot_holds_what_was_known_when_it_was_begun(tmp_path: Path) -> None:
+    """What is recorded while a snapshot is made is not part of it, and calls for another one."""
+    producers = with_batches(2)
+    for producer_id in range(2, 2 * PACKED_AT_ONCE):
+        producers.record_batch(producer_id, 0, 0, 9, 1000 * producer_id, 1000)
+    before = run_at_once(producers.snapshot_in_slices())
+    making = producers.snapshot_in_slices()
+    next(making)
+    producers.record_batch(1, 0, 20, 9, 500, 2000)
+    producers.record_batch(2 * PACKED_AT_ONCE - 1, 0, 10, 9, 600, 2000)
+    producers.forget(producers.states()[2])
+    assert run_at_once(making) == before
+    assert producers.changed
+
+
 def test_every_broken_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
     """A damaged or short snapshot is not believed."""
     path = tmp_path / "5.snapshot"
-    with_batches(2).save(path)
+    save(with_batches(2), path)
     sound = path.read_bytes()
     for at in range(len(sound)):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
@@ -234,7 +261,7 @@ def test_unchanged_producers_need_no_new_snapshot(tmp_path: Path) -> None:
     """A table knows whether it is as it was saved or loaded."""
     producers = with_batches(2)
     assert producers.changed
-    producers.save(tmp_path / "5.snapshot")
+    save(producers, tmp_path / "5.snapshot")
     assert not producers.changed
     again = Producers(DAY_MS)
     assert again.load(tmp_path / "5.snapshot")
