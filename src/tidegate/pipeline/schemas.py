@@ -142,6 +142,12 @@ def _used(by: Sequence[str]) -> list[_Column]:
     return [*_summed(by), *_PEAKS, *_PERCENTILES]
 
 
+def usage_sums_schema(by: Sequence[str], wanted: Sequence[str]) -> StructType:
+    """Return the columns `by` and the sums `wanted` of usage."""
+    names = {*by, *wanted}
+    return StructType([field for field in usage_schema(by) if field.name in names])
+
+
 def usage_parts_schema(by: Sequence[str] = CLIENT) -> StructType:
     """Return the columns of parts of usage, see `rollup.parts`; without minutes, `minute_ms` is 0."""
     keys = [("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by)]

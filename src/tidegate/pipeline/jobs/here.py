@@ -62,9 +62,8 @@ _ROWS_AT_ONCE = 1 << 15  # of results
 _PARTITIONS = 8
 _FEW_ROWS = 1 << 17  # are done before threads have started
 _MOST_THREADS = 4  # that hold a chunk each
-_ROWS_OF_CLIENT = (
-    16  # with fewer, a replay is mostly Python objects of each client: threads would wait for one another
-)
+_ROWS_OF_CLIENT = 16
+"""With fewer, a replay of decisions is mostly Python objects of each client: threads would wait for one another."""
 
 
 class Here(BackEnd):
@@ -192,7 +191,8 @@ class _PlacedHere(PlacedRows):
     ) -> None:
         self.layout = layout
         rows = sum(block.rows for of_partition in blocks.values() for block in of_partition)
-        self._threads = threads if rows > max(_FEW_ROWS, _ROWS_OF_CLIENT * len(layout.users)) else 1
+        self._peak_threads = threads if rows > _FEW_ROWS else 1
+        self._threads = self._peak_threads if rows > _ROWS_OF_CLIENT * len(layout.users) else 1
         self._blocks, self._repeats, self._on_progress = blocks, repeats, on_progress
         (members,) = layout.members(1)
         self._members = members.__getitem__
@@ -204,7 +204,7 @@ class _PlacedHere(PlacedRows):
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
         """Return what was measured, as a `compact` table."""
         task, schema = replace(self.layout.task, plans=(plan,)), to_arrow_schema(LIMITS_BY_NODE)
-        found = self._replayed(replay_peaks, task, "measuring rates", threads=self._threads, share=share)
+        found = self._replayed(replay_peaks, task, "measuring rates", threads=self._peak_threads, share=share)
         # All clients that a node has of an entity are in one partition.
         parts = [compact(grouped(each, NODE_KEYS, PEAKS_TOGETHER).cast(schema)) for each in found]
         return together([compact(schema.empty_table()), *parts])

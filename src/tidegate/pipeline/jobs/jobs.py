@@ -7,8 +7,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-from pyspark.sql.types import StructType
-
 from tidegate.config.locations import Location
 from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Rows, Target
 from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
@@ -60,10 +58,13 @@ from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     SOFTWARE_KEYS,
     chunk_obedience,
+    clients_by_software,
     obedience_by_client_table,
     obedience_by_software_table,
+    software_together,
 )
 from tidegate.pipeline.rollup.sums import compact, give_back, plain, table_of
+from tidegate.pipeline.rollup.sums_alone import group_sums
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     BACKLOGS,
@@ -78,6 +79,7 @@ from tidegate.pipeline.schemas import (
     usage_by_minute_schema,
     usage_parts_schema,
     usage_schema,
+    usage_sums_schema,
 )
 
 __all__ = [
@@ -196,20 +198,19 @@ class Jobs:
 
     def _first_groups(self, by: Sequence[str], top: int) -> tuple[int, set[tuple[str | None, ...]]]:
         """Return how many groups there are, and those with most bytes."""
-        names = {*by, *BYTES_AND_REQUESTS}
-        table = StructType([field for field in usage_schema(by) if field.name in names])
+        table = usage_sums_schema(by, BYTES_AND_REQUESTS)
         with self.back_end.running("aggregating"):
-            found = self._usage_parts(self.coverage(), by=by, with_minutes=False, with_peaks=False, only=None)
+            make = partial(group_sums, by=by, wanted=BYTES_AND_REQUESTS, threads=self.back_end.threads)
+            found = self.back_end.tables(make, _nodes_of(self.coverage()), table, "aggregating")
             groups = found.together(by, partial(sums_together, keys=by, table=table), table)
             count, (most,) = groups.written(KeptTables(), "", partial(most_bytes, by=by, top=top))
         return count, {tuple(row[column] for column in by) for row in most.to_pylist()}
 
     def _usage_parts(self, coverage: Coverage, *, by: Sequence[str], **options: Any) -> Rows:
         """Return the parts of usage of all nodes. options: of `parts.usage_parts`."""
-        nodes = [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
         give_back()  # of what was looked through
         make = partial(parts.usage_parts, by=by, threads=self.back_end.threads, **options)
-        return self.back_end.tables(make, nodes, usage_parts_schema(by), "aggregating")
+        return self.back_end.tables(make, _nodes_of(coverage), usage_parts_schema(by), "aggregating")
 
     def _has_many_groups(self, by: Sequence[str]) -> bool:
         """Return whether the first rows have more groups than are measured in one pass."""
@@ -222,19 +223,23 @@ class Jobs:
         """Find the client libraries that came back too early."""
         with self._results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
-            found = self.back_end.tables(
+            parts = self.back_end.tables(
                 chunk_obedience, self.files.chunks, OBEDIENCE_BY_CLIENT, "aggregating"
-            ).together(CLIENT_KEYS, obedience_by_client_table, OBEDIENCE_BY_CLIENT)
+            )
+            if out is None:
+                some = parts.together(CLIENT_KEYS, clients_by_software, OBEDIENCE_BY_SOFTWARE)
+                libraries = some.together(SOFTWARE_KEYS, software_together, OBEDIENCE_BY_SOFTWARE).collect()
+                return ObedienceSummary(libraries=libraries.to_pylist(), missing=coverage.missing)
+            found = parts.together(CLIENT_KEYS, obedience_by_client_table, OBEDIENCE_BY_CLIENT)
             with found.kept() as by_client:
                 by_software = by_client.together(
                     SOFTWARE_KEYS, obedience_by_software_table, OBEDIENCE_BY_SOFTWARE
                 )
-                if out is not None:
-                    by_client.write(results, "obedience_by_client")
-                    by_software.write(results, "obedience_by_software")
-                    results.finish(self._made_of(coverage, {}))
-                libraries = by_software.collect().to_pylist()
-        return ObedienceSummary(libraries=libraries, missing=coverage.missing)
+                by_client.write(results, "obedience_by_client")
+                by_software.write(results, "obedience_by_software")
+                results.finish(self._made_of(coverage, {}))
+                libraries = by_software.collect()
+        return ObedienceSummary(libraries=libraries.to_pylist(), missing=coverage.missing)
 
     def quota_events(self) -> ControlEvents:
         """Return starts, changed quotas, gaps and callbacks."""
@@ -244,6 +249,7 @@ class Jobs:
     def history(self, wanted: WantedEntities, *, most: int) -> Buckets:
         """Return what the entities used, in `most` steps of time at the most."""
         with self.back_end.running("aggregating"):
+            give_back()  # of a replay
             make = partial(chunk_entity_seconds, wanted=wanted)
             found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
             with found.kept() as seconds:
@@ -336,6 +342,11 @@ class Jobs:
         return made_of(
             self.files, nodes=nodes, missing=layout.missing, plans=layout.task.plans, options=options
         )
+
+
+def _nodes_of(coverage: Coverage) -> list[NodeRows]:
+    """Return the rows of each node."""
+    return [NodeRows(node_id=node_id, chunks=chunks) for node_id, chunks in coverage.nodes.items()]
 
 
 def usage_table_name(by: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from tidegate.pipeline.read.chunks import (
 from tidegate.pipeline.read.columns import (
     Numbers,
     codes_of,
+    distinct,
     is_there,
     name_places,
     numbers_of,
@@ -277,5 +278,5 @@ def _stated(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple
 def _pairs(place: Numbers, connection_ids: Numbers) -> Numbers:
     """Return which pairs of a client's place and a connection occur, each once."""
     found, number = np.unique(connection_ids, return_inverse=True)
-    both = np.unique(place * len(found) + number)
+    both = distinct(place * len(found) + number)
     return np.stack([both // max(1, len(found)), found[both % max(1, len(found))]], axis=1)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tidegate.pipeline.layout import EXACT, FETCH, REQUEST
+from tidegate.pipeline.read.columns import distinct
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.names import Clients, Ints
@@ -67,13 +68,14 @@ def components(clients: int, shared: Iterable[Shared]) -> Ints:
     """Return for each client the smallest client of its component."""
     found = np.arange(clients)
     pairs = np.concatenate([np.zeros((2, 0), np.int64), *map(_neighbours, shared)], axis=1)
-    touched, places = np.unique(pairs, return_inverse=True)
-    parent = list(range(len(touched)))
-    for one, other in zip(*places.reshape(2, -1).tolist(), strict=True):
-        left, right = _root(parent, one), _root(parent, other)
-        # The smaller root wins, so each component is named by its smallest client.
-        parent[max(left, right)] = min(left, right)
-    found[touched] = touched[[_root(parent, place) for place in range(len(touched))]]
+    while pairs.shape[1]:
+        # Of each pair, the larger client gets the name of a smaller one, so each component is named by its smallest.
+        # Of the names of a component at most half are left after two rounds.
+        np.minimum.at(found, pairs.max(axis=0), pairs.min(axis=0))
+        while (found != (names := found[found])).any():
+            found = names
+        pairs = found[pairs]
+        pairs = pairs[:, pairs[0] != pairs[1]]
     return found
 
 
@@ -117,13 +119,6 @@ def tasks_of(rows: Ints, wanted: int) -> Ints:
     if len(rows) <= wanted:
         return np.arange(len(rows))
     return _pack(np.arange(len(rows)), rows, wanted)
-
-
-def _root(parent: list[int], client: int) -> int:
-    while parent[client] != client:
-        parent[client] = parent[parent[client]]
-        client = parent[client]
-    return client
 
 
 def _pack(component: Ints, rows: Ints, partitions: int) -> Ints:
@@ -198,7 +193,7 @@ def shared_connections(surveys: Sequence[Survey], places: Sequence[Ints], node_i
         return
     clients, connection_ids = np.concatenate(numbered).T
     connections, connection = np.unique(connection_ids, return_inverse=True)
-    pairs = np.unique(clients * len(connections) + connection.reshape(-1))
+    pairs = distinct(clients * len(connections) + connection.reshape(-1))
     clients, connection = np.divmod(pairs, len(connections))
     nodes, node = np.unique(node_ids[clients], return_inverse=True)
     yield Shared(clients, connection * len(nodes) + node.reshape(-1))

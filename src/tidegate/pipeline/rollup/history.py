@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.in_slices import batched
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES
 from tidegate.pipeline.read.control_events import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_COLUMNS, ControlEvents
@@ -23,6 +24,7 @@ from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
 from tidegate.pipeline.rollup.cells import usage_columns
 from tidegate.pipeline.rollup.sums import grouped
 from tidegate.pipeline.rollup.sums_alone import sums_by_step
+from tidegate.pipeline.schemas import CLIENT
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 
@@ -47,6 +49,7 @@ _STEPS_MS = [
     seconds * _SECOND_MS
     for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 ]
+_COLUMNS_AT_ONCE = 6
 _MAX_DEFINITIONS = 50  # sets of entities with a quota, one after another, that are told apart
 
 _SECOND_KEYS = ("second_ms", "node_id", "entity")
@@ -230,7 +233,14 @@ def _use(
 
 def chunk_entity_seconds(chunk: Chunk, wanted: WantedEntities) -> pa.Table:
     """Return the `entity_seconds` of a chunk. Raises `UsageFilesError`."""
-    return entity_seconds(read_chunk(chunk, usage_columns()), wanted)
+    columns = usage_columns()
+    with opened_chunk(chunk, columns) as opened:
+        belongs = _may_belong(read_chunk(opened, CLIENT), wanted.entities)
+        # A few columns at a time: of many clients, few rows belong.
+        parts = [read_chunk(opened, some).filter(belongs) for some in batched(columns, _COLUMNS_AT_ONCE)]
+    return entity_seconds(
+        pa.table({name: part[name] for part in parts for name in part.column_names}), wanted
+    )
 
 
 def first_and_last(seconds: pa.Table) -> pa.Table:

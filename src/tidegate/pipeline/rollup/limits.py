@@ -94,6 +94,7 @@ def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.
         limits = entities["never_throttled"].to_numpy().copy()
         limits[_are_of(entities, _MUTATION)] = _sorted(searched)["never_throttled"].to_numpy()
         entities = _with_limits(entities, limits, np.zeros(len(limits)))
+    give_back()
     return entities, nodes
 
 

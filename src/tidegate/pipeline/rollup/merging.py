@@ -19,8 +19,10 @@ from tidegate.pipeline.rollup.kernel import CODES
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
 from tidegate.pipeline.rollup.sums import (
     Numbers,
+    aggregated,
     compact,
     decoded,
+    grouped,
     key_numbers,
     name_numbers,
     pieces,
@@ -34,6 +36,7 @@ __all__ = [
     "BYTES_AND_REQUESTS",
     "COUNTS",
     "TIMES",
+    "GroupSums",
     "Parts",
     "add_in_place",
     "list_columns",
@@ -53,6 +56,8 @@ COUNTS = ("codes", "counts")
 _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
 _BYTES_HELD = 1 << 22
+_ROWS_HELD = 1 << 20
+_ROWS_AT_ONCE = 1 << 17
 _FEW_BYTES = 1 << 18  # to make them fewer takes longer than to merge them
 _MANY_KEYS = 1 << 21
 
@@ -89,6 +94,34 @@ class Parts:
         self._bytes = sum(table.nbytes for table in self._tables)
 
 
+class GroupSums:
+    """Sums of groups, put together as they become many, like `Parts`. keys, wanted: the columns of groups and sums."""
+
+    def __init__(self, keys: Sequence[str], wanted: Sequence[str]) -> None:
+        self._keys, self._wanted = keys, dict.fromkeys(wanted, "sum")
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+        self._most = _ROWS_HELD
+
+    def add_part(self, part: pa.Table) -> None:
+        """Add a table of groups and their sums."""
+        self._tables.append(decoded(part.select([*self._keys, *self._wanted])))
+        self._rows += len(part)
+        if self._rows > self._most:
+            self._put_together()
+            self._most = max(self._most, 2 * self._rows)
+
+    def taken(self) -> list[pa.Table]:
+        """Return one row per group."""
+        if len(self._tables) > 1:
+            self._put_together()
+        return self._tables
+
+    def _put_together(self) -> None:
+        self._tables = [aggregated(pa.concat_tables(self._tables), self._keys, self._wanted)]
+        self._rows = len(self._tables[0])
+
+
 def merged(parts: pa.Table, keys: Sequence[str], *, in_order: bool = True) -> Iterator[pa.Table]:
     """Yield one row per `keys` out of a `compact` table of parts, its columns: sorted, some at a time.
 
@@ -106,11 +139,9 @@ def sums_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) ->
 
     Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
-    parts = compact(parts.select(table.names))
-    number = key_numbers(_numbers(parts[name], in_order=False) for name in keys)
-    for places in pieces(number, np.zeros(len(parts), np.int64)):
-        first = np.flatnonzero(np.diff(number[places.to_numpy()], prepend=-1))
-        yield plain(pa.table(_added(parts.take(places), first)), table)
+    found = grouped(parts, keys, dict.fromkeys((name for name in table.names if name not in keys), "sum"))
+    for batch in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield plain(pa.Table.from_batches([batch]), table)
 
 
 def add_in_place(sums: Mapping[str, Int64s], more: Mapping[str, Int64s]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, read_tables
-from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of
+from tidegate.pipeline.read.columns import THROTTLES, codes_of, name_places, numbers_of
 from tidegate.pipeline.rollup.sums import (
     check_sums,
     compact,
@@ -30,8 +30,10 @@ __all__ = [
     "CLIENT_KEYS",
     "SOFTWARE_KEYS",
     "chunk_obedience",
+    "clients_by_software",
     "obedience_by_client_table",
     "obedience_by_software_table",
+    "software_together",
 ]
 
 SOFTWARE_KEYS = ("client_software", "client_software_version")
@@ -92,10 +94,12 @@ def _by_client(table: pa.Table) -> pa.Table:
     )
 
 
-def obedience_by_client_table(parts: pa.Table) -> Iterator[pa.Table]:
-    """Yield one row per client out of those of all chunks: sorted, some at a time."""
+def obedience_by_client_table(parts: pa.Table, *, in_order: bool = True) -> Iterator[pa.Table]:
+    """Yield one row per client out of those of all chunks: sorted, some at a time. in_order: False: in any order."""
     parts = compact(parts)
-    number = key_numbers(name_numbers(parts[name]) for name in CLIENT_KEYS)
+    number = key_numbers(
+        name_numbers(parts[name]) if in_order else 1 + codes_of(parts[name]) for name in CLIENT_KEYS
+    )
     for places in pieces(number, np.zeros(len(parts), np.int64)):
         some = parts.take(places)
         check_sums(some, _CLIENT_SUMS)
@@ -116,5 +120,15 @@ def obedience_by_software_table(by_client: pa.Table) -> pa.Table:
     }
     for name, values in counted.items():
         by_client = by_client.append_column(name, pa.array(values.astype(np.int64)))
-    found = grouped(by_client, SOFTWARE_KEYS, _SOFTWARE_SUMS)
+    return software_together(by_client)
+
+
+def clients_by_software(parts: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows per client library and version, to be put together, out of those of the clients of all chunks."""
+    return map(obedience_by_software_table, obedience_by_client_table(parts, in_order=False))
+
+
+def software_together(parts: pa.Table) -> pa.Table:
+    """Return one row per client library and version, sorted."""
+    found = grouped(parts, SOFTWARE_KEYS, _SOFTWARE_SUMS)
     return found.sort_by([(name, "ascending") for name in SOFTWARE_KEYS])

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tidegate.pipeline.errors import check_sum
 
 __all__ = [
+    "aggregated",
     "check_sums",
     "compact",
     "compact_column",
@@ -43,16 +44,22 @@ Flags = npt.NDArray[np.bool_]
 
 
 def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
-    """Return one row per `keys`: columns by name, each the sum, min or max of what has its name.
-
-    NaN is the largest number there is, as for Spark. Accepts `compact` tables, too.
-    """
+    """Return what `aggregated` does, in less time where no key is there twice. Accepts `compact` tables, too."""
     table = decoded(table)
-    check_sums(table, wanted)
     if no_key_twice(table, keys):
+        check_sums(table, wanted)
         columns = {name: table[name] for name in (*keys, *wanted)}
         summed = (name for name, function in wanted.items() if function == "sum")
         return pa.table(columns | {name: _as_a_sum(table[name]) for name in summed})
+    return aggregated(table, keys, wanted)
+
+
+def aggregated(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
+    """Return one row per `keys`: columns by name, each the sum, min or max of what has its name.
+
+    NaN is the largest number there is, as for Spark. Raises `UsageFilesError` where a sum has no room in 64 bits.
+    """
+    check_sums(table, wanted)
     doubles = [
         name
         for name, function in wanted.items()
@@ -103,7 +110,7 @@ def with_places(table: pa.Table) -> pa.Table:
     """Return a table with each name of a column once, as in a `compact` table, and its numbers as they are."""
     for place, name in enumerate(table.column_names):
         if pa.types.is_string(table[name].type):
-            table = table.set_column(place, name, table[name].dictionary_encode())
+            table = table.set_column(place, name, compact_column(table[name]))
     return table
 
 
@@ -113,7 +120,11 @@ def compact_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(_narrowest(column))
     if pa.types.is_list(column.type):
         return column.cast(pa.list_(_narrowest(pc.list_flatten(column))))
-    return column.dictionary_encode() if pa.types.is_string(column.type) else column
+    if not pa.types.is_string(column.type):
+        return column
+    # As one chunk: `unify_dictionaries` reads the whole dictionary for each chunk, although all have the same one.
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded if isinstance(encoded, pa.ChunkedArray) else pa.chunked_array([encoded])
 
 
 def decoded(table: pa.Table) -> pa.Table:

@@ -3,7 +3,7 @@
 Whole columns are added up by numpy. The sums are those of `kernel.add_up`, to the last bit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -30,13 +30,13 @@ from tidegate.pipeline.rollup.cells import (
     usage_columns,
 )
 from tidegate.pipeline.rollup.groups import with_groups
-from tidegate.pipeline.rollup.merging import TIMES, Parts, add_in_place, list_columns
+from tidegate.pipeline.rollup.merging import TIMES, GroupSums, Parts, add_in_place, list_columns
 from tidegate.pipeline.rollup.ordered import OutOfOrderError, are_apart, in_order, rows_of_node, sorted_rows
 from tidegate.pipeline.schemas import CLIENT, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema, usage_sums
 from tidegate.pipeline.threads import mapped
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["parts_of_sums", "sums_by_step"]
+__all__ = ["group_sums", "parts_of_sums", "sums_by_step"]
 
 _NOT_ADDED = ("seq", "exempt")
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
@@ -58,13 +58,32 @@ def parts_of_sums(
 
     Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
+    yield from _sums(rows, by, step_ms, lambda: Parts(("minute_ms", *by)), threads=threads)
+
+
+def group_sums(
+    rows: NodeRows, *, by: Sequence[str], wanted: Sequence[str], threads: int
+) -> Iterator[pa.Table]:
+    """Yield the sums `wanted` of the groups of a node, columns `by` and `wanted`. Raises as `parts_of_sums` does."""
+    yield from _sums(rows, by, None, lambda: GroupSums(by, wanted), threads=threads)
+
+
+def _sums(
+    rows: NodeRows,
+    by: Sequence[str],
+    step_ms: int | None,
+    make: Callable[[], Parts | GroupSums],
+    *,
+    threads: int,
+) -> Iterator[pa.Table]:
+    """Yield what `make` puts together of the rows of a node."""
     if are_apart(rows.chunks):
         # What is refused is read again, in order and with `seq`, so that the error names the row.
         with suppress(OutOfOrderError, UsageFilesError):
-            yield from _sums_of_chunks(rows, by=by, step_ms=step_ms, threads=threads)
+            yield from _sums_of_chunks(rows, by, step_ms, make, threads=threads)
             return
     for is_streamed in (True, False):
-        together = _NodeSums(rows.node_id, by, step_ms)
+        together = _NodeSums(rows.node_id, by, step_ms, make())
         with suppress(OutOfOrderError):
             for table in in_order(rows.node_id, rows.chunks, usage_columns(by), by, is_streamed=is_streamed):
                 together.add_table(table)
@@ -89,20 +108,25 @@ def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
 
 
 def _sums_of_chunks(
-    rows: NodeRows, *, by: Sequence[str], step_ms: int | None, threads: int
+    rows: NodeRows,
+    by: Sequence[str],
+    step_ms: int | None,
+    make: Callable[[], Parts | GroupSums],
+    *,
+    threads: int,
 ) -> Iterator[pa.Table]:
-    """Yield `parts_of_sums` of chunks that do not overlap, each chunk by itself.
+    """Yield `_sums` of chunks that do not overlap, each chunk by itself.
 
     Raises `OutOfOrderError` and `UsageFilesError` before it yields any.
     """
 
     def sums_of(chunk: NodeChunk) -> list[pa.Table]:
-        of_chunk = _NodeSums(rows.node_id, by, step_ms)
+        of_chunk = _NodeSums(rows.node_id, by, step_ms, make())
         for table in _tables_of(rows.node_id, chunk, by):
             of_chunk.add_table(table)
         return of_chunk.taken()
 
-    together = Parts(("minute_ms", *by))
+    together = make()
     for tables in mapped(sums_of, rows.chunks, threads=threads, ahead=threads):
         for table in tables:
             together.add_part(table)
@@ -123,9 +147,11 @@ def _tables_of(node_id: int, chunk: NodeChunk, by: Sequence[str]) -> Iterator[pa
 class _NodeSums:
     """Parts of a node. Tables are added up in place while they have the same cells, as those of a chunk mostly do."""
 
-    def __init__(self, node_id: int, by: Sequence[str], step_ms: int | None) -> None:
+    def __init__(
+        self, node_id: int, by: Sequence[str], step_ms: int | None, parts: Parts | GroupSums
+    ) -> None:
         self._node_id, self._by, self._step_ms = node_id, by, step_ms
-        self._parts = Parts(("minute_ms", *by))
+        self._parts = parts
         self._cells: pa.Table | None = None
         self._sums: Sums = {}
 
@@ -144,7 +170,7 @@ class _NodeSums:
             self._end_part()  # they would take much memory while the next table is added up
 
     def taken(self) -> list[pa.Table]:
-        """Return all parts, `compact`."""
+        """Return all parts."""
         self._end_part()
         return self._parts.taken()
 
@@ -168,7 +194,7 @@ def _added_up(table: pa.Table, by: Sequence[str], step_ms: int | None) -> tuple[
         cell, of_group, steps = cells_of(cell, ts_ms // step_ms, counts)
         names, minute_ms = names.take(pa.array(of_group)), steps * step_ms
     cells = len(minute_ms)
-    sums = _sums(table, kind, cell, cells)
+    sums = _sums_of_cells(table, kind, cell, cells)
     sums["first_ts_ms"], sums["last_ts_ms"] = _ends(cell, ts_ms, counts, cells)
     columns = [minute_ms, *names.columns]
     return pa.table(columns, names=["minute_ms", *names.column_names]), {
@@ -191,7 +217,7 @@ def _part(cells: pa.Table, sums: Sums, node_id: int) -> pa.Table:
     )
 
 
-def _sums(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, cells: int) -> Sums:
+def _sums_of_cells(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, cells: int) -> Sums:
     """Return the columns `USAGE_SUMS` and `TOPIC_SUMS`, by cell. Raises `UsageFilesError`."""
     amounts = {name: _amount(table, name, kind < kernel.RESTART) for name in AMOUNTS}
     adder = _Adder(cell, cells)
