@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -127,6 +128,11 @@ class PlacedRows(Replays, Protocol):
         """Return the numbers of the sensors of clients, see `Layout.searched`."""
         return self.layout.searched(plan, numbers, share)
 
+    def narrowed(self, plans: Sequence[Plan]) -> Self:
+        """Return the same rows for a replay of these of the plans that they were placed for."""
+        self.layout = replace(self.layout, task=replace(self.layout.task, plans=tuple(plans)))
+        return self
+
     def __enter__(self) -> Self:
         """Keep the rows."""
         return self
@@ -199,24 +205,26 @@ class BackEnd(ABC):
         leaves_state: bool = False,
         repeats: bool = True,
         searches: bool = False,
+        others: Sequence[Plan] = (),
     ) -> PlacedRows:
         """Survey the files, and return their rows for a replay. repeats: they are replayed more than once.
 
-        carried, leaves_state, searches: see `Layout`, `ReplayTask` and `lay_out`.
+        carried, leaves_state, searches, others: see `Layout`, `ReplayTask` and `lay_out`.
         """
         bundles = bundled(files.replayed)
         layout = lay_out(
             bundles,
-            self.surveys(files, plans),
+            self.surveys(files, [*plans, *others]),
             plans,
             cores=self.partitions_of(files.rows),
             carried=carried,
             leaves_state=leaves_state,
             counted_from_ms=files.counted_from_ms,
             searches=searches,
+            others=others,
         )
-        decisions = files.rows * len(plans) * (_REPEATS if repeats else 1)
-        self.prepare(plans, layout.timelines.values(), rows=decisions)
+        decisions = files.rows * (len(plans) * (_REPEATS if repeats else 1) + len(others))
+        self.prepare([*plans, *others], layout.timelines.values(), rows=decisions)
         numbered = [
             NumberedBundle(bundle=bundle, numbers=numbers)
             for bundle, numbers in zip(bundles, layout.numbers, strict=True)

@@ -1,15 +1,25 @@
 """The jobs over a usage record: each runs in this process or on Spark."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
 
 from tidegate.config.locations import Location
-from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Rows, Target
-from tidegate.pipeline.proposals.evidence import Evidence, chunk_windows, internal_names, windows_in
+from tidegate.errors import TidegateError
+from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, PlacedRows, Rows, Target
+from tidegate.pipeline.proposals.evidence import (
+    Evidence,
+    TooLittleDataError,
+    chunk_windows,
+    internal_names,
+    windows_in,
+)
+from tidegate.pipeline.proposals.propose import NothingToRecommendError
 from tidegate.pipeline.proposals.recommend import Recommendation, forecast_levels, recommend
 from tidegate.pipeline.proposals.wanted import Wanted, chunk_users, level_of
 from tidegate.pipeline.read.chunks import bundled
@@ -18,7 +28,7 @@ from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, Missing, NodeRows, chunk_evidence, coverage_of
 from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.carried import Carried, carried_states
-from tidegate.pipeline.replay.limits import Tolerance, levels_of
+from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
@@ -94,7 +104,10 @@ __all__ = [
 ]
 
 _GROUPS_SHOWN = 1000  # most that are measured alone
+NOTHING_PROPOSED = (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError)
+"""Reasons against a proposal that a report states."""
 
+T = TypeVar("T")
 Out: TypeAlias = Location | KeptTables
 
 
@@ -288,8 +301,7 @@ class Jobs:
                 # A state of an earlier run does not continue from the end of this one.
                 without = () if leaves_state else (STATE_TABLE,)
                 results.finish(self._replay_made_of(layout, options), without=without)
-        unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
-        return ReplaySummary(entities=TableRows(entities), unmatched=unmatched, missing=layout.missing)
+        return _replay_summary(layout, plans, entities)
 
     def limits(
         self, levels: Plan, tolerance: Tolerance, *, out: Out | None, overwrite: bool = False
@@ -313,16 +325,44 @@ class Jobs:
 
         only_throttled: the outcomes are those of the entities that the quotas throttle.
         """
-        chunks = self.files.chunks
         with self.back_end.running("finding limits"):
-            users = chain.from_iterable(self.back_end.map(chunk_users, chunks, "scanning"))
-            by = by or level_of(users, wanted)
-            windows = windows_in(self.back_end.map(chunk_windows, chunks, "scanning"))
-            steps = self.back_end.tables(partial(chunk_backlogs, by=by), chunks, BACKLOG_STEPS, "scanning")
-            backlogs = compact(steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect())
-            with self.back_end.place(self.files, [levels_of(by), forecast_levels(by)]) as rows:
-                evidence = _evidence(rows.layout, by, windows)
-                return recommend(rows, by, wanted, backlogs, evidence, only_throttled=only_throttled)
+            looked = self._looked_through(by, wanted)
+            with self.back_end.place(self.files, looked.plans) as rows:
+                return looked.recommend(rows, wanted, only_throttled=only_throttled)
+
+    def recommend_and_replay(
+        self, wanted: Wanted, plans: Sequence[Plan], take: Callable[[Recommendation], T]
+    ) -> tuple[T | TidegateError, ReplaySummary]:
+        """Return what `recommend` finds, or why it proposes nothing, and what `replay` returns.
+
+        The rows are read and placed once for both. take: makes what is returned of a recommendation, whose outcomes are
+        `only_throttled`; it is not kept, because it takes much memory of many clients.
+        """
+        found: T | TidegateError
+        with self.back_end.running("finding limits"):
+            try:
+                looked = self._looked_through(None, wanted)
+            except NOTHING_PROPOSED as error:
+                return error, self.replay(plans, out=None)
+            with self.back_end.place(self.files, looked.plans, others=plans) as rows:
+                try:
+                    found = take(looked.recommend(rows, wanted, only_throttled=True))
+                except NOTHING_PROPOSED as error:
+                    found = error
+                del looked
+                give_back()
+                entities, _ = rows.narrowed(plans).replay(KeptTables(), with_decisions=False)
+                return found, _replay_summary(rows.layout, plans, entities)
+
+    def _looked_through(self, by: str | None, wanted: Wanted) -> "_LookedThrough":
+        """Return what a recommendation needs of the record beside its replays."""
+        chunks = self.files.chunks
+        users = chain.from_iterable(self.back_end.map(chunk_users, chunks, "scanning"))
+        by = by or level_of(users, wanted)
+        windows = windows_in(self.back_end.map(chunk_windows, chunks, "scanning"))
+        steps = self.back_end.tables(partial(chunk_backlogs, by=by), chunks, BACKLOG_STEPS, "scanning")
+        backlogs = compact(steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect())
+        return _LookedThrough(by=by, windows=windows, backlogs=backlogs)
 
     def _results(self, out: Out | None, command: str, overwrite: bool) -> AbstractContextManager[Target]:
         if out is None or isinstance(out, KeptTables):
@@ -342,6 +382,30 @@ class Jobs:
         return made_of(
             self.files, nodes=nodes, missing=layout.missing, plans=layout.task.plans, options=options
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LookedThrough:
+    """Windows with requests, and rows of `BACKLOGS`: the needs of a recommendation for the level `by`."""
+
+    by: str
+    windows: int
+    backlogs: pa.Table
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Return the plans that rows are placed for."""
+        return [levels_of(self.by), forecast_levels(self.by)]
+
+    def recommend(self, rows: PlacedRows, wanted: Wanted, *, only_throttled: bool) -> Recommendation:
+        """Return the recommendation. Raises what `recommend` raises."""
+        evidence = _evidence(rows.layout, self.by, self.windows)
+        return recommend(rows, self.by, wanted, self.backlogs, evidence, only_throttled=only_throttled)
+
+
+def _replay_summary(layout: Layout, plans: Sequence[Plan], entities: pa.Table) -> ReplaySummary:
+    unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
+    return ReplaySummary(entities=TableRows(entities), unmatched=unmatched, missing=layout.missing)
 
 
 def _nodes_of(coverage: Coverage) -> list[NodeRows]:

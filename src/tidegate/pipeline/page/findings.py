@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,13 @@ import pyarrow.compute as pc
 
 from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.jobs.jobs import Jobs, UsageSummary
-from tidegate.pipeline.proposals.evidence import TooLittleDataError
 from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
-from tidegate.pipeline.proposals.propose import NothingToRecommendError
+from tidegate.pipeline.proposals.recommend import Recommendation
 from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.timeline import callback_in, timelines
-from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
+from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.results.table_rows import TableRows
@@ -41,6 +41,7 @@ TOP_CLIENTS = 20
 TOP_TOPICS = 20
 TOP_APIS = 20
 _LIMITS_BY = "both"
+_WANTED = Wanted()
 _ENTITIES = 20  # with a history
 _NAMES = ("quota_type", "entity_user", "entity_client_id")
 _RANKED = (*_NAMES, "amount", "recorded_throttle_ms", "bound", "bound_changed")
@@ -100,14 +101,19 @@ def find_out(
     events = jobs.quota_events()
     found = timelines(events)
     callback = callback_in(found)
-    proposed = _proposed(jobs, rows) if with_recommendation else None
     limits = jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else None
     obedience = None if is_imported else jobs.obedience(out=None).libraries
     usage = jobs.usage(out=None, top=TOP_CLIENTS)
     topics = jobs.usage(out=None, top=TOP_TOPICS, by=(TOPIC,))
     apis = jobs.usage(out=None, top=TOP_APIS, by=(API,))
     wanted_plans = [in_force_plan(), *plans]
-    summary = jobs.replay(wanted_plans, out=None)
+    proposed: Proposed | str | None = None
+    if with_recommendation:
+        take = partial(_proposed, rows=rows)
+        proposal, summary = jobs.recommend_and_replay(_WANTED, wanted_plans, take)
+        proposed = proposal if isinstance(proposal, Proposed) else f"No quotas are proposed: {proposal}."
+    else:
+        summary = jobs.replay(wanted_plans, out=None)
     replayed = {plan.name: summary.entities.where(plan=plan.name) for plan in wanted_plans}
     known = {} if callback is not None else found
     definitions = definitions_over_time(known)
@@ -136,16 +142,11 @@ def find_out(
     )
 
 
-def _proposed(jobs: Jobs, rows: int) -> Proposed | str:
-    """Return the proposed quotas, or the reason why there are none. rows: of the record."""
-    wanted = Wanted()
-    try:
-        found = jobs.recommend(None, wanted, only_throttled=True)
-    except (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError) as error:
-        return f"No quotas are proposed: {error}."
+def _proposed(found: Recommendation, *, rows: int) -> Proposed:
+    """Return the proposed quotas. rows: of the record."""
     return Proposed(
         entries=found.quotas.entries,
-        notes=recommend_notes(found, wanted, events=rows),
+        notes=recommend_notes(found, _WANTED, events=rows),
         throttled=len(rows_touched(found.outcomes)),
     )
 

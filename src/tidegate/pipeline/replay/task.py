@@ -131,11 +131,13 @@ def lay_out(
     leaves_state: bool = False,
     counted_from_ms: int | None = None,
     searches: bool = False,
+    others: Sequence[Plan] = (),
 ) -> Layout:
     """Return the layout of a replay. surveys: of every bundle, in order; those with a needed snapshot are read again.
 
     carried: see `Layout`. leaves_state, counted_from_ms: see `ReplayTask`. searches: there will be a plan for each
-    rung of a search, so many clients are replayed a few at a time.
+    rung of a search, so many clients are replayed a few at a time. others: plans that are replayed, too, but never for
+    a share of the clients.
 
     Raises `UsageFilesError` if a bound is exceeded, an event makes no sense, or the quotas in force cannot be replayed.
     """
@@ -145,14 +147,15 @@ def lay_out(
     ends = ends_of(runs, found, lost_events)
     missing = missing_in(found, lost_events)
     _check_order(carried or {}, ends)
-    if any(plan.is_in_force for plan in plans):
+    if any(plan.is_in_force for plan in (*plans, *others)):
         found = {node_id: _with_snapshots(bundles, surveys, node_id, found[node_id]) for node_id in found}
     clients, rows, places = _clients(surveys)
     found |= {
         node_id: empty_timeline() for node_id in np.unique(clients.node_id).tolist() if node_id not in found
     }
     shared = chain(
-        shared_sensors(plans, clients, found), shared_connections(surveys, places, clients.node_id)
+        shared_sensors([*plans, *others], clients, found),
+        shared_connections(surveys, places, clients.node_id),
     )
     joined = components(len(clients), shared)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
@@ -166,7 +169,7 @@ def lay_out(
     in_order = clients.select(order)
     users, client_ids = in_order.columns()
     task = ReplayTask(
-        plans=tuple(plans),
+        plans=(*plans, *others),
         first_client=given_out.first_number,
         task=tasks_of(given_out.rows, wanted),
         leaves_state=leaves_state,

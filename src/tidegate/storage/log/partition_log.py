@@ -345,7 +345,7 @@ class PartitionLog:
         run_at_once(self.checkpoint_in_slices())
 
     def checkpoint_in_slices(self) -> Generator[None, None, None]:
-        """Do what `checkpoint` does, yielding in between; batches may be appended meanwhile."""
+        """Write what `checkpoint` writes, yielding in between; batches may be appended meanwhile."""
         self._unsaved_room_bytes = CHECKPOINT_BYTES
         if self.failed or self.deleted:  # the directory may be a successor's
             return

@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -10,15 +11,16 @@ import pyarrow.compute as pc
 import pytest
 from tests.replaying.callbacks import quota_groups
 from tests.replaying.files import write_events
-from tests.replaying.logs import START_MS
+from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.page.findings import find_out, wanted_entities
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.record import jobs_here
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.report.text import count_text, duration_text
 from tidegate.pipeline.results.table_rows import TableRows
 from tidegate.quota import QuotaRecord
@@ -46,6 +48,43 @@ def usage(tmp_path):
         node.produce("alice", HOSTILE, 2000 if second < 5 else 1, START_MS + 1000 * second)
     write_events(tmp_path, node.events)
     return tmp_path
+
+
+def test_a_report_finds_what_each_job_finds(tmp_path):
+    """A proposal and a replay of the same placed rows are those of rows that were placed for each."""
+    node = RecordingNode(1)
+    node.start(START_MS)
+    random_traffic(node, Random(5), events=1500)
+    write_events(tmp_path, node.events)
+    plans = [in_force_plan(), Plan(name="low", records=(_limit("a", 100.0),), is_closed=True)]
+    with open_usage(tmp_path) as files:
+        jobs = jobs_here(files)
+        proposal, replay = jobs.recommend_and_replay(Wanted(force=True), plans, take=lambda found: found)
+        alone, expected = (
+            jobs.recommend(None, Wanted(force=True), only_throttled=True),
+            jobs.replay(plans, out=None),
+        )
+    for name in ("entities", "nodes", "outcomes"):
+        assert getattr(proposal, name).table.equals(getattr(alone, name).table), name
+    assert replace(proposal, entities=(), nodes=(), outcomes=()) == replace(
+        alone, entities=(), nodes=(), outcomes=()
+    )
+    assert len(alone.entities) > 3
+    assert repr(replay.entities.table.to_pylist()) == repr(expected.entities.table.to_pylist())  # has a NaN
+    assert replay.unmatched == expected.unmatched
+
+
+def test_obedience_is_the_same_whether_its_tables_are_written_or_not(tmp_path):
+    """Without a table of clients, these are counted some at a time."""
+    node = RecordingNode(1)
+    node.start(START_MS)
+    random_traffic(node, Random(6), events=800)
+    write_events(tmp_path / "usage", node.events)
+    with open_usage(tmp_path / "usage") as files:
+        jobs = jobs_here(files)
+        found = jobs.obedience(out=None)
+        assert found == jobs.obedience(out=tmp_path / "out")
+    assert sum(row["clients"] for row in found.libraries) > 3
 
 
 def test_everything_has_its_section(usage):

@@ -8,11 +8,13 @@ import pytest
 from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline.jobs import jobs
 from tidegate.pipeline.jobs.here import Here
 from tidegate.pipeline.jobs.jobs import Jobs
 from tidegate.pipeline.read import chunks
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.rollup import parts
+from tidegate.pipeline.rollup import merging, parts
+from tidegate.pipeline.rollup.merging import BYTES_AND_REQUESTS
 from tidegate.pipeline.schemas import CLIENT, USAGE_PEAKS
 from tidegate.usage.arrow import arrow_schema
 
@@ -73,11 +75,15 @@ def test_the_first_of_many_groups_are_measured_alone(rows, tmp_path, monkeypatch
     """The rows are read once to add up, and once for the groups that are shown; results are equal."""
     _write(tmp_path, rows)
     passes = []
-    usage_parts = parts.usage_parts
+    usage_parts, group_sums = parts.usage_parts, jobs.group_sums
 
-    def noted(of_node, *, with_peaks, only, **options):
-        passes.append((with_peaks, only and len(only)))
-        yield from usage_parts(of_node, with_peaks=with_peaks, only=only, **options)
+    def noted(of_node, *, only, **options):
+        passes.append(only and len(only))
+        yield from usage_parts(of_node, only=only, **options)
+
+    def noted_sums(of_node, *, wanted, **options):
+        passes.append(wanted)
+        yield from group_sums(of_node, wanted=wanted, **options)
 
     def found():
         passes.clear()
@@ -85,11 +91,14 @@ def test_the_first_of_many_groups_are_measured_alone(rows, tmp_path, monkeypatch
             return Jobs(files=files, back_end=Here(threads=1)).usage(out=None, top=3, by=by)
 
     monkeypatch.setattr(parts, "usage_parts", noted)
+    monkeypatch.setattr(jobs, "group_sums", noted_sums)
     expected = found()
-    assert {*passes} == {(True, None)}
+    assert {*passes} == {None}
     monkeypatch.setattr(parts, "GROUPS_AT_ONCE", 3)
-    assert found() == expected
-    assert {*passes} == ({(True, None)} if by == ("topic",) else {(False, None), (True, 3)})
+    for rows_held in (merging._ROWS_HELD, 10):
+        monkeypatch.setattr(merging, "_ROWS_HELD", rows_held)
+        assert found() == expected
+        assert {*passes} == ({None} if by == ("topic",) else {BYTES_AND_REQUESTS, 3})
     assert len(expected.top) == 3 or by == ("topic",)
 
 

@@ -20,6 +20,14 @@ def test_narrow_integers_are_the_same():
     assert compact(pa.table({"n": pa.array([-128, 127, None])}))["n"].type == pa.int8()
 
 
+def test_names_of_a_compact_table_are_one_chunk():
+    """However many chunks they came in: to put tables together, the dictionary of each chunk is read."""
+    names = pa.chunked_array([["b", "a"], [None], [], ["a"]])
+    for given in (names, pa.chunked_array([[]], pa.string()), pa.chunked_array([], pa.string())):
+        (found,) = compact(pa.table({"name": given}))["name"].chunks
+        assert found.to_pylist() == given.to_pylist()
+
+
 def test_rows_of_different_keys_are_grouped_as_they_are():
     """With the values and types that they have beside a key which occurs twice; NaN and null stay."""
     rows = [
