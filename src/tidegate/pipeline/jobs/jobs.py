@@ -104,7 +104,7 @@ __all__ = [
 ]
 
 _GROUPS_SHOWN = 1000  # most that are measured alone
-NOTHING_PROPOSED = (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError)
+_NOTHING_PROPOSED = (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError)
 """Reasons against a proposal that a report states."""
 
 T = TypeVar("T")
@@ -339,20 +339,23 @@ class Jobs:
         `only_throttled`; it is not kept, because it takes much memory of many clients.
         """
         found: T | TidegateError
-        with self.back_end.running("finding limits"):
-            try:
+        try:
+            with self.back_end.running("finding limits"):
                 looked = self._looked_through(None, wanted)
-            except NOTHING_PROPOSED as error:
-                return error, self.replay(plans, out=None)
-            with self.back_end.place(self.files, looked.plans, others=plans) as rows:
-                try:
-                    found = take(looked.recommend(rows, wanted, only_throttled=True))
-                except NOTHING_PROPOSED as error:
-                    found = error
-                del looked
-                give_back()
-                entities, _ = rows.narrowed(plans).replay(KeptTables(), with_decisions=False)
-                return found, _replay_summary(rows.layout, plans, entities)
+        except _NOTHING_PROPOSED as error:
+            return error, self.replay(plans, out=None)
+        with (
+            self.back_end.running("finding limits"),
+            self.back_end.place(self.files, looked.plans, others=plans) as rows,
+        ):
+            try:
+                found = take(looked.recommend(rows, wanted, only_throttled=True))
+            except _NOTHING_PROPOSED as error:
+                found = error.with_traceback(None)  # which would keep the tables of the recommendation
+            del looked
+            give_back()
+            entities, _ = rows.narrowed(plans).replay(KeptTables(), with_decisions=False)
+            return found, _replay_summary(rows.layout, plans, entities)
 
     def _looked_through(self, by: str | None, wanted: Wanted) -> "_LookedThrough":
         """Return what a recommendation needs of the record beside its replays."""
