@@ -45,6 +45,8 @@ REMEMBERED_BATCHES = 5
 
 _STATE_BYTES = 560  # of a producer, with its places in three tables (measured by a test)
 _BATCH_BYTES = 240  # of each batch that is remembered
+# By batches. A sum that is made for each producer would be an integer of 32 bytes in the table of sizes.
+_SIZES = tuple(_STATE_BYTES + batches * _BATCH_BYTES for batches in range(REMEMBERED_BATCHES + 1))
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ROW = struct.Struct(">qhiqiqiq")
@@ -96,18 +98,18 @@ class ProducerMemory:
 
     def add_producer(self, state: ProducerState) -> None:
         """Add a new producer."""
-        self._bound.add_entry(state, state.owner, _STATE_BYTES)
+        self._bound.add_entry(state, state.owner, _SIZES[0])
 
     def hand_over(self, state: ProducerState, owner: str) -> None:
         """Count a producer for another principal from now on."""
         self._bound.remove(state)
         state.owner = owner
-        self._bound.add_entry(state, owner, _STATE_BYTES + len(state.batches) * _BATCH_BYTES)
+        self._bound.add_entry(state, owner, _SIZES[len(state.batches)])
 
     def resize(self, state: ProducerState) -> None:
         """Count how many batches of a producer are remembered; past the bound, forget others."""
         bound = self._bound
-        bound.resize(state, _STATE_BYTES + len(state.batches) * _BATCH_BYTES)
+        bound.resize(state, _SIZES[len(state.batches)])
         while bound.used > bound.capacity:
             oldest = bound.victim(state.owner, 0)
             assert oldest is not None
@@ -206,23 +208,26 @@ class Producers:
                 memory.hand_over(state, owner)
         if state.period != memory.period:
             memory.hear(state)
-        batches = state.batches
         # Already a row of the snapshot, which packs thousands of them without a loop in Python.
-        batches.append(
-            (
-                producer_id,
-                epoch,
-                (base_sequence + last_delta) & _LARGEST_SEQUENCE,
-                base_offset + last_delta,
-                last_delta,
-                time_ms,
-            )
+        batch = (
+            producer_id,
+            epoch,
+            (base_sequence + last_delta) & _LARGEST_SEQUENCE,
+            base_offset + last_delta,
+            last_delta,
+            time_ms,
         )
-        if len(batches) > REMEMBERED_BATCHES:
+        batches = state.batches
+        if not batches:
+            state.batches = [batch]  # an `append` would make room for four
+            memory.resize(state)
+        elif len(batches) < REMEMBERED_BATCHES:
+            batches.append(batch)
+            memory.resize(state)
+        else:
             # The size stays the same, and need not be counted.
             del batches[0]
-        else:
-            memory.resize(state)
+            batches.append(batch)
 
     def expire(self, now_ms: int) -> int:
         """Forget producers silent for `producer.id.expiration.ms`; return how many."""
