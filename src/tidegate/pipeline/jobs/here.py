@@ -59,6 +59,7 @@ from tidegate.pipeline.warm_up import kernel_at_hand
 __all__ = ["Here"]
 
 _ROWS_AT_ONCE = 1 << 15  # of results
+_TABLES_AT_ONCE = 8  # before memory is given back, part of which the next ones use again
 _PARTITIONS = 8
 _FEW_ROWS = 1 << 17  # are done before threads have started
 _MOST_THREADS = 4  # that hold a chunk each
@@ -235,7 +236,7 @@ class _PlacedHere(PlacedRows):
             # The decisions of one partition after another are written as they are made.
             threads = 1 if with_decisions else self._threads
             replayed = self._replayed(replay_tallies, task, "replaying", threads=threads, decided=decided)
-            for found in replayed:
+            for number, found in enumerate(replayed, 1):
                 if task.leaves_state:
                     is_state = pc.field("state").is_valid()
                     left += found.filter(is_state).select(REPLAY_STATE.names).to_pylist()
@@ -243,6 +244,7 @@ class _PlacedHere(PlacedRows):
                 if len(found):
                     parts.append(compact(by_entity_table(found)))
                     write(found)
+                if number % _TABLES_AT_ONCE == 0:
                     give_back()
         by_entity = entities_together(parts)
         give_back()

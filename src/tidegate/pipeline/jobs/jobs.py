@@ -38,11 +38,10 @@ from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_
 from tidegate.pipeline.results.table_rows import Row, TableRows
 from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS, backlogs_table, chunk_backlogs
+from tidegate.pipeline.rollup.cells import are_more_groups, chunk_groups
 from tidegate.pipeline.rollup.groups import (
     UNKNOWN_TOPIC,
-    chunk_groups,
     first_chunks,
-    groups_in,
     has_topics,
     source_columns,
 )
@@ -230,7 +229,7 @@ class Jobs:
         if self.files.rows <= parts.GROUPS_AT_ONCE or source_columns(by) != [*by]:
             return False
         found = self.back_end.map(partial(chunk_groups, by=by), first_chunks(self.files.chunks), "scanning")
-        return groups_in(found) > parts.GROUPS_AT_ONCE
+        return are_more_groups(found, parts.GROUPS_AT_ONCE)
 
     def obedience(self, *, out: Out | None, overwrite: bool = False) -> ObedienceSummary:
         """Find the client libraries that came back too early."""

@@ -1,12 +1,13 @@
 """Groups of rows, and cells: a group in one table, or in one step of time of it, for which is added up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of_names, used_codes
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.groups import source_columns
@@ -19,9 +20,11 @@ __all__ = [
     "FLAGS",
     "LATEST_MS",
     "SMALL",
+    "are_more_groups",
     "cells_of",
     "check_amount",
     "check_number",
+    "chunk_groups",
     "groups_of",
     "kinds_of",
     "usage_columns",
@@ -83,6 +86,23 @@ def groups_of(table: pa.Table, by: Sequence[str], counts: Flags) -> tuple[pa.Tab
         used, of_name = np.divmod(used, size)
         columns.append(names.take(pa.array(of_name)))
     return pa.table(columns[::-1], names=list(by)), place
+
+
+def chunk_groups(chunk: Chunk, by: Sequence[str]) -> pa.Table:
+    """Return the values of `by`, columns of the usage record, that occur in a chunk. Raises `UsageFilesError`."""
+    table = read_chunk(chunk, by)
+    return groups_of(table, by, np.ones(len(table), bool))[0]
+
+
+def are_more_groups(found: Iterable[pa.Table], than: int) -> bool:
+    """Return whether `chunk_groups` found more groups in all chunks together. Ends with a chunk that has as many."""
+    tables: list[pa.Table] = []
+    for table in found:
+        if len(table) > than:
+            return True
+        tables.append(table)
+    together = pa.concat_tables(tables)
+    return len(together.group_by(together.column_names, use_threads=False).aggregate([])) > than
 
 
 def cells_of(group: Int64s, step: Int64s, counts: Flags) -> tuple[Int64s, Int64s, Int64s]:

@@ -4,16 +4,15 @@ A row counts for one topic: that of a Produce or Fetch with the most bytes of re
 whose name no topic can have.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.api_keys import FETCH, api_name
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.columns import is_there, name_places, numbers_of, numbers_of_names
-from tidegate.pipeline.rollup.sums import decoded
 
 __all__ = [
     "API",
@@ -22,9 +21,7 @@ __all__ = [
     "NO_TOPICS",
     "TOPIC",
     "UNKNOWN_TOPIC",
-    "chunk_groups",
     "first_chunks",
-    "groups_in",
     "has_topics",
     "source_columns",
     "with_groups",
@@ -58,17 +55,6 @@ def first_chunks(chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the chunks with the first million rows, by which the number of groups is estimated."""
     before = accumulate((chunk.rows for chunk in chunks), initial=0)
     return [chunk for chunk, rows in zip(chunks, before, strict=False) if rows < _ROWS_LOOKED_AT]
-
-
-def chunk_groups(chunk: Chunk, by: Sequence[str]) -> pa.Table:
-    """Return the values of `by`, columns of the usage record, that occur in a chunk. Raises `UsageFilesError`."""
-    return decoded(read_chunk(chunk, by)).group_by([*by], use_threads=False).aggregate([])
-
-
-def groups_in(found: Iterable[pa.Table]) -> int:
-    """Return how many groups `chunk_groups` found in all chunks together."""
-    together = pa.concat_tables(found)
-    return len(together.group_by(together.column_names, use_threads=False).aggregate([]))
 
 
 def with_groups(table: pa.Table, by: Sequence[str]) -> pa.Table:
