@@ -49,16 +49,16 @@ _VALUE = rb"[\x01-\x2b\x2d-\x7f]+"
 _PRINTABLE = rb"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rb"(?:,[A-Za-z]+=" + _VALUE + rb")*"
 _BASE64 = rb"(?:[A-Za-z0-9/+]{4})*(?:[A-Za-z0-9/+]{3}=|[A-Za-z0-9/+]{2}==)?"
-_CLIENT_FIRST = re.compile(
+_CLIENT_FIRST = (
     rb"n,(?:a=(?P<authorization_id>" + _NAME + rb"))?,(?:m=" + _VALUE + rb",)?"
     rb"(?P<bare>n=(?P<name>" + _NAME + rb"),r=(?P<nonce>" + _PRINTABLE + rb")" + _EXTENSIONS + rb")"
 )
-_CLIENT_FINAL = re.compile(
+_CLIENT_FINAL = (
     rb"(?P<without_proof>c=" + _BASE64 + rb",r=(?P<nonce>" + _PRINTABLE + rb")" + _EXTENSIONS + rb")"
     rb",p=(?P<proof>" + _BASE64 + rb")"
 )
 
-_SERVER_FIRST = re.compile(
+_SERVER_FIRST = (
     rb"r=(?P<nonce>"
     + _PRINTABLE
     + rb"),s=(?P<salt>"
@@ -173,7 +173,7 @@ class ScramServer:
         raise InvalidCredentialsError
 
     def _on_first(self, token: bytes) -> bytes:
-        match = _CLIENT_FIRST.fullmatch(token)
+        match = re.fullmatch(_CLIENT_FIRST, token)
         if match is None:
             raise InvalidCredentialsError
         self.user = match["name"].replace(b"=2C", b",").replace(b"=3D", b"=").decode()
@@ -194,7 +194,7 @@ class ScramServer:
         return self._server_first
 
     def _on_final(self, token: bytes, credential: ScramCredential) -> bytes:
-        match = _CLIENT_FINAL.fullmatch(token)
+        match = re.fullmatch(_CLIENT_FINAL, token)
         if match is None or match["nonce"] != self._nonce:
             raise InvalidCredentialsError
         message = b",".join((self._client_first, self._server_first, match["without_proof"]))
@@ -264,7 +264,7 @@ class ScramClient:
         return without_proof + b",p=" + base64.b64encode(proof)
 
     def _read_first(self, server_first: bytes) -> re.Match[bytes]:
-        match = _SERVER_FIRST.fullmatch(server_first)
+        match = re.fullmatch(_SERVER_FIRST, server_first)
         if match is None or not match["nonce"].startswith(self._nonce) or match["nonce"] == self._nonce:
             raise AuthenticationError("the server's first SCRAM message is malformed")
         return match

@@ -39,7 +39,7 @@ _CLASS = rf"\[(?:\^?(?:-?{_PLAIN}+-?|-)|-?(?:{_PLAIN}|\\[dws])+-?)\]"
 _ATOM = rf"[.^$)\]}}]|\\[AzdwsDWS]|{_CLASS}|{_ESCAPE}|[^\\\[(){{*+?|]"
 _QUANTIFIER = r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})[?+]?"
 _OPENING = r"\((?:\?(?:[:=!>]|<[A-Za-z][A-Za-z0-9]*>))?(?!\?)|\|"
-_TOKEN = re.compile(rf"(?P<opening>{_OPENING})|(?P<atom>{_ATOM})(?P<quantifier>{_QUANTIFIER})?", re.DOTALL)
+_TOKEN = rf"(?P<opening>{_OPENING})|(?P<atom>{_ATOM})(?P<quantifier>{_QUANTIFIER})?"
 _ATOMIC = ("(?=", "(?!", "(?>")
 _MOST = 10_000  # characters, far more than a pattern written by hand has
 
@@ -59,8 +59,9 @@ def java_pattern(text: str) -> re.Pattern[str]:
         index = len(_IGNORE_CASE)
     parts: list[str] = []
     open_groups: list[str] = []
+    token_at = re.compile(_TOKEN, re.DOTALL).match  # here, because few brokers have patterns
     while index < len(text):
-        token = _TOKEN.match(text, index)
+        token = token_at(text, index)
         if token is None or not _captures_alike(token, open_groups):
             pair = text[index : index + 2]
             found = pair if pair == "(?" or pair[0] == "\\" else pair[0]

@@ -21,10 +21,10 @@ __all__ = ["DEFAULT_RULES", "NoRuleError", "PrincipalRules"]
 DEFAULT_RULES = "DEFAULT"
 _DOT = "[^\\n\\r\\x85\\u2028\\u2029]"
 _RULE = rf"(DEFAULT)|RULE:((?:\\{_DOT}|[^\\/])*)/((?:\\{_DOT}|[^\\/])*)/([LU]?){_DOT}*?|({_DOT}*?)"
-_SPLITTER = re.compile(rf"\s*({_RULE})\s*(?:,\s*|\Z)", re.ASCII)
-_PARSER = re.compile(_RULE)
-_REFERENCE = re.compile(r"\$([0-9]+)")
-_NAMED = re.compile(r"\{([A-Za-z][A-Za-z0-9]*)\}")
+# Compiled when they are used: few brokers have rules, and to compile them takes 1 % of a start.
+_RULE_OF_SEVERAL = rf"\s*({_RULE})\s*(?:,\s*|\Z)"
+_REFERENCE = r"\$([0-9]+)"
+_NAME = r"\{([A-Za-z][A-Za-z0-9]*)\}"
 _BLANKS = "".join(map(chr, range(33)))  # what Java's `String.trim` takes away
 _PATTERN_HINT = "use groups, alternatives, quantifiers, simple classes such as [^,], and (?i) only in front"
 _LONGEST = 4096  # letters of a subject: a pattern may take the square of them in steps
@@ -82,7 +82,7 @@ class PrincipalRules:
     def parse(cls, text: str) -> Self:
         """Return the rules that a setting stands for. Raises `ConfigError`."""
         rules = []
-        for match in _SPLITTER.finditer(text.strip(_BLANKS)):
+        for match in re.finditer(_RULE_OF_SEVERAL, text.strip(_BLANKS), re.ASCII):
             rule = _parsed(match[1])
             if rule is not None:
                 rules.append(rule)
@@ -105,7 +105,7 @@ class PrincipalRules:
 
 def _parsed(text: str) -> _Rule | None:
     """Return one rule; None if there is nothing between two commas."""
-    match = _PARSER.match(text)
+    match = re.match(_RULE, text)
     if match is None or match.end() != len(text):
         raise ConfigError(
             f"invalid rule {text!r}, expected DEFAULT or RULE:pattern/replacement/, optionally with L or U"
@@ -134,7 +134,7 @@ def _escaped(replacement: str, groups: int) -> str:
     if not groups:
         return replacement
     text = replacement
-    for match in _REFERENCE.finditer(replacement):
+    for match in re.finditer(_REFERENCE, replacement):
         if match[1].startswith("0"):
             continue
         # Twenty digits are enough to see that a number is too large for Java's `int`.
@@ -171,7 +171,7 @@ def _parts(replacement: str, pattern: re.Pattern[str]) -> list[str | int]:
 
 def _group(replacement: str, at: int, pattern: re.Pattern[str]) -> tuple[int, int]:
     """Return the group that is named after a `$`, and where its name ends: as many digits as there are groups for."""
-    named = _NAMED.match(replacement, at)
+    named = re.compile(_NAME).match(replacement, at)
     if named is not None:
         if named[1] not in pattern.groupindex:
             raise _ReplacementError(f"refers to group {named[1]!r}, which the pattern does not have")
