@@ -21,7 +21,7 @@ __all__ = ["DEFAULT_RULES", "NoRuleError", "PrincipalRules"]
 DEFAULT_RULES = "DEFAULT"
 _DOT = "[^\\n\\r\\x85\\u2028\\u2029]"
 _RULE = rf"(DEFAULT)|RULE:((?:\\{_DOT}|[^\\/])*)/((?:\\{_DOT}|[^\\/])*)/([LU]?){_DOT}*?|({_DOT}*?)"
-# Compiled when they are used: few brokers have rules, and to compile them takes 1 % of a start.
+# Compiled when they are used, because few brokers have rules.
 _RULE_OF_SEVERAL = rf"\s*({_RULE})\s*(?:,\s*|\Z)"
 _REFERENCE = r"\$([0-9]+)"
 _NAME = r"\{([A-Za-z][A-Za-z0-9]*)\}"

@@ -16,7 +16,6 @@ __all__ = ["EXPIRE_SENSORS_EVERY_S", "PeriodicWork"]
 
 EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
 _ROLL_USAGE_EVERY_S = 0.5
-_COMPILE_AFTER_S = 0.25  # what waits for the start comes first
 _COMPILE_EVERY_S = 0.005
 
 
@@ -46,7 +45,7 @@ class PeriodicWork:
     def start(self, handlers: HandlerTable) -> None:
         """Begin to sweep sensors, to write the usage record, and to compile the codecs of the APIs of `handlers`."""
         self._codecs = iter(_newest_first(handlers))
-        self._timers["codecs"] = self._loop.call_later(_COMPILE_AFTER_S, self._compile_one)
+        self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self.every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         if self._recorder is not None:
             self.every("roll", _ROLL_USAGE_EVERY_S, partial(self._roll_usage, self._recorder))

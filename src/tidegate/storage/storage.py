@@ -252,7 +252,7 @@ class Storage:
     def save_positions(self) -> Iterator[None]:
         """Write the newest index entries and producers of logs that have grown, so that a start after a kill is fast.
 
-        Each yield is a pause after the work for one log.
+        Each yield is a pause after at most a slice of the work for one log.
         """
         self._saves += 1
         least_bytes = 1 if self._saves % _SAVE_ALL_EACH == 0 else _SAVED_AT_BYTES

@@ -235,14 +235,14 @@ class Jobs:
         """Find the client libraries that came back too early."""
         with self._results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
-            parts = self.back_end.tables(
+            by_chunk = self.back_end.tables(
                 chunk_obedience, self.files.chunks, OBEDIENCE_BY_CLIENT, "aggregating"
             )
             if out is None:
-                some = parts.together(CLIENT_KEYS, clients_by_software, OBEDIENCE_BY_SOFTWARE)
+                some = by_chunk.together(CLIENT_KEYS, clients_by_software, OBEDIENCE_BY_SOFTWARE)
                 libraries = some.together(SOFTWARE_KEYS, software_together, OBEDIENCE_BY_SOFTWARE).collect()
                 return ObedienceSummary(libraries=libraries.to_pylist(), missing=coverage.missing)
-            found = parts.together(CLIENT_KEYS, obedience_by_client_table, OBEDIENCE_BY_CLIENT)
+            found = by_chunk.together(CLIENT_KEYS, obedience_by_client_table, OBEDIENCE_BY_CLIENT)
             with found.kept() as by_client:
                 by_software = by_client.together(
                     SOFTWARE_KEYS, obedience_by_software_table, OBEDIENCE_BY_SOFTWARE

@@ -137,7 +137,7 @@ def used_codes(code: Numbers, codes: int, among: Numbers | slice = _ALL) -> tupl
 
 
 def distinct(numbers: Numbers) -> Numbers:
-    """Return which numbers occur, rising. `np.unique` hashes them, which takes ten times as long where most differ."""
+    """Return which numbers occur, rising. `np.unique` hashes them, which takes far longer where most differ."""
     in_order = np.sort(numbers)
     is_first = np.ones(len(in_order), bool)
     is_first[1:] = in_order[1:] != in_order[:-1]

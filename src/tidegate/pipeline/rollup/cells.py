@@ -95,7 +95,7 @@ def chunk_groups(chunk: Chunk, by: Sequence[str]) -> pa.Table:
 
 
 def are_more_groups(found: Iterable[pa.Table], than: int) -> bool:
-    """Return whether `chunk_groups` found more groups in all chunks together. Ends with a chunk that has as many."""
+    """Return whether `chunk_groups` found more groups in all chunks together. Ends with a chunk that has more alone."""
     tables: list[pa.Table] = []
     for table in found:
         if len(table) > than:

@@ -37,7 +37,7 @@ from tidegate.wire.batch import (
 
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
-CHECKPOINT_BYTES = 8 * 1024 * 1024  # appended between two writes of the newest index entries and producers
+CHECKPOINT_BYTES = 8 * 1024 * 1024  # appended before index entries and producers are saved
 GATHERED_BYTES = 64 * 1024  # batches up to this size may be written together: they are copied
 LEADER_EPOCH = 0  # one node leads every partition for ever
 NO_TIME = -1

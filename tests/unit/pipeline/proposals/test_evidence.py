@@ -29,7 +29,8 @@ def test_clients_of_brokers_are_known_by_their_client_id(client_id):
 
 
 @pytest.mark.parametrize(
-    "client_id", ["", "0x1", "12345678901", "1\n", "a1", "my-broker-1-fetcher-0", "raft-client", "broker-1"]
+    "client_id",
+    ["", "0x1", "12345678901", "1\n", "a1", "my-broker-1-fetcher-0", "raft-client", "broker-1", "\u0661"],
 )
 def test_other_clients_are_not(client_id):
     """A name that only begins or ends alike is an application's."""

@@ -139,7 +139,7 @@ def test_snapshot_gives_back_everything(tmp_path: Path) -> None:
 
 
 def test_snapshot_holds_what_was_known_when_it_was_begun(tmp_path: Path) -> None:
-    """What is recorded while a snapshot is made is not part of it, and calls for another one."""
+    """A batch that is recorded while a snapshot is made is not in it, and the producers count as changed."""
     producers = with_batches(2)
     for producer_id in range(2, 2 * PACKED_AT_ONCE):
         producers.record_batch(producer_id, 0, 0, 9, 1000 * producer_id, 1000)

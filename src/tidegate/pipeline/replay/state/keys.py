@@ -4,7 +4,7 @@ The key of a sensor that is counted under names of its clients is a number, made
 each name. Others, such as those of groups, have a pair: the quota type and a text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -81,11 +81,6 @@ def quota_type_of(key: SensorKey) -> int:
 def _numbers(known: dict[str, int], names: pa.Array) -> Int64s:
     """Return the number of each name; a name without one gets the next."""
     encoded = names.dictionary_encode()
-    texts, begin = encoded.dictionary.to_pylist(), len(known)
-    numbers: Sequence[int] = range(begin, begin + len(texts))
-    if known.keys().isdisjoint(texts):
-        known.update(zip(texts, numbers, strict=True))  # as most are at first: a fifth of the time
-    else:
-        numbers = [known.setdefault(name, len(known)) for name in texts]
+    numbers = [known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()]
     found: Int64s = np.array(numbers, np.int64)[encoded.indices.to_numpy()]
     return found
