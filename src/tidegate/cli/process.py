@@ -76,6 +76,7 @@ def run_process(
         return code_of_error(args, error)
     finally:
         handler.flush()  # before what is printed
+        logging.getLogger().removeHandler(handler)
     return 0
 
 

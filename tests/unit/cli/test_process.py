@@ -1,7 +1,10 @@
 """What the options of `tidegate serve` make of the settings."""
 
+import logging
+
 import pytest
 
+from tidegate.cli.main import main
 from tidegate.cli.process import listen_on
 from tidegate.errors import ConfigError
 
@@ -43,3 +46,11 @@ def test_a_port_that_cannot_be_is_refused(listeners: str, port: int, told: str) 
     """Two listeners cannot have one port, and none has that."""
     with pytest.raises(ConfigError, match=told):
         listen_on({"listeners": listeners}, port)
+
+
+def test_a_process_that_ends_writes_no_log_any_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its handler is removed: one that stayed would count and change the lines of the next."""
+    handlers = list(logging.getLogger().handlers)
+    assert main(["serve", "--config", "none.properties"]) == 2
+    assert logging.getLogger().handlers == handlers
+    assert "none.properties" in capsys.readouterr().err

@@ -145,12 +145,11 @@ class NodeWatch:
     def _settled(self, table: pa.Table) -> int:
         """Return how many rows can be taken: what follows decides nothing about them."""
         kinds = table["kind"].cast(pa.string())
-        taken = len(table)
+        has_snapshots = any(plan.is_in_force for plan in self.plans)
+        taken = _open_snapshot(table, kinds) if has_snapshots else len(table)
         is_open = pc.is_in(kinds, _HELD_KINDS).to_numpy()
         while taken and is_open[taken - 1]:
             taken -= 1
-        if any(plan.is_in_force for plan in self.plans):
-            taken = min(taken, _open_snapshot(table, kinds))
         return len(table) if len(table) - taken > _HELD_ROWS else taken
 
     def _replayed(self, arrived: Arrived) -> Iterator[pa.Table]:

@@ -115,6 +115,29 @@ def test_batch_is_streaming(tmp_path, seed):
     assert by_name(watch.totals.in_all().clients) == by_name(usage)
 
 
+def test_a_gap_before_a_snapshot_that_has_not_ended_waits_for_it(tmp_path):
+    """A gap ends at the next row, even where that is held: requests behind it are exact as late as in a replay."""
+    limit = QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=1.0)
+    wanted = [Plan(name="a", records=(limit,)), in_force_plan()]
+    node = RecordingNode()
+    node.start(START_MS, records=(limit,))
+    node.gap(START_MS, lost_events=7)
+    behind = len(node.events)
+    for second in range(5, 30):
+        if second == 5:
+            node.snapshot(START_MS + 5000)
+        node.produce("alice", "c1", 10, START_MS + second * 1000)
+    record, watch = tmp_path / "usage", None
+    for part in (node.events[: behind + 1], node.events[behind + 1 :]):
+        write_events(record, part)
+        watch = watch or WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, lateness_s=0)
+        watch.step()
+    entities, _ = replayed(record, wanted)
+    (found,) = (row for row in entities if row["plan"] == "a" and row["quota_type"] == "Produce")
+    assert 0 < found["approximate_after_gap"] < found["requests"]
+    assert by_name(watch.totals.in_all().entities) == by_name(entities)
+
+
 def test_it_goes_on_where_it_ended(tmp_path, seed):
     """Ended after any step, and before what the step found was written down: nothing is lost, nothing counted twice."""
     rng = Random(seed)
