@@ -34,7 +34,7 @@ def mapped(
     ahead: how many more are begun, so that no thread is idle while an earlier item takes longer. Their results wait in
     memory.
     """
-    if threads == 1:
+    if threads == 1 and not ahead:
         yield from map(function, items)
         return
     waiting: deque[Future[_B]] = deque()

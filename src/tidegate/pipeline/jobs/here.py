@@ -59,7 +59,8 @@ from tidegate.pipeline.warm_up import kernel_at_hand
 __all__ = ["Here"]
 
 _ROWS_AT_ONCE = 1 << 15  # of results
-_TABLES_AT_ONCE = 8  # before memory is given back, part of which the next ones use again
+_ROWS_TOGETHER = 1 << 16  # of clients that become entities
+_TABLES_AT_ONCE = 2  # before memory is given back, part of which the next ones use again
 _PARTITIONS = 8
 _FEW_ROWS = 1 << 17  # are done before threads have started
 _MOST_THREADS = 4  # that hold a chunk each
@@ -235,8 +236,10 @@ class _PlacedHere(PlacedRows):
         with decisions as decided, results.writer("replay_by_client", clients) as write:
             # The decisions of one partition after another are written as they are made.
             threads = 1 if with_decisions else self._threads
-            replayed = self._replayed(replay_tallies, task, "replaying", threads=threads, decided=decided)
-            for number, found in enumerate(replayed, 1):
+            replayed = self._replayed(
+                replay_tallies, task, "replaying", threads=threads, ahead=1, decided=decided
+            )
+            for number, found in enumerate(_larger(replayed), 1):
                 if task.leaves_state:
                     is_state = pc.field("state").is_valid()
                     left += found.filter(is_state).select(REPLAY_STATE.names).to_pylist()
@@ -260,6 +263,7 @@ class _PlacedHere(PlacedRows):
         what: str,
         *,
         threads: int,
+        ahead: int = 0,
         share: int | None = None,
         **options: Any,
     ) -> Iterator[pa.Table]:
@@ -279,8 +283,20 @@ class _PlacedHere(PlacedRows):
             [*chain.from_iterable(map(blocks.pop, group))]
             for group in reported(groups, what, self._on_progress)
         )
-        for found in mapped(made, given, threads=threads):
+        for found in mapped(made, given, threads=threads, ahead=ahead):
             yield from found
+
+
+def _larger(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows in larger tables: each call of Arrow waits for Python's lock, which the replay has."""
+    some: list[pa.Table] = []
+    for table in tables:
+        some.append(table)
+        if sum(map(len, some)) >= _ROWS_TOGETHER:
+            yield pa.concat_tables(some)
+            some.clear()
+    if some:
+        yield pa.concat_tables(some)
 
 
 def _groups(rows: Mapping[int, int]) -> list[list[int]]:

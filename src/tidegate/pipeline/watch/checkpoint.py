@@ -29,7 +29,7 @@ from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.state.accounts import AccountTable, Limit
-from tidegate.pipeline.replay.state.keys import SensorKeys
+from tidegate.pipeline.replay.state.keys import NameNumbers, SensorKeys
 from tidegate.pipeline.replay.state.lookup import Lookup
 from tidegate.pipeline.replay.state.permits import PendingPermits
 from tidegate.pipeline.replay.state.plan_state import PlanState
@@ -173,7 +173,7 @@ _PARTS = {
         WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
         PlanReplay, PlanState, Lookup, Sensors, PendingPermits, Definitions, Groups, EntityQuotas, QuotaEntity, Default,
         Level, Timeline, Steps, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, SensorKeys,
-        AccountTable, Limit, SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
+        NameNumbers, AccountTable, Limit, SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
     )
 }  # fmt: skip
 _PICKLE = b"\x80"  # how checkpoints without a first line begin

@@ -116,6 +116,8 @@ class AccountTable:
         self.bounds = np.zeros(FEW)
         self.tallies: Int64s = np.zeros((FEW, TALLIES), np.int64)
         self.peaks = np.zeros((FEW, PEAKS))
+        self.likely = 0
+        """Accounts that there will be if each client is charged as those seen so far."""
 
     def rows_for(
         self,
@@ -154,7 +156,7 @@ class AccountTable:
             )
         rows[is_new] = new = np.arange(self._count, self._count + many)
         self._count += many
-        self._of = with_room(self._of, self._count)
+        self._of = with_room(self._of, self._count, self.likely)
         self._of[new, _QUOTA_TYPE] = index
         self._of[new, _CLIENT], self._of[new, _TAGS] = clients[is_new], tags[is_new]
         self._of[new, _LIMIT] = self._of[new, _LATEST] = limit[is_new]
@@ -164,7 +166,8 @@ class AccountTable:
     def make_room(self, accounts: int) -> None:
         """Make rows for so many accounts."""
         self.accounts, self.bounds, self.tallies, self.peaks = (
-            with_room(column, accounts) for column in (self.accounts, self.bounds, self.tallies, self.peaks)
+            with_room(column, accounts, self.likely)
+            for column in (self.accounts, self.bounds, self.tallies, self.peaks)
         )
 
     def client(self, number: int) -> int:

@@ -5,8 +5,8 @@ engine's own rules when its first row comes, and again when the definitions of t
 the definitions, a quota callback may say where a client is counted.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from tidegate.pipeline.layout import (
     FETCH_CHARGE,
     KIND_BITS,
     MISSING_ROWS,
+    MUTATION,
     MUTATION_ROW,
     PRODUCE_CHARGE,
     REQUEST,
@@ -39,14 +40,13 @@ from tidegate.pipeline.replay.plan import (
 )
 from tidegate.pipeline.replay.resolved import ResolvedColumns
 from tidegate.pipeline.replay.state.accounts import AccountTable, Found
+from tidegate.pipeline.replay.state.keys import Clients
 from tidegate.pipeline.replay.state.sensors import Sensors
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.smooth import smooth_max_value
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 
 __all__ = ["Lookup", "SharedWanted", "Wanted", "wanted_of"]
-
-Clients = npt.NDArray[np.integer[Any]]
 
 
 class Wanted(NamedTuple):
@@ -128,16 +128,24 @@ class Lookup:
         else:
             versions = np.array(self._versions, np.int64)
             wanted = wanted_of(rows.flags[first:end], rows.client[first:end], self._looked_up, versions)
+        if wanted.clients:
+            self._note_likely(wanted.clients.keys())
         for index, clients in wanted.clients.items():
             self.look_up(index, clients)
         return wanted.mutations
+
+    def _note_likely(self, types: Set[int]) -> None:
+        """Note how many accounts and sensors there will be if all clients need those of these quota types."""
+        clients, sensors = len(self._names), self._sensors
+        self.accounts.likely = max(self.accounts.likely, clients * len(types))
+        sensors.rates.likely = max(sensors.rates.likely, clients * len(types - {MUTATION}))
 
     def look_up(self, index: int, clients: Clients) -> None:
         """Find the accounts and sensors of clients under the definitions as they are now."""
         sensors = self._sensors
         found = self._resolved(index, clients)
         bounds = found.bounds
-        opened, are_smooth = sensors.open(index, found)
+        opened, are_smooth = sensors.open(index, clients, found)
         caps_bytes = np.full(len(opened), MAX_INT64)  # what was recorded had its cap
         if not self._is_in_force:
             caps_bytes = found.caps_bytes

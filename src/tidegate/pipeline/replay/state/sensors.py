@@ -12,7 +12,7 @@ from tidegate.pipeline.layout import COLD_START, EXACT, FETCH, MUTATION, PRODUCE
 from tidegate.pipeline.replay.kernel.certainty import FOREVER
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.resolved import ResolvedColumns
-from tidegate.pipeline.replay.state.keys import SensorKeys
+from tidegate.pipeline.replay.state.keys import Clients, SensorKeys
 from tidegate.pipeline.replay.state.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.state.stated import StatedSensors
 from tidegate.pipeline.replay.state.tables import SensorTable
@@ -38,9 +38,11 @@ class Sensors:
         self.stated = StatedSensors(self.rates, self.buckets, self.beyond, self.keys)
         self.reason = EXACT
 
-    def open(self, index: int, found: ResolvedColumns) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    def open(
+        self, index: int, clients: Clients, found: ResolvedColumns
+    ) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         """Return the rows of clients' sensors, made if they are not there, and which are in smooth mode."""
-        keys = self.keys.of(index, found)
+        keys = self.keys.of(index, clients, found)
         table = self.buckets if index == MUTATION else self.rates
         rows = table.rows_for(keys, found.bounds)
         are_smooth = np.zeros(len(rows), bool)

@@ -22,6 +22,7 @@ __all__ = ["FEW", "SensorTable", "copied", "with_room"]
 
 FEW = 64
 """Rows that an array begins with."""
+_PART_OF_LIKELY = 8
 
 Doubles = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -39,6 +40,8 @@ class SensorTable:
         self.ints: Int64s = np.zeros((FEW, ints), np.int64)
         self.use: Int64s = np.zeros((FEW, USE_COLUMNS), np.int64)
         self._reason, self._since_ms = EXACT, 0
+        self.likely = 0
+        """Sensors that there will be if each client has one."""
         self.forget()
 
     def rows_for(self, keys: Iterable[Hashable], bounds: Doubles) -> Int64s:
@@ -55,7 +58,8 @@ class SensorTable:
         before = len(self.use)
         if sensors > before:
             self.floats, self.ints, self.use, self._bounds = (
-                with_room(column, sensors) for column in (self.floats, self.ints, self.use, self._bounds)
+                with_room(column, sensors, self.likely)
+                for column in (self.floats, self.ints, self.use, self._bounds)
             )
             self._begin(self.use[before:])
 
@@ -143,10 +147,15 @@ def copied(table: _Table) -> _Table:
     return other
 
 
-def with_room(column: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
-    """Return a column for at least so many rows, those that are new 0."""
+def with_room(column: npt.NDArray[Any], rows: int, likely: int = 0) -> npt.NDArray[Any]:
+    """Return a column for at least so many rows, those that are new 0.
+
+    likely: rows that there may be in the end. The column gets as many once an eighth of them is needed. To double it
+    step by step would take longer, and leave up to half of it unused.
+    """
     if rows <= len(column):
         return column
-    found = np.zeros((max(rows, 2 * len(column)), *column.shape[1:]), column.dtype)
+    more = likely if rows <= likely <= _PART_OF_LIKELY * rows else 2 * len(column)
+    found = np.zeros((max(rows, more), *column.shape[1:]), column.dtype)
     found[: len(column)] = column
     return found
