@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.config.quotas_file import QuotasFile
-from tidegate.pipeline.jobs.jobs import ReplaySummary, UsageSummary
+from tidegate.pipeline.jobs.summaries import ReplaySummary, UsageSummary
 from tidegate.pipeline.proposals.recommend import Recommendation
 from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.missing import Missing

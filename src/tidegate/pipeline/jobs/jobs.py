@@ -4,40 +4,32 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from tidegate.config.locations import Location
 from tidegate.errors import TidegateError
-from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, PlacedRows, Rows, Target
-from tidegate.pipeline.proposals.evidence import (
-    Evidence,
-    TooLittleDataError,
-    chunk_windows,
-    internal_names,
-    windows_in,
-)
-from tidegate.pipeline.proposals.propose import NothingToRecommendError
-from tidegate.pipeline.proposals.recommend import Recommendation, forecast_levels, recommend
-from tidegate.pipeline.proposals.wanted import Wanted, chunk_users, level_of
+from tidegate.pipeline.jobs.back_end import BackEnd, KeptTables, Rows, Target
+from tidegate.pipeline.jobs.looked_through import NOTHING_PROPOSED, look_through
+from tidegate.pipeline.jobs.summaries import LimitsSummary, ObedienceSummary, ReplaySummary, UsageSummary
+from tidegate.pipeline.proposals.recommend import Recommendation
+from tidegate.pipeline.proposals.wanted import Wanted
 from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.control_events import ControlEvents, events_together
 from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.read.missing import Coverage, Missing, NodeRows, chunk_evidence, coverage_of
+from tidegate.pipeline.read.missing import Coverage, NodeRows, chunk_evidence, coverage_of
 from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.carried import Carried, carried_states
-from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
+from tidegate.pipeline.replay.limits import Tolerance
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, states_left
-from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
+from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.report.documents import made_of
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.results.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.results.table_rows import Row, TableRows
 from tidegate.pipeline.rollup import parts
-from tidegate.pipeline.rollup.backlogs import ENTITY_KEYS, backlogs_table, chunk_backlogs
 from tidegate.pipeline.rollup.cells import are_more_groups, chunk_groups
 from tidegate.pipeline.rollup.groups import (
     UNKNOWN_TOPIC,
@@ -72,11 +64,9 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
     software_together,
 )
-from tidegate.pipeline.rollup.sums import compact, give_back, plain, table_of
+from tidegate.pipeline.rollup.sums import give_back, plain, table_of
 from tidegate.pipeline.rollup.sums_alone import group_sums
 from tidegate.pipeline.schemas import (
-    BACKLOG_STEPS,
-    BACKLOGS,
     CLIENT,
     ENTITY_BUCKETS,
     ENTITY_SECONDS,
@@ -93,63 +83,14 @@ from tidegate.pipeline.schemas import (
 
 __all__ = [
     "Jobs",
-    "LimitsSummary",
-    "ObedienceSummary",
-    "ReplaySummary",
-    "UsageSummary",
     "saved_states",
     "usage_by_minute_table_name",
     "usage_table_name",
 ]
 
 _GROUPS_SHOWN = 1000  # most that are measured alone
-_NOTHING_PROPOSED = (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError)
-"""Reasons against a proposal that a report states."""
-
 T = TypeVar("T")
 Out: TypeAlias = Location | KeptTables
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageSummary:
-    """The result of `usage`: the number of groups (clients by default), the groups with most bytes (columns
-    `usage_schema`), and missing rows. topics: of usage by topic.
-    """
-
-    groups: int
-    top: Sequence[Row]
-    missing: Sequence[Missing]
-    topics: TopicCounts | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObedienceSummary:
-    """The result of `obedience`: rows of `OBEDIENCE_BY_SOFTWARE`, and missing rows."""
-
-    libraries: Sequence[Row]
-    missing: Sequence[Missing]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSummary:
-    """The result of `limits`: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows.
-
-    callback: the setting of the quota callback that was in use during the recording; None if there was none.
-    """
-
-    entities: TableRows
-    nodes: TableRows
-    missing: Sequence[Missing]
-    callback: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySummary:
-    """The result of `replay`: rows of `REPLAY_BY_ENTITY`, plan entries that match no client, and missing rows."""
-
-    entities: TableRows
-    unmatched: Sequence[Unmatched]
-    missing: Sequence[Missing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +266,7 @@ class Jobs:
         only_throttled: the outcomes are those of the entities that the quotas throttle.
         """
         with self.back_end.running("finding limits"):
-            looked = self._looked_through(by, wanted)
+            looked = look_through(self.files, self.back_end, by, wanted)
             with self.back_end.place(self.files, looked.plans) as rows:
                 return looked.recommend(rows, wanted, only_throttled=only_throttled)
 
@@ -340,8 +281,8 @@ class Jobs:
         found: T | TidegateError
         try:
             with self.back_end.running("finding limits"):
-                looked = self._looked_through(None, wanted)
-        except _NOTHING_PROPOSED as error:
+                looked = look_through(self.files, self.back_end, None, wanted)
+        except NOTHING_PROPOSED as error:
             return error, self.replay(plans, out=None)
         with (
             self.back_end.running("finding limits"),
@@ -349,22 +290,12 @@ class Jobs:
         ):
             try:
                 found = take(looked.recommend(rows, wanted, only_throttled=True))
-            except _NOTHING_PROPOSED as error:
+            except NOTHING_PROPOSED as error:
                 found = error.with_traceback(None)  # which would keep the tables of the recommendation
             del looked
             give_back()
             entities, _ = rows.narrowed(plans).replay(KeptTables(), with_decisions=False)
             return found, _replay_summary(rows.layout, plans, entities)
-
-    def _looked_through(self, by: str | None, wanted: Wanted) -> "_LookedThrough":
-        """Return what a recommendation needs of the record beside its replays."""
-        chunks = self.files.chunks
-        users = chain.from_iterable(self.back_end.map(chunk_users, chunks, "scanning"))
-        by = by or level_of(users, wanted)
-        windows = windows_in(self.back_end.map(chunk_windows, chunks, "scanning"))
-        steps = self.back_end.tables(partial(chunk_backlogs, by=by), chunks, BACKLOG_STEPS, "scanning")
-        backlogs = compact(steps.together(ENTITY_KEYS, backlogs_table, BACKLOGS).collect())
-        return _LookedThrough(by=by, windows=windows, backlogs=backlogs)
 
     def _results(self, out: Out | None, command: str, overwrite: bool) -> AbstractContextManager[Target]:
         if out is None or isinstance(out, KeptTables):
@@ -384,25 +315,6 @@ class Jobs:
         return made_of(
             self.files, nodes=nodes, missing=layout.missing, plans=layout.task.plans, options=options
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LookedThrough:
-    """Windows with requests, and rows of `BACKLOGS`: the needs of a recommendation for the level `by`."""
-
-    by: str
-    windows: int
-    backlogs: pa.Table
-
-    @property
-    def plans(self) -> list[Plan]:
-        """Return the plans that rows are placed for."""
-        return [levels_of(self.by), forecast_levels(self.by)]
-
-    def recommend(self, rows: PlacedRows, wanted: Wanted, *, only_throttled: bool) -> Recommendation:
-        """Return the recommendation. Raises what `recommend` raises."""
-        evidence = _evidence(rows.layout, self.by, self.windows)
-        return recommend(rows, self.by, wanted, self.backlogs, evidence, only_throttled=only_throttled)
 
 
 def _replay_summary(layout: Layout, plans: Sequence[Plan], entities: pa.Table) -> ReplaySummary:
@@ -443,16 +355,4 @@ def _topic_counts(totals: Sequence[Row]) -> TopicCounts:
         multi_topic_requests=sum(row["multi_topic_requests"] for row in totals),
         multi_topic_bytes=sum(row["multi_topic_bytes"] for row in totals),
         unknown_requests=sum(row["requests"] for row in totals if row["topic"] == UNKNOWN_TOPIC),
-    )
-
-
-def _evidence(layout: Layout, by: str, windows: int) -> Evidence:
-    """Return what a record proves beside its limits."""
-    return Evidence(
-        windows=windows,
-        internal=internal_names(by, layout.users, layout.client_ids),
-        is_imported=any(timeline.is_imported for timeline in layout.timelines.values()),
-        missing=layout.missing,
-        callback=callback_in(layout.timelines),
-        has_before=layout.task.counted_from_ms is not None,
     )

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.config.quotas_file import QuotaEntry
-from tidegate.pipeline.jobs.jobs import Jobs, UsageSummary
+from tidegate.pipeline.jobs.jobs import Jobs
+from tidegate.pipeline.jobs.summaries import UsageSummary
 from tidegate.pipeline.proposals.needs import rows_touched
 from tidegate.pipeline.proposals.notes import recommend_notes
 from tidegate.pipeline.proposals.recommend import Recommendation

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tidegate.config.quotas_file import QuotaEntry
-from tidegate.pipeline.jobs.jobs import UsageSummary
+from tidegate.pipeline.jobs.summaries import UsageSummary
 from tidegate.pipeline.page.charts import Bar, bar_chart
 from tidegate.pipeline.page.findings import Findings, Proposed
 from tidegate.pipeline.page.html import Chart, Section
