@@ -234,10 +234,11 @@ class _PlacedHere(PlacedRows):
             results.writer("decisions", to_arrow_schema(DECISIONS)) if with_decisions else nullcontext()
         )
         with decisions as decided, results.writer("replay_by_client", clients) as write:
-            # The decisions of one partition after another are written as they are made.
+            # The decisions of one partition after another are written as they are made, by this thread alone.
             threads = 1 if with_decisions else self._threads
+            ahead = 0 if with_decisions or self._peak_threads == 1 else 1
             replayed = self._replayed(
-                replay_tallies, task, "replaying", threads=threads, ahead=1, decided=decided
+                replay_tallies, task, "replaying", threads=threads, ahead=ahead, decided=decided
             )
             for number, found in enumerate(_larger(replayed), 1):
                 if task.leaves_state:
