@@ -21,7 +21,7 @@ _COMPACT_SINCE = 9
 _ONE_BYTE = 128
 """The least size that takes more than a byte as a varint."""
 MAX_BROKERS = 2500
-"""Brokers of a cluster whose addresses are replaced in one step, 2 to 9 ms; more are not believed."""
+"""Brokers of a cluster whose addresses are replaced in one step, 1 to 8 ms; more are not believed."""
 
 
 def with_addresses(

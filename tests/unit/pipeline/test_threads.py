@@ -33,6 +33,22 @@ def test_more_items_are_begun_than_there_are_threads():
     assert list(mapped(work, range(3), threads=2, ahead=1)) == [True, 1, 2]
 
 
+def test_one_thread_makes_the_next_result_while_the_first_is_used():
+    """With one item ahead; without, the caller makes each itself."""
+    is_begun = threading.Event()
+
+    def work(number):
+        if number == 1:
+            is_begun.set()
+        return number, threading.current_thread() is threading.main_thread()
+
+    results = mapped(work, range(3), threads=1, ahead=1)
+    assert next(results) == (0, False)
+    assert is_begun.wait(10)
+    assert list(results) == [(1, False), (2, False)]
+    assert list(mapped(work, range(2), threads=1)) == [(0, True), (1, True)]
+
+
 def test_an_error_comes_where_its_result_would():
     """The results before it are there."""
     found = []

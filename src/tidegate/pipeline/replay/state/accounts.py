@@ -116,8 +116,7 @@ class AccountTable:
         self.bounds = np.zeros(FEW)
         self.tallies: Int64s = np.zeros((FEW, TALLIES), np.int64)
         self.peaks = np.zeros((FEW, PEAKS))
-        self.likely = 0
-        """Accounts that there will be if each client is charged as those seen so far."""
+        self.likely = 0  # accounts that there will be if each client is charged as those seen so far
 
     def rows_for(
         self,

@@ -40,8 +40,7 @@ class SensorTable:
         self.ints: Int64s = np.zeros((FEW, ints), np.int64)
         self.use: Int64s = np.zeros((FEW, USE_COLUMNS), np.int64)
         self._reason, self._since_ms = EXACT, 0
-        self.likely = 0
-        """Sensors that there will be if each client has one."""
+        self.likely = 0  # sensors that there will be if each client has one
         self.forget()
 
     def rows_for(self, keys: Iterable[Hashable], bounds: Doubles) -> Int64s:
