@@ -17,7 +17,7 @@ from tidegate.client.settings import ClientSettings
 from tidegate.gateway.turn_sends import MAX_TOGETHER
 from tidegate.gateway.upstream import MAX_COPIED_BYTES
 from tidegate.gateway.upstream_login import Credentials
-from tidegate.server.requests.handler import Charge
+from tidegate.server.requests.handler import Charge, Deferred
 from tidegate.wire import decode_request_header, encode_response
 
 SMALL_BUFFERS = (
@@ -189,9 +189,8 @@ def test_request_waits_for_room_below_tls(new_broker) -> None:
     may_read.set()
     deferred = relayed.run(relayed.forward(relayed.request()))
     node.turns_until(lambda: deferred.is_complete)
-    inner: Any = relayed.upstream._connection.transport
-    with socket.socket(fileno=os.dup(inner._inner.fd)) as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    transport: Any = relayed.upstream._connection.transport
+    let_it_take_few_bytes(transport._inner)
     for _ in range(3):
         request, deferred = relayed.put_off(MAX_COPIED_BYTES)
         node.sends.finish()
@@ -203,7 +202,8 @@ def test_request_waits_for_room_below_tls(new_broker) -> None:
     serving.join()
 
 
-def test_request_is_put_off_again_after_another_login(new_broker) -> None:
+@pytest.mark.parametrize("size", [MAX_COPIED_BYTES, 8 * MAX_COPIED_BYTES])
+def test_login_comes_between_two_requests(new_broker, size) -> None:
     """A session that ends while a request is on its way lasts until it has left; the next one waits for a login."""
     broker = new_broker(*SMALL_BUFFERS)
     settings = ClientSettings(addresses=(), mechanism="PLAIN", user="gateway", password="secret")
@@ -227,16 +227,25 @@ def test_request_is_put_off_again_after_another_login(new_broker) -> None:
         assert not deferred.answer().close
 
     served(3, lambda: relayed.run(work))
-    _, deferred = relayed.put_off(MAX_COPIED_BYTES)
-    node.sends.finish()
-    node.loop.advance(1_100)  # the session is about to end
-    assert relayed.upstream.is_sending
-    served(1, lambda: deferred)
-    node.loop.advance(200)
-    served(3, lambda: relayed.run(relayed.forward(relayed.request())))
+    let_it_take_few_bytes(relayed.upstream._connection.transport)
+    for _ in range(2):
+        deferred = relayed.forward(relayed.request(size))
+        node.sends.finish()
+        if not isinstance(deferred, Deferred):
+            next(deferred)
+        node.loop.advance(1_100)  # the session is about to end
+        assert relayed.upstream.is_sending
+        served(1, lambda work=deferred: work if isinstance(work, Deferred) else relayed.run(work))
+        served(3, lambda: relayed.run(relayed.forward(relayed.request())))
     _, deferred = relayed.put_off()
     node.sends.finish()
     served(1, lambda: deferred)
+
+
+def let_it_take_few_bytes(transport: Any) -> None:
+    """Make the buffer of the gateway's end as small as the kernel allows."""
+    with socket.socket(fileno=os.dup(transport.fd)) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
 
 def serve_one(sock: socket.socket) -> None:

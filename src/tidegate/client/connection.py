@@ -55,7 +55,7 @@ from tidegate.wire import (
     read_response,
 )
 
-__all__ = ["MAX_LOGIN_RESPONSE_BYTES", "MAX_RESPONSE_BYTES", "USED_OF_SESSION", "Connection", "Reply"]
+__all__ = ["MAX_LOGIN_RESPONSE_BYTES", "MAX_RESPONSE_BYTES", "Connection", "Reply", "session_use_s"]
 
 MAX_RESPONSE_BYTES = 64 << 20
 """Largest response. Kafka's consumers ask for at most 50 MB at once."""
@@ -66,7 +66,8 @@ _NEWEST_API_VERSIONS = 3  # Kafka 2.4 and later; an older broker answers in vers
 _ERROR_35 = struct.pack(">h", error_codes.UNSUPPORTED_VERSION)
 _LENGTH = struct.Struct(">i")
 _TLS_ALERT = 0x1503  # the beginning of what a TLS listener answers to a client without TLS
-USED_OF_SESSION = 0.85  # Kafka `SaslClientAuthenticator` logs in again after 85 to 95 % of a session
+_USED_OF_SESSION = 0.85  # Kafka `SaslClientAuthenticator` logs in again after 85 to 95 % of a session
+_SESSION_SPARE_S = 1.0
 _NEEDED_BY_DEFAULT = "give the address of a broker of Apache Kafka 2.8 or later, not of a KRaft controller"
 _NEEDED = {
     **dict.fromkeys(
@@ -365,8 +366,19 @@ class Connection:
             )
         lifetime_ms = answer.get("session_lifetime_ms", 0)
         if lifetime_ms > 0:  # the broker closes connections that are used after this (KIP-368)
-            self._session_ends_s = self._loop.time() + USED_OF_SESSION * lifetime_ms / 1000
+            self._session_ends_s = self._loop.time() + session_use_s(lifetime_ms)
         return bytes(answer["auth_bytes"])
+
+
+def session_use_s(lifetime_ms: int) -> float:
+    """Return for how many seconds to use a session of `lifetime_ms` ms before the next login.
+
+    A broker closes a connection when it reads a request after the end of the session, even if the request was sent
+    before. So 15 % of the session are left, and at least a second, of a session of less than two seconds a half.
+    Follows: KIP-368; Kafka `SaslClientAuthenticator` leaves 5 to 15 %.
+    """
+    lifetime_s = lifetime_ms / 1000
+    return min(_USED_OF_SESSION * lifetime_s, max(lifetime_s - _SESSION_SPARE_S, lifetime_s / 2))
 
 
 def _settle(waiting: _InFlight, result: Reply | ClientError) -> None:

@@ -65,6 +65,7 @@ class Upstream:
         "_deferred",
         "_header",
         "_is_paused",
+        "_is_sending_rest",
         "_is_streamed",
         "_link",
         "_long",
@@ -107,6 +108,7 @@ class Upstream:
         self._respond: Respond | None = None
         self._is_streamed = False
         self._sent = 0  # bytes of the request, its length prefix included
+        self._is_sending_rest = False
         self._wait: Wait | None = None  # until more of the request can be sent
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
         self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
@@ -175,6 +177,7 @@ class Upstream:
         """Send what is left of a request as the socket takes it. Its frame may lie elsewhere than at the beginning."""
         frame, connection = request.frame, self._connection
         end = _LENGTH.size + len(frame)
+        self._is_sending_rest = True
         while not self.closed and self._sent < end:
             if connection.is_ready:
                 self._sent += self._send(frame, self._sent)
@@ -183,6 +186,8 @@ class Upstream:
                 if connection.is_ready and connection.transport is not None:
                     connection.transport.start_writing(self._on_writable)
                 yield self._wait
+        self._is_sending_rest = False
+        connection.on_sent()
 
     def _send_copy(self, request: Request, alike_until: int) -> None:
         """Copy a request, and those like it behind it, and send them."""
@@ -227,6 +232,8 @@ class Upstream:
             transport.end()  # behind the responses that have come
         if self._unsent:
             transport.start_writing(self._send_more)
+        else:
+            self._connection.on_sent()
 
     def _send_more(self) -> None:
         """Send on, now that the socket takes more."""
@@ -309,7 +316,7 @@ class Upstream:
     @property
     def is_sending(self) -> bool:
         """True while a part of a request has been sent."""
-        return self._wait is not None or bool(self._unsent)
+        return self._is_sending_rest or bool(self._unsent)
 
     def on_ready(self) -> None:
         """Send on, where a request waits."""

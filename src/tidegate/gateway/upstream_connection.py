@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.client.connection import USED_OF_SESSION
+from tidegate.client.connection import session_use_s
 from tidegate.gateway.upstream_login import UpstreamLogin, UpstreamSecurity
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.connection.tls_session import TlsError
@@ -33,10 +33,8 @@ __all__ = [
 
 CONNECT_TIMEOUT_S = 10.0
 """Longest time to connect and log in. Follows: Kafka `socket.connection.setup.timeout.ms`."""
-_RENEWAL_MIN_S = (
-    1.05  # a broker takes another login of a connection after one second at the earliest (KIP-368)
-)
-_RENEWAL_RETRY_S = 0.1
+_RENEWAL_MIN_S = 1.05
+"""A broker takes another login of a connection after a second at the earliest (KIP-368)."""
 
 SocketAddress = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 """Address family and address, as `getaddrinfo` returns them and `socket.connect` takes them."""
@@ -90,6 +88,7 @@ class UpstreamConnection:
 
     __slots__ = (
         "_client",
+        "_ends_when_sent",
         "_link",
         "_loop",
         "_owner",
@@ -119,6 +118,7 @@ class UpstreamConnection:
         self._security = security
         self._poller = poller
         self._loop = loop
+        self._ends_when_sent = False  # the session is over, but for the rest of a request
         self._timer: Timer | None = None  # until it is ready, then until the session is about to end
         self.address: SocketAddress | None = None
         self.transport: SocketTransport | TlsTransport | None = None
@@ -264,16 +264,21 @@ class UpstreamConnection:
             return
         self._become_ready()
         if lifetime_ms > 0 and not self.is_closed:
-            renewal_s = max(USED_OF_SESSION * lifetime_ms / 1000, _RENEWAL_MIN_S)
+            renewal_s = max(session_use_s(lifetime_ms), _RENEWAL_MIN_S)
             self._timer = self._loop.call_later(renewal_s, self._end_session)
 
     def _end_session(self) -> None:
-        """Mark the session as over: the next request begins with a login."""
+        """Mark the session as over: the next request begins with a login. Not before the present one is sent."""
+        self._timer = None
         if self._owner.is_sending:
-            self._timer = self._loop.call_later(_RENEWAL_RETRY_S, self._end_session)
+            self._ends_when_sent = True
         else:
-            self._timer = None
             self.is_ready = False
+
+    def on_sent(self) -> None:
+        """Note that the owner has sent a request whole: a login may come before the next one."""
+        if self._ends_when_sent:
+            self._ends_when_sent = self.is_ready = False
 
     # --- becoming ready ---------------------------------------------------------------------------------------------
 
