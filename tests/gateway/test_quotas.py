@@ -39,6 +39,7 @@ def brief_gateway(kafka, tmp_path_factory) -> Iterator[GatewayProcess]:
     process.close()
 
 
+@pytest.mark.alone
 def test_the_longest_throttle_time_wins(kafka, gateway, topic, unique):
     """Kafka's own quota and the gateway's are both in force; the client is told the longer time, and waits for it."""
     with RawClient(kafka.port, "admin") as own, RawClient(gateway.port, "admin") as ours:

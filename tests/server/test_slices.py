@@ -301,6 +301,7 @@ def run_crowd(directory: Path, scenario: Callable[[RunningNode, Crowd], object],
     return crowd
 
 
+@pytest.mark.alone
 def test_of_much_long_work_a_part_is_under_way(tmp_path):
     """What all have made so far lies in memory: where that is too much, some go on, and all are answered in the end."""
 
