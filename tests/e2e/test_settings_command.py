@@ -56,7 +56,7 @@ def test_a_lock_out_ends(new_broker, name, value, node):
     broker.stop()
     broker.start()
     assert not is_served(broker)
-    line = f"{name}={value} rejects connections, which includes those of admin clients; hint: "
+    line = f"{name}={value} rejects connections, including those of admin clients; hint: "
     way_back = f"run `tidegate settings {broker.data_dir} --reset {name}`"
     assert [line in each for each in broker.log.splitlines() if way_back in each] == [True, True]
     command = [sys.executable, "-m", "tidegate", "settings", str(broker.data_dir), "--reset", name, "--yes"]

@@ -155,7 +155,7 @@ def test_a_state_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         carried_states(rows, [Plan(name="q", records=())], of="'x'")
     for text in ("", "[]", "{", '{"format":1}', '{"quota_key":7}', "9" * 5000, "[" * 100_000):
         for row in rows:
-            with pytest.raises(ConfigError, match=r"is no state of a replay|has no state"):
+            with pytest.raises(ConfigError, match=r"is not the state of a replay|has no state"):
                 carried_states([{**row, "state": text}], [plan], of="'x'")
     with pytest.raises(ConfigError, match="format 2, expected 1"):
         carried_states(
@@ -165,7 +165,7 @@ def test_a_state_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         )
     with open_usage(tmp_path / "before" / "usage") as files:
         with pytest.raises(
-            UsageFilesError, match="begin with seq 1, the state to go on from is of those up to"
+            UsageFilesError, match="begin with seq 1, the state to continue from ends with seq"
         ):
             jobs_here(files).replay([plan], out=None, carried=carried)
         elsewhere = {("p", 7): carried["p", 1]}
@@ -201,7 +201,7 @@ def test_a_state_of_groups_and_smooth_mode_is_refused_where_it_does_not_fit(tmp_
             else row
             for row in rows
         ]
-        with pytest.raises(ConfigError, match="is no state of a replay"):
+        with pytest.raises(ConfigError, match="is not the state of a replay"):
             carried_states(damaged, [plan], of="'x'")
 
 

@@ -143,7 +143,7 @@ def test_array_count_is_checked_against_what_remains():
 
 def test_endless_varint_is_refused():
     """A varint of more than five bytes is refused."""
-    with pytest.raises(ProtocolError, match="a varint has at most 5 bytes, this one goes on"):
+    with pytest.raises(ProtocolError, match="a varint has at most 5 bytes, this one is longer"):
         read_request(3, 12, b"\xff" * 50)
 
 

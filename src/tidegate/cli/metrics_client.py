@@ -1,4 +1,4 @@
-"""Client of the metrics listener of a broker, for the commands that show what it serves."""
+"""Client of the metrics listener of a broker, for the commands that show its documents."""
 
 import argparse
 import http.client
@@ -29,7 +29,7 @@ __all__ = [
 
 DEFAULT_URL = "http://127.0.0.1:9404"
 MAX_BYTES = 64 << 20
-"""A listener sends a few megabytes at most."""
+"""Most bytes of an answer. A listener sends a few megabytes at most."""
 TIMEOUT_S = 10.0
 _FORMAT = 1
 _NO_LISTENER = (
@@ -54,7 +54,7 @@ _SHOW = "set ssl.keystore.location in --command-config FILE to a key and certifi
 
 
 class MetricsError(TidegateError):
-    """Raised where a metrics listener does not give what was asked for."""
+    """Raised if a metrics listener cannot be reached, or does not return the document."""
 
 
 def add_metrics_options(parser: argparse.ArgumentParser, *, with_links: bool = False) -> None:
@@ -96,13 +96,15 @@ def _url(text: str) -> str:
 
 
 def _url_or_link(text: str) -> str:
-    """Return a URL of `_url`, or a signed link as it is. Raises `ArgumentTypeError`, which repeats no signature."""
+    """Return the URL of `_url`, or an unchanged signed link. Raises `ArgumentTypeError`, without the signature."""
     address, mark, query = text.partition("?")
     if not mark:
         return _url(text)
     fields = link_fields(text)
     if not address.endswith(LINK_PATH) or fields.keys() != LINK_FIELDS:
-        raise argparse.ArgumentTypeError("malformed link (hint: copy it whole, and put it in quotes)")
+        raise argparse.ArgumentTypeError(
+            "malformed link (hint: copy the complete link, and put it in quotes)"
+        )
     return f"{_url(address.removesuffix(LINK_PATH))}{LINK_PATH}?{query}"
 
 
@@ -113,7 +115,7 @@ def link_fields(url: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsClient:
-    """Asks one listener. token_file: the file with its token, None without one. tls: for a URL with https://."""
+    """The client of one listener. token_file: the file with its token, if any. tls: for a URL with https://."""
 
     url: str
     token_file: Path | None = None
@@ -215,7 +217,7 @@ class MetricsClient:
 
 
 def _context(command_config: Path | None) -> ssl.SSLContext:
-    """Return the TLS of a client with these settings; without them it trusts what the system trusts."""
+    """Return the TLS context of a client with these settings. Without them, it trusts the system's certificates."""
     from tidegate.client.settings import misspelt_settings
     from tidegate.tls.contexts import client_context  # imports cryptography: 40 ms
 

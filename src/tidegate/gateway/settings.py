@@ -59,7 +59,7 @@ def broker_config(given: ServerConfig, broker_id: int, process: Process = ONLY) 
         own = broker_id + (process.number - 1) * METRICS_STEP
         texts[METRICS_LISTENER] = _of_broker(given[METRICS_LISTENER], own, by_name)
     if process.count > 1:
-        # Shared, and recorded as that: `ProcessSharing` knows with which processes.
+        # All quotas are shared and recorded as cluster-wide; `ProcessSharing` knows with which processes.
         texts[CLUSTER_WIDE] = "all"
     return ServerConfig.load(texts)
 
@@ -152,7 +152,7 @@ def listener_addresses(given: ServerConfig) -> Mapping[str, tuple[str, int]]:
         advertised = listener.advertised or listener.address
         if not advertised.port or not (listener.address.port or _pattern(listener)):
             raise ConfigError(
-                f"listener {listener.name} has port 0, expected a port from which those of the brokers are counted",
+                f"listener {listener.name} has port 0, expected a port, to which the id of each broker is added",
                 hint="choose one such as 19092: the broker with id 1 is then at 19093",
             )
         addresses[listener.name] = reachable_host(advertised.host), advertised.port

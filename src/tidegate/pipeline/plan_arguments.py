@@ -30,7 +30,7 @@ def check_replay(
     if continue_from is not None and (loop == "closed" or not plans):
         raise ConfigError(
             "continue_from needs quotas and loop='open'",
-            hint="the record contains the state of the quotas in force, and forecasts leave none",
+            hint="the record contains the state of the quotas in force, and a forecast saves no state",
         )
 
 

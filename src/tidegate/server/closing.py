@@ -56,10 +56,10 @@ class Closing:
         self._closes_excess = False
 
     def excess(self) -> None:
-        """Close some shortly where there are more than `max.connections`.
+        """Close connections soon if there are more than `max.connections`.
 
-        There are more than that after one came by the protected listener, whose own are left alone, and after the
-        maximum was lowered.
+        There are more after a connection through the protected listener, whose own are never closed here, and after
+        the maximum was lowered.
         """
         if self._quotas.excess() > 0 and not self._closes_excess:
             self._closes_excess = True
@@ -73,23 +73,23 @@ class Closing:
         return True
 
     def idle(self) -> None:
-        """Close those that are idle; one that waits for memory is not."""
+        """Close idle connections. A connection that waits for memory is not idle."""
         since_ns = self._monotonic_ns() - self._settings()["connections.max.idle.ms"] * 1_000_000
         idle = [c for c in self._front.channels if c.last_active_ns < since_ns and not c.wants_memory]
         self._close(idle)
 
     def late_logins(self) -> None:
-        """Close those that have not logged in within `MAX_LOGIN_S`."""
+        """Close connections that have not logged in within `MAX_LOGIN_S`."""
         self._close(self._logins.late(), f"login not completed within {MAX_LOGIN_S:.0f} s")
 
     def stalled(self) -> None:
-        """Close those whose clients do not read: each holds an answer, and maybe a deleted file."""
+        """Close connections whose clients do not read: each holds an answer, and maybe a deleted file."""
         since_ns = self._monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
         stalled = [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]
         self._close(stalled, f"client did not read its response for {MAX_SEND_STALL_S:.0f} s")
 
     def slow(self) -> None:
-        """Close those that keep others from being read: half a request in memory, and too little follows."""
+        """Close connections whose incomplete requests hold memory that others wait for, and arrive too slowly."""
         slow = [holder for holder in self._memory.slow() if isinstance(holder, Channel)]
         self._close(
             slow,
@@ -97,7 +97,7 @@ class Closing:
         )
 
     def displaced(self, channel: Channel) -> None:
-        """Close a connection of the principal that has most: one with fewer connects, and no more are allowed."""
+        """Close a connection of the principal that has most, so that a client of one with fewer can connect."""
         self._front.on_bad_frame(
             channel,
             "all connections are in use, and its principal has the most; another principal needed one; "
@@ -106,23 +106,23 @@ class Closing:
         channel.close()
 
     def revoke(self, channel: Channel) -> None:
-        """Close a connection whose principal holds most memory: another principal waits for it."""
+        """Close a connection of the principal that holds most request memory, because another principal needs it."""
         self._front.on_bad_frame(
             channel,
-            "request dropped: another principal, which holds less memory, waited for some; "
+            "request dropped: another principal, with less memory, was waiting for memory; "
             "see queued.max.request.bytes; hint: the client can send the request again",
         )
         channel.close()
 
     def unread(self, channel: Channel) -> None:
-        """Close a connection whose principal holds most memory: its client does not read, and others need it."""
+        """Close a connection with an unread answer, of the principal whose answers hold most memory, to free it."""
         self._front.on_bad_frame(
             channel, "response not read while other clients waited for memory; see queued.max.request.bytes"
         )
         channel.close()
 
     def _close(self, channels: Sequence[Channel], reason: str = "") -> None:
-        """Close channels without holding the loop, saying why where that is their clients' fault."""
+        """Close channels in slices. reason: logged for each channel; empty: nothing is logged."""
 
         def work() -> Generator[None, None, None]:
             for channel in channels:

@@ -79,7 +79,7 @@ def _long_varint(buf: Bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             value &= 0xFFFFFFFF
             return (value if value < 1 << 31 else value - (1 << 32)), at + place + 1
-    raise MalformedError(f"a varint has at most {MAX_VARINT_BYTES} bytes, this one goes on")
+    raise MalformedError(f"a varint has at most {MAX_VARINT_BYTES} bytes, this one is longer")
 
 
 def uvarint(value: int) -> bytes:

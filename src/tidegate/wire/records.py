@@ -135,7 +135,7 @@ def read_varlong(view: memoryview | bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at + place + 1
     raise CorruptRecordsError(
-        f"a varint has at most {MAX_VARLONG_BYTES} bytes, this one goes on", byte_offset=at
+        f"a varint has at most {MAX_VARLONG_BYTES} bytes, this one is longer", byte_offset=at
     )
 
 

@@ -259,7 +259,7 @@ def test_limits_of_what_goes_beyond_kafka_are_refused_before_rows_are_read(tmp_p
     for command in (["replay", "/nowhere", "--limits", *quotas], ["limits", "/nowhere", *quotas]):
         assert main(command) == 2
         error = capsys.readouterr().err
-        assert f"has {part}, and limits are looked for by Kafka's own rules\nhint: " in error
+        assert f"has {part}, but limits are found by Kafka's own rules\nhint: " in error
 
 
 def test_hours_go_on_under_groups_and_smooth_mode(tmp_path, capsys):

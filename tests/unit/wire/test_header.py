@@ -63,7 +63,7 @@ def test_any_buffer_will_do():
         ),
         (
             frame(3, 12, 1, b"x", b"\x80" * 8),
-            "malformed request header at byte 11, tagged fields: a varint has at most 5 bytes, this one goes on",
+            "malformed request header at byte 11, tagged fields: a varint has at most 5 bytes, this one is longer",
         ),
         (
             frame(3, 12, 1, b"x", b"\x01\x00\x09ab"),

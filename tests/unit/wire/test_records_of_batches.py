@@ -58,7 +58,7 @@ def test_headers_are_read():
     ("tail", "message"),
     [
         (b"", "a varint is cut off"),
-        (b"\x80" * 12, "a varint has at most 10 bytes, this one goes on"),
+        (b"\x80" * 12, "a varint has at most 10 bytes, this one is longer"),
         (b"\x7e", "63 bytes of a record expected, 0 remain".replace("63", "63")),
         (b"\x0c\0\0\0\x7e\0\0", "63 bytes of a record expected, 2 remain"),
     ],

@@ -1,10 +1,9 @@
 """State that the replay of a plan leaves behind, from which a replay of later hours continues (decision 0073).
 
 The state is a table, `REPLAY_STATE`. For each plan and node it has a row of kind `node`, one of kind `sensor` for each
-sensor that holds something, and one of kind `permits` for each request that has asked for permits and is not answered
-yet. A state is JSON. Times in it are engine time; the state of a sensor is a snapshot at time 0
-(`tidegate.quota.measure.snapshot`), with its bucket as `smooth` in smooth mode. The state of a group's sensor has
-`group` in place of a user and client id.
+sensor that is not empty, and one of kind `permits` for each unanswered request that has asked for permits. A state is
+JSON. Times in it are engine time. The state of a sensor is a snapshot at time 0 (`tidegate.quota.measure.snapshot`); in
+smooth mode, `smooth` contains its bucket. The state of a group's sensor has `group` in place of a user and client id.
 """
 
 import hashlib
@@ -50,7 +49,7 @@ __all__ = [
 
 STATE_FORMAT = 1
 MAX_STATES = 4_000_000
-"""Rows of one state; each names a client or an entity."""
+"""Most rows of one state. Each names a client or an entity."""
 
 NODE, SENSOR_ROW, PERMITS = "node", "sensor", "permits"
 _INT64 = 2**63
@@ -64,7 +63,7 @@ Key = tuple[int, Tags | str]
 
 
 class End(NamedTuple):
-    """The end of the record of a node. gap_reason: it ends with a gap, of `lost_events`; `EXACT`: no gap."""
+    """The end of a node's record. gap_reason: `EXACT`, or the reason of the gap of `lost_events` that it ends with."""
 
     first_seq: int
     last_seq: int
@@ -74,9 +73,9 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """State that the replay of a plan left of one node.
+    """The state of one node after the replay of a plan.
 
-    reason: why permits that are in no row are not exact. sensors_reason, since_ms: of sensors that are in no row.
+    reason: why permits without a row are not exact. sensors_reason, since_ms: the same for sensors without a row.
     cluster_wide: the quotas that were shared with other brokers, or other gateways.
     """
 
@@ -89,7 +88,7 @@ class Carried:
     cluster_wide: Sequence[QuotaRecord] = ()
 
     def without(self, sensors: Container[Key], clients: Container[tuple[str, str]]) -> "Carried":
-        """Return what is left of it without these sensors, and without the permits of these clients."""
+        """Return the state without these sensors, and without the permits of these clients."""
         return replace(
             self,
             sensors={key: state for key, state in self.sensors.items() if key not in sensors},
@@ -98,7 +97,7 @@ class Carried:
 
 
 def plan_digest(plan: Plan) -> str:
-    """Return what tells plans apart that have other definitions, settings, groups or windows."""
+    """Return a digest of a plan's definitions, settings, groups and windows."""
     assert plan.records is not None, "states are of plans from files"
     records = sorted(repr((record.entity, record.key, record.value)) for record in plan.records)
     groups = [sorted(map(repr, of_groups.items())) for of_groups in (plan.groups.members, plan.groups.limits)]
@@ -123,7 +122,7 @@ def ends_of(
 
 
 def following(timeline: Timeline, before: End) -> Timeline:
-    """Return the timeline as it is after a record that ends so: it begins in the middle only if rows are missing."""
+    """Return the timeline as it is after an earlier part of the record: a cold start only if rows are missing."""
     begins = timeline.steps.where(lambda step: step.kind == "break" and step.reason == COLD_START)
     steps = []
     for step in timeline.steps.only(begins):
@@ -135,7 +134,7 @@ def following(timeline: Timeline, before: End) -> Timeline:
 
 
 def _reason_between(before: End, first_seq: int, *, has_holes: bool) -> int:
-    """Return why what is decided from `first_seq` on is not exact. Follows: `timeline._breaks`."""
+    """Return why decisions from `first_seq` on are not exact. Follows: `timeline._breaks`."""
     if has_holes:
         return EXACT
     lost = 0 if before.gap_reason == EXACT else before.lost_events
@@ -145,7 +144,7 @@ def _reason_between(before: End, first_seq: int, *, has_holes: bool) -> int:
 
 
 def go_on_from(carried: Carried, state: PlanState, names: ClientNames, *, is_imported: bool) -> None:
-    """Begin with what the hours before have left. Raises `UsageFilesError`."""
+    """Restore the state after the hours before. Raises `UsageFilesError`."""
     if not is_imported:
         state.sensors.go_on_from(
             carried.reason, sensors_reason=carried.sensors_reason, since_ms=carried.since_ms
@@ -167,9 +166,9 @@ def go_on_from(carried: Carried, state: PlanState, names: ClientNames, *, is_imp
 def carried_states(
     rows: Iterable[Mapping[str, Any]], plans: Iterable[Plan], *, of: str
 ) -> dict[tuple[str, int], Carried]:
-    """Return what was left of each plan, by its name and the node. of: where the rows are from, for errors.
+    """Return the saved state of each plan, by plan name and node. of: the source of the rows, for errors.
 
-    Raises `ConfigError` where a plan has no state there, or another plan had its name, or a row makes no sense.
+    Raises `ConfigError` if a plan has no state in the rows, if it has changed since, or if a row is invalid.
     """
     wanted = {plan.name: plan for plan in plans}
     nodes: dict[tuple[str, int], Mapping[str, Any]] = {}
@@ -186,7 +185,7 @@ def carried_states(
         try:
             state = json.loads(row["state"])
             if not isinstance(state, dict):
-                raise ValueError("it is no object")
+                raise ValueError("not a JSON object")
             if row["kind"] == NODE:
                 nodes[key] = _checked_node(state, wanted[row["plan"]], of)
             elif row["kind"] == SENSOR_ROW:
@@ -199,7 +198,7 @@ def carried_states(
         except ConfigError:
             raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ConfigError(f"row {number} of {of} is no state of a replay", hint=_DAMAGED) from error
+            raise ConfigError(f"row {number} of {of} is not the state of a replay", hint=_DAMAGED) from error
     for name in wanted:
         if name not in {plan for plan, _ in nodes}:
             others = sorted({plan for plan, _ in nodes})
@@ -226,7 +225,7 @@ def carried_states(
 
 
 def sensor_key(row: Mapping[str, Any], state: Mapping[str, Any]) -> Key:
-    """Return the sensor that a row is of. Raises `ValueError`."""
+    """Return the key of the sensor of a row. Raises `ValueError`."""
     tags = row["user"] or "", row["client_id"] or ""
     group = state.get("group")
     if group is not None and (type(group) is not str or tags != ("", "")):
@@ -266,9 +265,9 @@ def _cluster_wide(state: Mapping[str, Any]) -> list[QuotaRecord]:
 def _sensor(state: Any, tags: Tags | str, text: str) -> SensorState:
     unknown = state.get("unknown", [])
     if not is_sensor_state(state) or (unknown and len(unknown) != USE_COLUMNS - REASON):
-        raise ValueError("it is no state of a sensor")
+        raise ValueError("not the state of a sensor")
     if "smooth" in state and not is_bucket_state(state["smooth"]):
-        raise ValueError("it is no state of a bucket")
+        raise ValueError("not the state of a bucket")
     if unknown:
         REASON_NAMES[_int(unknown[0])]
         [_int(value) for value in unknown]
@@ -282,5 +281,5 @@ def _permits(state: Any, user: str, client_id: str) -> Permits:
 
 def _int(value: Any) -> int:
     if type(value) is not int or not -_INT64 <= value < _INT64:
-        raise ValueError("it is no whole number of 64 bits")
+        raise ValueError("not a 64-bit integer")
     return value

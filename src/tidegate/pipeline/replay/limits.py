@@ -1,12 +1,12 @@
-"""The smallest limits that would have throttled nothing, or no more than is tolerated, by entity and type of quota.
+"""The smallest limits that would have throttled nothing, or no more than is tolerated, by entity and quota type.
 
-A rate depends on its limit only where requests are throttled. So the largest rate that a sensor measures while no
-client is throttled is the smallest limit that never throttles, and one pass finds it. Tolerable limits, and the limits
-of token buckets, are searched for: each pass replays a ladder of plans, in which every sensor has its own rungs, and
-the next ladder lies between the two rungs that enclose the answer. A byte quota also cuts a fetch that is larger than
-all windows but one (B§3.7); a limit that does so counts as one that throttles.
+A limit changes a rate only when it throttles. So the largest rate that a sensor measures while no client is throttled
+is the smallest limit that never throttles, and one pass finds it. Tolerable limits, and the limits of token buckets,
+need a search: each pass replays a ladder of plans, in which every sensor has its own limits, the rungs. The next ladder
+lies between the two rungs that enclose the answer. A byte quota also shortens a fetch that is larger than all windows
+but one (B§3.7); a limit that does so counts as one that throttles.
 
-Limits of each quota type are found as if there were no other type. Times stay as recorded (open loop).
+The limits of each quota type are found as if there were no other type. Requests keep their recorded times (open loop).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 MAX_LADDERS = 200_000
-"""Sensors whose limits are searched for at once: some KB each, on the driver.
+"""Most sensors whose limits are searched at once: some KB each, on the driver.
 
-`tidegate limits` searches one share of the clients after another, so that a record may have more."""
+A record may have more: `tidegate limits` searches one share of the clients after another."""
 
-_FREE = 2.0**60  # a bound that throttles no client, and is not the one of a client without a quota
-_RUNGS = 10  # plans of a ladder: three passes are a thousand steps
+_FREE = 2.0**60  # a bound that never throttles, and differs from that of a client without a quota
+_RUNGS = 10  # plans of a ladder: three passes distinguish a thousand steps
 _MAX_PASSES = 6
-_CLOSE_ENOUGH = 1.007  # what three ladders of ten rungs make of `_LOWEST_PERCENT`
+_CLOSE_ENOUGH = 1.007  # ratio of the ends of a final range: three ladders from `_LOWEST_PERCENT` to 1
 _LOWEST_PERCENT = 1 / 1024  # of the peak: below it, a request quota would delay far more than is tolerated
-_LOWEST_PERMITS = 2.0**-20  # of what lets all permits pass at once: a record of 133 days
+_LOWEST_PERMITS = 2.0**-20  # of the limit that admits all permits at once: enough for a record of 133 days
 _INT64_END = 2.0**63
 
 Sensor = tuple[int, Tags | str]
@@ -68,7 +68,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class TooManyEntitiesError(UsageFilesError):
-    """Raise where there are more entities than limits can be searched for."""
+    """Raised if there are more entities than limits can be searched for at once."""
 
 
 class Replays(Protocol):
@@ -79,16 +79,16 @@ class Replays(Protocol):
         """Return how many shares of the clients there are; all clients of an entity are in one of them."""
 
     def peaks(self, plan: Plan, share: int | None = None) -> pa.Table:
-        """Return what was measured, columns `LIMITS_BY_NODE`, one row per entity and node. share: None: all clients."""
+        """Return measured rates, columns `LIMITS_BY_NODE`, one row per entity and node. share: None: all clients."""
 
     def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
-        """Return what became of the plans, columns `REPLAY_BY_ENTITY`. share: None: all clients."""
+        """Return the outcomes of the plans, columns `REPLAY_BY_ENTITY`. share: None: all clients."""
 
     def searched(self, plan: Plan, numbers: Mapping[Sensor, int], share: int | None = None) -> Searched:
-        """Return what `rungs` needs: the numbers of sensors as places of clients. plan: which all rungs are of."""
+        """Return the argument of `rungs`: the numbers of the sensors of clients. plan: the plan without a rung."""
 
     def rungs(self, plans: Sequence[Plan], searched: Searched, share: int | None = None) -> pa.Table:
-        """Return what became of plans with a rung, columns `RUNGS`, several rows for a sensor of several nodes."""
+        """Return the outcomes of plans with a rung, columns `RUNGS`; a sensor has a row for each of its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Tolerance:
     longest_ms: int = 1000
 
     def allow(self, sums: Sums) -> Flags:
-        """Return whether that is all that was delayed, refused or cut of each sensor under each plan."""
+        """Return, for each sensor under each plan, whether no more was delayed, refused or shortened than allowed."""
         are_short: Flags = sums["longest_throttle_ms"] <= self.longest_ms
         return (
             are_short
@@ -118,19 +118,19 @@ def levels_of(by: str) -> Plan:
 
 
 def levels_of_file(path: Path) -> Plan:
-    """Return a plan that measures the entities that the quotas of a file make, in its windows. Raises `ConfigError`.
+    """Return a plan that measures the quota entities of a file, in its windows. Raises `ConfigError`.
 
-    A file with groups or smooth mode is refused: limits are looked for by Kafka's own rules.
+    A file with groups or smooth mode is refused, because the search for limits uses Kafka's own rules.
     """
     return levels_of_quotas(load_quotas_file(path), str(path))
 
 
 def levels_of_quotas(file: QuotasFile, name: str) -> Plan:
-    """Return what `levels_of_file` returns, of a file that was read; `name` stands for it in messages."""
+    """Return the plan of `levels_of_file` for a loaded file. name: that of the file, for messages."""
     if (part := file.beyond_kafka()) is not None:
         raise ConfigError(
-            f"{name} has {part}, and limits are looked for by Kafka's own rules",
-            hint="give a file without them, or replay some plans with other limits beside one another",
+            f"{name} has {part}, but limits are found by Kafka's own rules",
+            hint="give a file without them, or replay several plans with different limits",
         )
     records = [QuotaRecord(entity=record.entity, key=record.key, value=_FREE) for record in file.records()]
     return Plan(name="levels", records=tuple(records), windows=Windows.of(file.windows), measures=True)
@@ -155,10 +155,10 @@ class Sensors(NamedTuple):
 def search_limits(
     replays: Replays, levels: Plan, sensors: Sensors, tolerance: Tolerance | None, *, share: int | None
 ) -> tuple[Doubles, Doubles]:
-    """Return the smallest limit of each sensor that never throttles, and the smallest tolerable one.
+    """Return the smallest limit of each sensor that never throttles, and its smallest tolerable limit.
 
-    sensors: with limits that are known never to throttle, for rates the smallest (decision 0061).
-    tolerance: None leaves out the tolerable limits, which take most of the time: they are 0.
+    sensors: their limits are known never to throttle; for rates, they are the smallest such limits (decision 0061).
+    tolerance: None: do not search for tolerable limits, which takes most of the time, and return 0 for them.
     """
     never = _Search(sensors, levels.windows, (MUTATION,), _NOTHING, low=tolerance or _NOTHING)
     # A request throttle takes fetched bytes back (B§6.3), so request and fetch limits are searched in separate plans.
@@ -175,9 +175,9 @@ def search_limits(
 
 
 class _Search:
-    """Ranges that limits are searched for in together, for what a tolerance allows.
+    """The ranges in which a search for the limits of several sensors continues, under one tolerance.
 
-    The types of quota do not change one another. The upper end of a range is allowed, nothing below the lower end is.
+    Quota types are independent. The tolerance allows the upper end of a range, but no limit below its lower end.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class _Search:
         return is_open
 
     def found(self) -> Doubles:
-        """Return the limits; 0 where a bucket of any rate would do: a refusal comes one request late (B§5.2)."""
+        """Return the limits; 0 if a bucket of any rate is enough, because a refusal comes one request late (B§5.2)."""
         return np.where(self._is_bucket & (self._low == self._lowest), 0.0, self._high)
 
     def ladder(self, levels: Plan, name: str) -> list[Plan]:
-        """Return a plan for each rung, the lowest first; none where all is found."""
+        """Return a plan for each rung, the lowest first; none if all limits are found."""
         is_open = self._is_open
         if not is_open.any():
             return []
@@ -220,7 +220,7 @@ class _Search:
         ]
 
     def narrow(self, sums: Sums) -> None:
-        """Set the ranges to the rungs that enclose the limits, by what became of the plans of the ladder."""
+        """Narrow the ranges to the rungs that enclose the limits, from the outcomes of the plans of the ladder."""
         # The highest refused rung counts: delays need not fall with each step, as throttled fetches are taken back
         # (decision 0061).
         steps = np.arange(1, _RUNGS + 1)[:, np.newaxis]
@@ -235,7 +235,7 @@ class _Search:
 def _climb(
     replays: Replays, share: int | None, levels: Plan, sensors: Sensors, searches: Sequence[_Search]
 ) -> None:
-    """Replay ladders until all is found."""
+    """Replay ladders until all limits are found."""
     searched: Searched | None = None
     for _ in range(_MAX_PASSES):
         ladders = [search.ladder(levels, f"ladder {place}") for place, search in enumerate(searches)]
@@ -277,7 +277,7 @@ def _between(low: Doubles, high: Doubles) -> Doubles:
 
 
 def _are_at_most(amounts: Int64s, share: float, wholes: Int64s) -> Flags:
-    """Return whether each amount is at most a share of its whole, to the last bit of 64."""
+    """Return whether each amount is at most a share of its total, exact for 64-bit integers."""
     most = share * wholes.astype(np.float64)
     below_end = np.floor(np.minimum(most, np.nextafter(_INT64_END, 0.0)))
     found: Flags = (most >= _INT64_END) | (amounts <= below_end.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Layout of a replay on the driver: numbers of clients, clients that are replayed together, and the tasks."""
+"""Layout of a replay, made on the driver: the numbers of clients, the partitions of clients, and the tasks."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -211,7 +211,7 @@ def _shares(clients: Clients, plans: Sequence[Plan], joined: Ints) -> tuple[int,
 
 
 def states_left(layout: Layout, rows: Iterable[StateRow]) -> Iterator[StateRow]:
-    """Yield the rows of `REPLAY_STATE`: those that the partitions have left, and what none of them has used."""
+    """Yield the rows of `REPLAY_STATE`: those of the partitions, and the carried state that no partition has used."""
     by_node: dict[tuple[str, int], list[StateRow]] = {}
     for row in rows:
         by_node.setdefault((row["plan"], row["node_id"]), []).append(row)
@@ -248,20 +248,20 @@ def _clients_by_node(layout: Layout) -> dict[int, set[tuple[str, str]]]:
 
 
 def _check_order(carried: Mapping[tuple[str, int], Carried], ends: Mapping[int, End]) -> None:
-    """Raise `UsageFilesError` where the rows are not those after what was left, or of other nodes altogether."""
+    """Raise `UsageFilesError` if the rows do not follow the carried state, or all belong to other nodes."""
     for (_, node_id), before in carried.items():
         if node_id in ends and ends[node_id].first_seq <= before.end.last_seq:
             raise UsageFilesError(
                 f"the rows of node {node_id} begin with seq {ends[node_id].first_seq}, "
-                f"the state to go on from is of those up to {before.end.last_seq}",
-                hint="give the hours after: --from",
+                f"the state to continue from ends with seq {before.end.last_seq}",
+                hint="select later rows with --from",
             )
     nodes = sorted({node_id for _, node_id in carried})
     if carried and ends and not ends.keys() & set(nodes):
         raise UsageFilesError(
-            f"the state to go on from is of node {', '.join(map(str, nodes[:9]))}, "
-            f"the rows are of {', '.join(map(str, sorted(ends)[:9]))}",
-            hint="give --continue what was left of the same record",
+            f"the state to continue from is from node {', '.join(map(str, nodes[:9]))}, "
+            f"the rows are from node {', '.join(map(str, sorted(ends)[:9]))}",
+            hint="pass --continue the results of a replay of the same record",
         )
 
 

@@ -91,7 +91,7 @@ def warn_of_refusing(settings: Iterable[tuple[str, str]], data_dir: str) -> None
     for name, text in settings:
         if _refuses(name, text):
             _log.warning(
-                "%s=%s rejects connections, which includes those of admin clients; hint: to undo the change, stop the "
+                "%s=%s rejects connections, including those of admin clients; hint: to undo the change, stop the "
                 "broker and run `tidegate settings %s --reset %s`",
                 name,
                 text,
