@@ -6,7 +6,7 @@ import sys
 if sys.path[:1] == [os.path.dirname(__file__)]:
     del sys.path[
         0
-    ]  # where a script lies Python looks first: our modules would stand in for others of their names
+    ]  # Python searches a script's own directory first: our modules would replace others of the same names
 
 from tidegate.cli.main import main
 

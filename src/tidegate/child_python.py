@@ -1,7 +1,7 @@
-"""Python in processes that this one starts: no module of the current directory is theirs.
+"""Python processes that this one starts: they do not import modules from the current directory.
 
-A `json.py` that happens to lie where someone starts `tidegate` must not stand in for the standard library's: neither in
-our own processes, nor in what Spark starts, which takes no options of Python's but inherits its environment.
+A `json.py` in the directory where a user starts `tidegate` must not replace that of the standard library, neither in
+Tidegate's own processes nor in those that Spark starts. Spark passes no options to Python, only the environment.
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 __all__ = ["SAFE_PATH_VARIABLE", "environment_variable", "module_command", "safe_path"]
 
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-"""Set to "1" in an environment, it is `-P` for every Python that is started with it."""
+"""The environment variable that, set to "1", acts like the option `-P` for every Python process with it."""
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

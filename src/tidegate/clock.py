@@ -1,8 +1,8 @@
 """The clocks: engine time in ms for quotas, the wall clock for time stamps, monotonic nanoseconds for durations.
 
-Engine time is the wall clock when it was begun plus the monotonic time since: it reads like the wall clock and is never
-stepped. Kafka measures quotas with the wall clock, and one that is set back by an hour throttles clients that are well
-within their quotas for an hour (decision 0027).
+Engine time is the wall clock at its start plus the monotonic time since then: it looks like the wall clock, but is
+never stepped. Kafka measures quotas with the wall clock: if that is set back by an hour, it throttles clients that are
+well within their quotas for an hour (decision 0027).
 """
 
 import time
@@ -29,11 +29,11 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks. Follows: Kafka `Time.SYSTEM`.
 
-    engine_offset_ns: engine time less the monotonic clock, to go on with the engine time of another process of this
-    machine; None: engine time begins now, at the wall clock.
+    engine_offset_ns: engine time minus the monotonic clock, to continue the engine time of another process of this
+    machine; None: engine time begins now, with the wall clock.
     """
 
-    monotonic_ns = staticmethod(time.monotonic_ns)  # the function itself: asked several times a request
+    monotonic_ns = staticmethod(time.monotonic_ns)  # the function itself: each request calls it several times
 
     def __init__(self, *, engine_offset_ns: int | None = None) -> None:
         if engine_offset_ns is None:

@@ -11,7 +11,7 @@ class TidegateError(Exception):
     """Base of every error that Tidegate raises on purpose.
 
     The message says what is wrong, the offending value and what was expected, in lower case and
-    without a full stop. `hint` says how to mend it, where a way is known.
+    without a full stop. `hint` says how to fix it, if a fix is known.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -20,11 +20,11 @@ class TidegateError(Exception):
 
 
 class ConfigError(TidegateError, ValueError):
-    """Raise when a setting, an option or a file of the user's holds a value that cannot be used."""
+    """Raised if a setting, an option or a file of the user contains an unusable value."""
 
 
 class ArgumentError(ConfigError):
-    """Raise when a function of the Python API is called with a value that it cannot use."""
+    """Raised if a function of the Python API is called with a value that it cannot use."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="see docs/python-api.md for the arguments of each function")
@@ -33,7 +33,7 @@ class ArgumentError(ConfigError):
 def install_hint(extra: str) -> str:
     """Return the command that installs an extra of Tidegate for the interpreter that runs.
 
-    No package index has Tidegate: the command names the checkout that it runs from, or what pip installed it from.
+    Tidegate is not in a package index: the command names the checkout that it runs from, or the source that pip used.
     """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     checkout = Path(__file__).resolve().parents[2]

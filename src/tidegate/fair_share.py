@@ -180,7 +180,7 @@ class ThresholdBound(_Bound):
         return self._used_by.get(owner, 0) + size <= self.capacity - self.used - size
 
     def room(self, owner: str) -> int:
-        """Return how much a principal may add at most; less than nothing where it uses more than is free."""
+        """Return how much a principal may add at most; a negative number if it uses more than is free."""
         return (self.capacity - self.used - self._used_by.get(owner, 0)) // 2
 
     def count_use(self, owner: str, size: int = 1) -> None:
@@ -219,7 +219,7 @@ class ReclaimableBound(_Bound, Generic[Entry]):
         return entry in self._owner_of
 
     def __iter__(self) -> Iterator[Entry]:
-        """Return the entries in the order in which they were added. Not to be kept: they change."""
+        """Return the entries in the order in which they were added. Do not keep the result: it changes."""
         return iter(self._owner_of)
 
     def owner(self, entry: Entry) -> str:
@@ -227,7 +227,7 @@ class ReclaimableBound(_Bound, Generic[Entry]):
         return self._owner_of[entry]
 
     def entries_of(self, owner: str) -> Iterable[Entry]:
-        """Return the entries of a principal, the oldest first. Not to be kept: they change."""
+        """Return the entries of a principal, the oldest first. Do not keep the result: it changes."""
         return self._entries_by.get(owner, ())
 
     def add_entry(self, entry: Entry, owner: str, size: int = 1) -> None:
@@ -253,7 +253,7 @@ class ReclaimableBound(_Bound, Generic[Entry]):
         self._entries_by[self._owner_of[entry]].move_to_end(entry)
 
     def remove(self, entry: Entry) -> None:
-        """Count an entry no longer. Does nothing for one that is not counted."""
+        """Remove an entry from the count. Do nothing if it is not counted."""
         owner = self._owner_of.pop(entry, None)
         if owner is None:
             return
@@ -268,8 +268,8 @@ class ReclaimableBound(_Bound, Generic[Entry]):
     def victim(self, owner: str, size: int = 1) -> Entry | None:
         """Return the entry to evict so that `owner` can add `size`: the oldest entry of the largest holder.
 
-        The largest holder is `owner` itself where `size` more makes it so. Return None where it holds nothing then:
-        what it asks for is more than any other holds.
+        The largest holder may be `owner` itself, with `size` more. Return None if it then has no entry to evict: it
+        asks for more than any other holds.
         """
         largest = self.largest()
         if largest is None:

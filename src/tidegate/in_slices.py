@@ -1,4 +1,4 @@
-"""Work in slices: generators that yield where others may have their turn, and return a result at the end."""
+"""Work in slices: generators that yield at points where other work may run, and return a result at the end."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -16,12 +16,12 @@ __all__ = [
 T = TypeVar("T")
 Made = TypeVar("Made")
 
-_BATCH = 250  # elements: making something of so many takes less than a millisecond
+_BATCH = 250  # elements: to process them takes less than a millisecond
 _RELEASED_AT_ONCE = 500  # elements, each a few objects
 
 
 def batched(items: Sequence[T], size: int = _BATCH) -> Iterator[Sequence[T]]:
-    """Return `items` so many at a time."""
+    """Return `items` in batches."""
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
@@ -82,9 +82,9 @@ def run_at_once(work: Generator[None, None, T]) -> T:
 
 
 def release(*containers: list[Any] | dict[Any, Any]) -> Iterable[None]:
-    """Empty what many elements are in, a part at a time: freeing what was read of a long request takes time, too.
+    """Empty large containers in slices, because freeing the data of a long request takes time, too.
 
-    Few elements are left as they are.
+    Small containers are not changed.
     """
     return _release(containers) if sum(map(len, containers)) > _RELEASED_AT_ONCE else ()
 

@@ -7,14 +7,14 @@ __all__ = ["Scheduler", "Timer"]
 
 
 class Timer(Protocol):
-    """A call that comes later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
         """Cancel the call."""
 
 
 class Scheduler(Protocol):
-    """The part of `asyncio.AbstractEventLoop` that is used here; tests hand in one that moves by hand."""
+    """The part of `asyncio.AbstractEventLoop` that Tidegate uses; tests pass in one that they advance themselves."""
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call in the next turn."""

@@ -1,7 +1,8 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512: what is kept of a password, and the exchange of a login, on both sides.
+"""SCRAM-SHA-256 and SCRAM-SHA-512: stored credentials, and the exchange of a login, on both sides.
 
-A server keeps salt, iterations and two keys made of the salted password; neither the password nor what a client proves
-with can be made of them. Making them (PBKDF2) is the work of whoever sets a credential: a login costs three hashes.
+A server stores the salt, the iterations and two keys that are derived from the salted password. Neither the password
+nor a client's proof can be derived from them. The derivation (PBKDF2) takes place when a credential is set; a login
+costs three hashes.
 
 >>> mechanism = SCRAM_MECHANISMS["SCRAM-SHA-256"]
 >>> credential = mechanism.credential(b"pencil", salt=b"salt", iterations=4096)
@@ -40,7 +41,7 @@ __all__ = [
 MIN_ITERATIONS = 4096  # Kafka `ScramMechanism`
 MAX_ITERATIONS = 16384  # Kafka `ScramControlManager`
 MAX_MESSAGE_BYTES = 8192
-"""A login message is no longer: names, nonces and proofs are short, and looking at one must not hold the loop."""
+"""Longest login message: names, nonces and proofs are short, and parsing one must not hold the loop."""
 _NONCE_BYTES = 24
 _MAX_ITERATIONS_OF_SERVER = 1_000_000  # half a second of work for the client
 
@@ -69,11 +70,11 @@ _SERVER_FIRST = (
 
 
 class AuthenticationError(TidegateError):
-    """Raised where a login fails for a reason that the client is told."""
+    """Raised if a login fails for a reason that is sent to the client."""
 
 
 class InvalidCredentialsError(AuthenticationError):
-    """Raised where a login fails and the client is not told why: who is there is not its business."""
+    """Raised if a login fails and the client must not learn why, for example because the user does not exist."""
 
     def __init__(self) -> None:
         super().__init__("invalid credentials")
@@ -114,14 +115,14 @@ class ScramMechanism:
         return hashlib.new(self.hash_name, data).digest()
 
     def credential(self, password: bytes, *, salt: bytes, iterations: int) -> ScramCredential:
-        """Return what is kept of a password. Takes milliseconds."""
+        """Return the credential for a password. Takes milliseconds."""
         salted = hashlib.pbkdf2_hmac(self.hash_name, password, salt, iterations)
         return self.credential_of_salted(salted, salt=salt, iterations=iterations)
 
     def credential_of_salted(
         self, salted_password: bytes, *, salt: bytes, iterations: int
     ) -> ScramCredential:
-        """Return what is kept of a password that was salted by whoever sets it."""
+        """Return the credential for a password that the client has already salted."""
         return ScramCredential(
             salt=salt,
             stored_key=self.hash(self.hmac(salted_password, b"Client Key")),
@@ -142,7 +143,7 @@ SCRAM_MECHANISMS: Mapping[str, ScramMechanism] = {
 class ScramServer:
     """One login: give each token of the client to `respond` and send what it returns, until `complete`.
 
-    user: who logs in, known from the first token on; logged in when `complete`.
+    user: the name of the user, known from the first token on, and logged in once `complete`.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class ScramServer:
         self._find = find
         self._make_nonce = make_nonce
         self._begun = False
-        self._credential: ScramCredential | None = None  # what the next token is held against
+        self._credential: ScramCredential | None = None  # the next token is checked against it
         self._nonce = self._client_first = self._server_first = b""
 
     def respond(self, token: bytes) -> bytes:

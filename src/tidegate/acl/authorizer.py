@@ -8,19 +8,19 @@
 [True, True, False]
 
 1. A user in `super.users` may do everything.
-2. The ACLs of a resource are those of its type with its name, with a prefix of it, or with the literal name `*`. Of
-   these count the ones of the user or of `User:*`, for the client's host or `*`.
-3. One that denies the operation, or `ALL`, decides. Else one that allows it does: `ALL` allows everything; `READ`,
-   `WRITE`, `DELETE` and `ALTER` allow `DESCRIBE`, and `ALTER_CONFIGS` allows `DESCRIBE_CONFIGS`. What is denied implies
-   nothing.
-4. Without such a one it is refused, unless the resource has no ACL of anybody's and `allow.everyone.if.no.acl.found` is
-   set.
+2. The ACLs of a resource have its type, and name it literally, by a prefix, or by the literal name `*`. Of these, the
+   ACLs of the user or of `User:*` count, if they are for the client's host or for `*`.
+3. If one of them denies the operation, or `ALL`, the operation is denied. Else it is allowed if one of them allows it:
+   `ALL` allows everything; `READ`, `WRITE`, `DELETE` and `ALTER` allow `DESCRIBE`, and `ALTER_CONFIGS` allows
+   `DESCRIBE_CONFIGS`. Denied operations imply no others.
+4. Without such an ACL the operation is refused, unless the resource has no ACL for any user and
+   `allow.everyone.if.no.acl.found` is set.
 
-A question costs a few look-ups, however many ACLs there are: they lie by resource type and principal, there by name and
-by prefix, and there by host, the operations of a host as two bit sets. What came out is kept until an ACL changes.
+A question costs a few lookups, however many ACLs exist: they are indexed by resource type and principal, then by name
+and by prefix, then by host, with two bit sets of operations for each host. Answers are kept until an ACL changes.
 
 Follows: Kafka `StandardAuthorizer`, `StandardAuthorizerData`, `Authorizer.authorizeByResourceType`, KIP-11, KIP-290.
-Otherwise than there, a client's IPv6 address may be written in an ACL in Java's form, `0:0:0:0:0:0:0:1`, or short.
+Differs: a client's IPv6 address may be written in an ACL in Java's form, `0:0:0:0:0:0:0:1`, or short.
 """
 
 import ipaddress
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class _Patterns(Generic[T]):
-    """Something by resource name and by prefix, for resources of one type."""
+    """Values by resource name and by prefix, for resources of one type."""
 
     __slots__ = ("_times", "by_pattern", "lengths")
 

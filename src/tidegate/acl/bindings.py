@@ -97,7 +97,7 @@ def known_code(number: int, names: tuple[str, ...]) -> int:
 
 
 def acl_problem(acl: Acl) -> str | None:
-    """Return why an ACL, which is not for `ANY` of anything, cannot be created; None where nothing is wrong with it."""
+    """Return why an ACL without `ANY` values cannot be created; None if it can."""
     if acl.resource_type == codes.CLUSTER and acl.resource_name != codes.CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {codes.CLUSTER_NAME}"
     if not acl.resource_name:

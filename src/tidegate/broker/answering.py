@@ -34,8 +34,8 @@ def answer_partitions(
 ) -> Generator[None, None, Answer]:
     """Return the answer that sends `message`, whose `topics` have partitions in `field`, and empty all of it.
 
-    A few partitions, which is nearly always, are written at once: that is faster. Of those that are encoded already
-    (`EncodedElements`) the chunks count.
+    A few partitions, the usual case, are encoded at once, which is faster. For partitions that are already encoded
+    (`EncodedElements`), the number of chunks counts.
     """
     if (
         len(topics) <= _ANSWERED_AT_ONCE
@@ -74,11 +74,11 @@ def answers_by_topic(
 
 
 def has_timed_out(body: Message) -> bool:
-    """Return whether the timeout of a request to the controller, `timeout_ms`, is over when it begins.
+    """Return whether a request to the controller has timed out before it begins: `timeout_ms` is 0 or less.
 
-    Such a request gets error 7 and changes nothing. Kafka's controller decides a request in an event that has the
-    request's deadline: a timeout of 0 ms or less is over before the event runs. A longer one is never reached here: a
-    request is carried out when it is handled. Follows: Kafka `QuorumController`, `ControllerRequestContext`.
+    Such a request gets error 7 and changes nothing. Kafka's controller handles a request in an event that has the
+    request's deadline: a timeout of 0 ms or less is over before the event runs. A longer timeout never ends here,
+    because a request is carried out when it is handled. Follows: Kafka `QuorumController`, `ControllerRequestContext`.
 
     >>> has_timed_out({"timeout_ms": 0}), has_timed_out({"timeout_ms": 1})
     (True, False)

@@ -1,8 +1,8 @@
 """The cluster as one of its nodes sees it: brokers and their addresses, the controller, the leader of each partition.
 
-Handlers ask this and nothing else where they name a node. Every partition has one replica; the partitions of a topic
-are led by the brokers in turn, beginning with one that its id says, so that each node finds the same without asking.
-It is the same after a restart with as many brokers; with more or fewer, most partitions have another leader.
+Handlers get every node that they name in an answer from this module. Every partition has one replica. The brokers lead
+the partitions of a topic in turn, beginning with a broker that follows from the topic's id, so all nodes compute the
+same leaders. A restart with the same number of brokers keeps them; with more or fewer, most partitions change leaders.
 """
 
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -23,8 +23,8 @@ NO_OPERATIONS: Final = -(2**31)
 """Value of the authorized operations if the client did not ask for them."""
 
 Endpoints = Mapping[int, Mapping[str, tuple[str, int]]]
-"""Node id → listener → the host and port that clients connect to. A node without the listener that a client
-came in by has the address that it came in by."""
+"""Node id → listener → the host and port that clients connect to. For a client whose listener a node does not have, the
+node's address is the one that the client connected to."""
 
 _GROUP_PARTITIONS: Final = 50
 """Partitions that groups are spread over: Kafka's `offsets.topic.num.partitions`."""
@@ -55,18 +55,18 @@ class ClusterView:
         return self.ids[0]
 
     def broker(self, node_id: int, connection: Connection) -> ClusterNode:
-        """Return one broker, by the listener that a client came in by."""
+        """Return one broker, with its address for the client's listener."""
         address = self._endpoints[node_id].get(connection.listener)
         if address is None:
             address = connection.local_host, connection.local_port
         return ClusterNode(node_id, *address)
 
     def brokers(self, connection: Connection) -> tuple[ClusterNode, ...]:
-        """Return all brokers in the order of their ids, by the listener that a client came in by."""
+        """Return all brokers in the order of their ids, with their addresses for the client's listener."""
         return tuple([self.broker(node_id, connection) for node_id in self.ids])
 
     def way_in(self, connection: Connection) -> tuple[str, ...]:
-        """Return what decides which addresses `connection` is told: for answers that are kept by it."""
+        """Return a cache key for answers with addresses: connections with the same key get the same addresses."""
         if connection.listener in self._advertised:
             return (connection.listener,)
         return connection.listener, connection.local_host, str(connection.local_port)
@@ -103,7 +103,7 @@ class ClusterView:
         return {"leader_id": self.leader(topic, partition), "leader_epoch": LEADER_EPOCH}
 
     def node_endpoints(self, node_ids: Collection[int], connection: Connection) -> list[Message]:
-        """Return where those brokers are, for a client that was told to ask them (KIP-951)."""
+        """Return the addresses of brokers, for a client that is redirected to them (KIP-951)."""
         return [
             {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": None}
             for broker in self.brokers(connection)
@@ -111,7 +111,7 @@ class ClusterView:
         ]
 
     def metadata(self) -> ClusterMetadata:
-        """Return what a custom quota callback is given (B§8): every listener of every broker, all leaders."""
+        """Return the metadata for a custom quota callback (B§8): every listener of every broker, all leaders."""
         brokers = {
             node_id: [ClusterNode(node_id, *address) for address in self._endpoints[node_id].values()]
             for node_id in self.ids
@@ -124,7 +124,7 @@ class ClusterView:
         return ClusterMetadata.of(brokers, leaders)
 
     def assignment_problem_in_slices(self, node_ids: Sequence[int]) -> Generator[None, None, str | None]:
-        """Return what is wrong with the node ids that a client assigns one partition to, None where nothing is.
+        """Return the error text for the node ids that a client assigns to a partition, None if they are valid.
 
         Follows: Kafka `ReplicationControlManager.validateManualPartitionAssignment` and its texts.
         """
@@ -150,9 +150,10 @@ class ClusterView:
         return _CHOSEN_HERE if len(self.ids) > 1 else None
 
     def replicas_problem(self, replicas: int) -> str | None:
-        """Return what is wrong with a number of replicas, None where nothing is.
+        """Return the error text for a number of replicas, None if it is valid.
 
-        Follows: Kafka `StripedReplicaPlacer` and its text; where there are enough brokers, ours: nothing is replicated.
+        Follows: Kafka `StripedReplicaPlacer` and its text. If there are enough brokers, the text is Tidegate's own,
+        because it does not replicate.
         """
         if replicas <= 1:
             return None

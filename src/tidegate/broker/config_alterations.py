@@ -1,7 +1,8 @@
 """Changes of settings by resource, for AlterConfigs and IncrementalAlterConfigs; refused with Kafka's codes and texts.
 
-A topic's settings are in force for its next append, and kept before they are acknowledged. What a topic does not set
-itself is the node's. Follows: Kafka `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+Changed settings of a topic are stored before they are acknowledged, and apply from its next append on. A topic uses the
+node's value for every setting that it does not set itself. Follows: Kafka `ConfigurationControlManager`,
+`ControllerConfigurationValidator`.
 """
 
 from collections import Counter
@@ -58,11 +59,11 @@ __all__ = [
 ]
 
 MAX_VALUE_BYTES = 32_767
-"""Longest list after an append: a longer one could not be described."""
+"""Longest list that an append may create: a longer one would not fit into an answer of DescribeConfigs."""
 _READ_AT_ONCE = 100
 _RESOURCE = itemgetter("resource_type", "resource_name")
 _ORDERED_CHARACTERS = 5_000
-"""Names of settings together, whose order in a hash map is worked out in about 1 ms."""
+"""Most characters of names whose order in Kafka's hash map is computed, which takes about 1 ms."""
 
 TOPIC_SETTING = "topic setting"
 """Resource of the audit lines about settings of a topic."""
@@ -78,12 +79,12 @@ _Configs = Mapping[str, str]
 
 
 class Alter(Protocol):
-    """Decides one resource of a request, which goes on to `validate_only`. Raises `RefusedError`."""
+    """Changes the settings of one resource of a request, or only checks them. Raises `RefusedError`."""
 
     def __call__(
         self, request: Request, resource: Message, audit: Audit, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
-        """Change its settings, all that are named or none."""
+        """Change all settings of the resource that the request names, or none."""
 
 
 def answer_each(alter: Alter, request: Request) -> Work:
@@ -128,9 +129,9 @@ def _audited_name(kind: int, name: str) -> str:
 def changes_in_slices(
     request: Request, resource: Message, operation: int | None = None
 ) -> Generator[None, None, list[SettingChange]]:
-    """Return what is asked for, each with its own operation unless one is given.
+    """Return the requested changes. operation: that of all changes; None: each change has its own.
 
-    Raises `RefusedError`, where the client may not change the resource, too.
+    Raises `RefusedError`, also if the client may not change the resource.
     """
     configs = resource["configs"]
     check_number(len(configs))
@@ -175,7 +176,7 @@ _UNCHANGED = {
 
 
 def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
-    """Refuse settings, by name, of a resource that has none here. Raises `RefusedError`; without names all is well."""
+    """Raise `RefusedError` if the resource lacks its name, or if `names` has settings that Tidegate does not change."""
     if not resource_name and kind in _NAMELESS:
         raise RefusedError(error_codes.INVALID_REQUEST, _NAMELESS[kind])
     for name in names:

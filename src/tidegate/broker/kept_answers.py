@@ -1,7 +1,7 @@
-"""Answers made from a kept encoding: to a Produce or Fetch of one partition, and to requests that are the same again.
+"""Answers made from a kept encoding: to a Produce or Fetch of one partition, and to repeated requests.
 
-The answers to one partition (`broker.known_requests` has the idea) differ in a few numbers. The rest is encoded once,
-by the ordinary encoder; where the numbers lie is found by encoding values that stand nowhere else.
+The answers to one partition differ only in a few numbers (see `broker.known_requests`). The ordinary encoder encodes
+the rest once. The positions of the numbers are found by encoding values that occur nowhere else.
 """
 
 import struct
@@ -30,13 +30,13 @@ COPIED_BYTES = 32 * 1024
 """Records up to this size are copied into the answer, larger ones sent from their file."""
 
 MAX_KEPT_ANSWERS = 64
-"""Answers of an API that are kept; when there are more, all are forgotten and those asked for again kept anew."""
+"""Most kept answers of an API. When there are more, all are removed, and kept again when they are next needed."""
 MAX_KEPT_ANSWER_BYTES = 4 * 1024 * 1024
 """Most memory of all kept answers; larger answers are encoded each time."""
 _MAX_KEPT_REQUEST_BYTES = 1024
 
 _MARKS = (0x5A01_7B3C_C6D4_E2F1, 0x5A02_7B3C_C6D4_E2F2, 0x5A03_7B3C_C6D4_E2F3)
-"""Stand-ins for three 64-bit numbers that follow each other, while their place is looked for."""
+"""Values by which the position of three consecutive 64-bit numbers is found."""
 _RECORDS_MARK = struct.pack(">3Q", *(mark ^ 0xFF for mark in _MARKS))
 
 _INT32 = struct.Struct(">i")
@@ -52,7 +52,7 @@ Key = tuple[Any, ...]
 
 
 class KeptAnswers:
-    """Answers by what was asked, for handlers whose answer to the same bytes is the same until something changes."""
+    """A cache of answers by request, for handlers that answer equal requests alike until something changes."""
 
     __slots__ = ("_answers", "_bytes", "get")
 
@@ -60,10 +60,10 @@ class KeptAnswers:
         self._answers: dict[Key | None, Encoded] = {}
         self._bytes = 0
         self.get = self._answers.get
-        """Return the answer that is kept under a key, or None. It is the dictionary's own: asked at each request."""
+        """Return the answer that is kept under a key, or None. It is the dictionary's own method, for speed."""
 
     def key(self, request: Request, more: Any = None) -> Key | None:
-        """Return the key of a request, with what its answer depends on besides; None for one too long to be kept."""
+        """Return the key of a request and of what else its answer depends on; None if the request is too long."""
         body = request.frame[request.header.body_at :]
         if len(body) > _MAX_KEPT_REQUEST_BYTES:
             return None
@@ -132,7 +132,7 @@ def set_session_id(response: Encoded, session_id: int) -> None:
 
 
 class EmptyFetchAnswers:
-    """Answers to a Fetch in a session that say nothing new, in one version."""
+    """Answers without news to a Fetch in a session, in one version."""
 
     __slots__ = ("_answer",)
 
@@ -207,7 +207,7 @@ class FetchAnswers:
         records: FileSlice | None,
         session_id: int = 0,
     ) -> Encoded:
-        """Return the answer. A small piece of a file is read: sent with the rest it is one call and one packet."""
+        """Return the answer. Read a small piece of a file, so that all of the answer is sent in one call and packet."""
         count = 0 if records is None else records.size
         first = bytearray(self._head)
         first += uvarint(count + 1) if self._flexible else _INT32.pack(count)

@@ -1,22 +1,22 @@
-"""The fast path of Produce and Fetch: a request that begins as an earlier one did is not parsed again.
+"""The fast path of Produce and Fetch: a request that begins like an earlier one is not parsed again.
 
-A client sends Produce or Fetch for one partition again and again. What such a request is for comes first in its body
-(acks or limits, topic, partition) and is the same each time; what changes comes last (the records; epoch, offset and
-size). In one version equal beginnings are read alike, so the bytes of the body up to the partition are a key:
+A client sends Produce or Fetch for one partition again and again. The first fields of the body (acks or limits, topic,
+partition) are the same each time; the last ones (the records; epoch, offset and size) change. In one version, equal
+bytes have the same meaning, so the bytes of the body up to the partition are a key:
 
-* *Found*: a `wire.split_reader` looks the beginning up, as bytes, and reads the rest with one `struct` call. It finds
-  requests with one topic and one partition, no transaction and no tagged fields. Any other, and a malformed one, is
-  read by the ordinary reader, which also says what is wrong.
-* *Kept*: what the handler made of the beginning when it read such a request whole: the partition's log, the limits, and
-  the answer's encoding (`broker.kept_answers`), in which a few numbers change. Of the request only the key is kept;
-  what clients can make large is not in it.
-* *Bound*: `MAX_KEPT` requests of an API, `MAX_ENTRY_BYTES` each; when there are more, all are forgotten.
-* *Dropped*: not when a topic changes. At each use the handler compares: where the log has been deleted, or has other
-  settings, the request is read whole, and kept anew under its key.
-* *In a fetch session* no two requests begin alike: the session keeps what is before its number and behind it
+* *Find*: a `wire.split_reader` looks up the first bytes, and reads the rest with one `struct` call. It finds requests
+  with one topic and one partition, no transaction and no tagged fields. The ordinary reader reads all others; for a
+  malformed request it also reports the error.
+* *Keep*: when the handler has parsed such a request completely, it keeps the partition's log, the limits, and the
+  encoding of the answer (`broker.kept_answers`), in which a few numbers change. Only the key of the request is kept,
+  without the fields that clients can make large.
+* *Bound*: `MAX_KEPT` requests of an API, `MAX_ENTRY_BYTES` each. When there are more, all are removed.
+* *Check*: a change of a topic does not remove entries. Instead, the handler checks at each use whether the log was
+  deleted or has other settings. If so, it parses the request completely, and replaces the entry.
+* *In a fetch session* all requests begin differently: the session keeps the bytes before and after its id and epoch
   (`broker.fetching.known`).
-* *Saved*: parsing, making a message of dicts, finding the topic, and encoding the answer. `bench/bench_wire.py` has
-  both ways, "the same, known" behind the ordinary one.
+* *Saves*: parsing, a message of dicts, the lookup of the topic, and the encoding of the answer. `bench/bench_wire.py`
+  measures both paths: "the same, known" after the ordinary one.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ Find = Callable[[memoryview, int, Mapping[bytes, Kept]], Any]
 
 
 class KnownRequests(dict[int, tuple[Find[Kept], dict[bytes, Kept]]]):
-    """By version: how to find what is kept for a request (`SplitReader.find`), and in what.
+    """By version, the function that finds the entry of a request (`SplitReader.find`), and the entries.
 
     find, kept = known[request.header.api_version]
     found = find(request.frame, request.header.body_at, kept)

@@ -1,4 +1,4 @@
-"""Answers that come later and are long: made in slices of their own, since the front does not run them."""
+"""Long answers that come later. They are made in slices here, because the front does not run their work."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,15 +10,15 @@ __all__ = ["LateAnswers"]
 
 _STEPS_AT_ONCE = 100  # in one slice; each reads or writes one partition
 _SLICE_NS = 500_000
-"""Longest slice, without the step that is under way when it is over."""
+"""Longest slice; it may exceed this by its last step."""
 _TURN_NS = 2_000_000
-"""The same of all slices of a turn."""
+"""Longest time of all slices of a turn; it may exceed this by its last slice."""
 
 
 class LateAnswers:
-    """The late answers of some handlers that are under way: a slice of each in a turn of the loop, while it lasts.
+    """The unfinished late answers of some handlers. A turn of the loop runs a slice of each, while its time lasts.
 
-    Thousands of fetches that one append has woken may each read thousands of partitions.
+    One append may wake thousands of fetches, each of which reads thousands of partitions.
     """
 
     def __init__(self, scheduler: Scheduler, monotonic_ns: Callable[[], int]) -> None:
@@ -31,9 +31,9 @@ class LateAnswers:
         return len(self._waiting)
 
     def complete(self, deferred: Deferred, work: Work) -> None:
-        """Complete `deferred` with what `work` returns: now where it is short, otherwise after several turns.
+        """Complete `deferred` with the result of `work`: now if the work is short, otherwise in later turns.
 
-        The work is dropped when the client leaves.
+        The work is dropped if the client leaves.
         """
         if not self._advance(deferred, work):
             self._waiting.append((deferred, work))

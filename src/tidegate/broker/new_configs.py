@@ -1,8 +1,8 @@
-"""Settings of a new topic, checked in Kafka's order, so that of several mistakes the same one is answered.
+"""Settings of a new topic, checked in Kafka's order, so that the error for several mistakes is the same as Kafka's.
 
-First come settings without a value, all of them; then the first unknown name in the order of Java's `Properties`; then
-the first wrong value in the order in which Kafka defines its settings. Follows: Kafka `ReplicationControlManager`,
-`LogConfig`.
+The error names all settings without a value; otherwise the first unknown name in the order of Java's `Properties`;
+otherwise the first invalid value in the order in which Kafka defines its settings. Follows: Kafka
+`ReplicationControlManager`, `LogConfig`.
 """
 
 from collections.abc import Generator
@@ -55,7 +55,7 @@ _DEFINED = (
 def checked_configs_in_slices(
     wanted: list[Message],
 ) -> Generator[None, None, tuple[dict[str, str], str | None]]:
-    """Return what a topic asks for, of a repeated name the last, and what Kafka says is wrong with it."""
+    """Return the settings of a new topic (the last value of a repeated name), and Kafka's error text, if any."""
     configs: dict[str, str] = {}
     without_value: list[str] = []
     for config in wanted:
@@ -81,9 +81,9 @@ def checked_configs_in_slices(
 
 
 def _first_unknown(configs: dict[str, str]) -> Generator[None, None, str | None]:
-    """Return the unknown name that Kafka comes to first.
+    """Return the unknown name that Kafka finds first.
 
-    It looks at a `ConcurrentHashMap`, whose table doubles one entry earlier than a `HashMap`'s.
+    Kafka iterates over a `ConcurrentHashMap`, whose table doubles one entry earlier than a `HashMap`'s.
     """
     first: tuple[int, str] | None = None
     letters = 0

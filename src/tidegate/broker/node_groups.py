@@ -1,7 +1,8 @@
-"""The groups of a node between the coordinator's state machine, the storage and the event loop.
+"""The groups of a node: connects the coordinator's state machine with the storage and the event loop.
 
-The coordinator says what is to be kept and when it has something to do; here it is kept (`Storage.group_writes`), and
-run when that time has come. Offsets of groups without consumers expire after `offsets.retention.minutes`.
+The coordinator decides which groups to store, and when it next has to run. This module stores them
+(`Storage.group_writes`), and runs the coordinator at that time. Offsets of groups without consumers expire after
+`offsets.retention.minutes`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -23,7 +24,7 @@ from tidegate.storage.storage import Storage
 __all__ = ["NodeGroups", "Writes"]
 
 _AT_ONCE = (
-    50  # sessions and rebalances that are over, in one turn: a rebalance of a large group takes some ms
+    50  # most ended sessions and rebalances in one turn: to end the rebalance of a large group takes some ms
 )
 _RUN_NS = 2_000_000  # longest run, without the one that is under way
 _MEMBERS_AT_ONCE = 32  # of one answer
@@ -63,14 +64,14 @@ class NodeGroups:
         )
 
     def now_ms(self) -> int:
-        """Return the time of sessions and rebalances, which is never stepped."""
+        """Return engine time, which sessions and rebalances use. It is never stepped."""
         return self.storage.clock.now_ms()
 
     def coordinates(self, group_id: str) -> bool:
         """Return whether this node is the coordinator of a group."""
         return self._cluster.coordinator(group_id) == self._cluster.node_id
 
-    # --- what the coordinator is called with
+    # --- calls of the coordinator
 
     def answer_later(
         self,
@@ -78,10 +79,10 @@ class NodeGroups:
         call: Callable[[Callable[[Message], None]], None],
         to_body: Callable[[Message], Message],
     ) -> Deferred:
-        """Return the answer to a request that `call` hands to the coordinator, with the function that answers it.
+        """Return the answer to a request that `call` passes to the coordinator, with a callback for the result.
 
-        to_body: makes the body of the request's version of it. Where the client leaves before, nothing is given up but
-        the answer: its member may come back by another connection.
+        to_body: converts the result to the body of the answer, in the request's version. If the client leaves before,
+        only the answer is dropped: the member stays, as it may return on another connection.
         """
         deferred = Deferred()
         deferred.on_cancel = _nothing
@@ -98,7 +99,7 @@ class NodeGroups:
         return deferred
 
     def wake(self) -> None:
-        """Run the coordinator when it has something to do: after each call of it."""
+        """Set the timer for the coordinator's next event. Call it after each call of the coordinator."""
         next_ms = self.coordinator.next_ms()
         if next_ms is None or (self._timer is not None and self._timer_ms <= next_ms):
             return
@@ -113,17 +114,17 @@ class NodeGroups:
             try:
                 self._run_some()
             finally:
-                self.wake()  # a mistake in one group ends no other's sessions
+                self.wake()  # after an error in one group, the sessions of the others continue
 
     def _run_some(self) -> None:
-        """Run what is due; rebalances of many large groups that are over at once take several turns."""
+        """Run events of the coordinator that are due. Many large rebalances that end at once take several turns."""
         clock = self.storage.clock
         now_ms, until_ns = clock.now_ms(), clock.monotonic_ns() + _RUN_NS
         for _ in range(_AT_ONCE):
             if not self.coordinator.run(now_ms, 1) or clock.monotonic_ns() >= until_ns:
                 return
 
-    # --- what is kept: a `GroupStore`
+    # --- the storage of groups: a `GroupStore`
 
     @property
     def max_bytes(self) -> int:
@@ -131,7 +132,7 @@ class NodeGroups:
         return self.storage.config.message_max_bytes
 
     def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
-        """Keep a group."""
+        """Store a group, then call `on_over` with whether that succeeded, and the time."""
 
         def written(is_kept: bool) -> None:
             on_over(is_kept, self.now_ms())
@@ -140,7 +141,7 @@ class NodeGroups:
         self.storage.group_writes.add_change(GroupChange(group=group), written)
 
     def forget(self, group_id: str) -> None:
-        """Keep a group no longer."""
+        """Remove a group from the storage."""
         self.storage.group_writes.add_change(GroupChange(removed=group_id), _nothing)
 
     # --- groups with and without members
@@ -165,7 +166,7 @@ class NodeGroups:
                 yield group_id
 
     def delete_in_slices(self, group_id: str, writes: "Writes") -> Generator[None, None, int]:
-        """Forget a group and its offsets by `writes`; return an error code."""
+        """Delete a group and its offsets through `writes`; return an error code."""
         problem = self.coordinator.delete_problem(group_id)
         if problem:
             return problem
@@ -177,25 +178,25 @@ class NodeGroups:
         for page in self.storage.offsets.pages(group_id):
             writes.add_change(
                 GroupChange(forgotten=[at._replace(metadata="") for at in page])
-            )  # it may be long
+            )  # metadata may be long
             yield
         return error_codes.NONE
 
     def subscription_in_slices(
         self, group: Group | None, known: Subscription | None
     ) -> Generator[None, None, Subscription | None]:
-        """Return what a group subscribes to of the topics that there are.
+        """Return the existing topics that a group subscribes to.
 
-        known: what this returned before, which holds as long as the generation lasts.
+        known: an earlier result of this method, which is valid until the group's next generation.
         """
         while group is not None and (known is None or known.generation != group.generation):
             known = yield from group.subscription_in_slices(self.storage.topics.by_name)
         return known
 
-    # --- what expires
+    # --- expiry
 
     def expire_in_slices(self) -> Iterator[None]:
-        """Forget offsets past their retention, and groups that nothing is left of.
+        """Delete offsets past their retention, and groups without members and offsets.
 
         Follows: Kafka `ClassicGroup.offsetExpirationCondition`, `OffsetMetadataManager.cleanupExpiredOffsets`.
         """
@@ -215,7 +216,7 @@ class NodeGroups:
             yield
 
     def _expire_group(self, group_id: str) -> Generator[None, None, bool]:
-        """Forget what may go of one group's offsets; return whether any is left."""
+        """Delete the expired offsets of one group; return whether any offset is left."""
         now_ms = self.now_ms()
         retention_ms = self.storage.config.offsets_retention_minutes * _MS_PER_MINUTE
         group = self.coordinator.groups.get(group_id)
@@ -232,9 +233,9 @@ class NodeGroups:
 
 
 class Writes:
-    """Changes that one request makes: its answer waits until all are over.
+    """The changes of one request, whose answer waits until all of them are stored or have failed.
 
-    failed: the changes that were not kept.
+    failed: the changes that were not stored.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -245,18 +246,18 @@ class Writes:
 
     @property
     def are_over(self) -> bool:
-        """Return whether all changes that were added are over."""
+        """Return whether all added changes are stored or have failed."""
         return not self._open
 
     def add_change(self, change: GroupChange) -> None:
-        """Keep a change."""
+        """Store a change."""
         self._open += 1
         self._storage.group_writes.add_change(change, partial(self._over, change))
 
     def answer(self, make: Callable[[list[GroupChange]], Work], late: LateAnswers) -> Deferred:
-        """Return what `make`, in slices, makes of the changes that failed, when all are over. No more may be added.
+        """Return the result of `make` for the failed changes, in slices, when all have ended. Add no more after it.
 
-        The work is under way: it is charged even if the client has left.
+        The work cannot be cancelled: it is charged even if the client has left.
         """
         deferred = Deferred()
 

@@ -1,14 +1,13 @@
-"""Warnings of new quotas that starve the consumers of a group, or cost it its members.
+"""Warnings about new quotas that make the consumers of a group fall behind, or end the sessions of its members.
 
-A fetch quota is compared with what the consumers that share it have to read: after the quota is set, the growth of
-their assigned partitions is measured for `MEASURED_MS`. Consumers whose partitions grow faster than the quota lets them
-fetch never catch up, and their lag is in the warning. Only partitions that their group has assigned are known: a
-consumer without a group is not seen.
+After a fetch quota is set, the growth of the partitions that its consumers read is measured for `MEASURED_MS`.
+Consumers whose partitions grow faster than the quota never catch up: the warning contains their lag. Only the
+partitions that a group has assigned to its members are known, so consumers without a group are ignored.
 
 A request quota delays a member by up to a window of one sample. Only with `tidegate.kafka.exact=true` does that
 time count toward session timeouts (docs/groups.md), so only then is a window as long as a session a danger.
 
-Nothing is done on the path of a request: a timer looks once a second whether a quota has changed, and works in slices.
+Requests do not wait for this work: a timer checks once a second whether a quota has changed, and works in slices.
 """
 
 import logging
@@ -40,11 +39,11 @@ __all__ = ["MAX_CHANGES", "MAX_PARTITIONS", "MAX_WARNINGS", "MEASURED_MS", "Quot
 MEASURED_MS = 10_000
 """Time over which the growth of partitions is measured: the default window of quotas, 10 samples of a second."""
 MAX_CHANGES = 1_000
-"""Changed quotas that are looked at together. Further ones are not looked at."""
+"""Most changed quotas of one measurement. Further ones are ignored."""
 MAX_PARTITIONS = 50_000
-"""Partitions of all groups whose growth is measured at a time. Further ones are not counted."""
+"""Most partitions of one measurement. Further ones are not counted."""
 MAX_WARNINGS = 100
-"""Warnings of one measurement. A last one has the number of further quotas."""
+"""Most warnings of one measurement. One more gives the number of further quotas."""
 
 _LOOK_EVERY_S = 1.0
 _MS_PER_S = 1000
@@ -83,7 +82,7 @@ class _Readers:
 
 
 class QuotaEffects:
-    """A subscriber to quotas that warns of what a new one does to the groups of a cluster.
+    """A subscriber to quotas that warns about the effects of new quotas on the groups of a cluster.
 
     groups: those of each node. managers: those of one node, which knows all definitions.
     throttle_max_ms: the longest throttle time (`tidegate.quota.throttle.max.ms`), 0: no limit.
@@ -109,12 +108,12 @@ class QuotaEffects:
         self._is_started = False
 
     def start(self, scheduler: Scheduler) -> None:
-        """Begin to look at changes; the definitions of which it was told before are not new."""
+        """Begin to watch for changes. Definitions that were passed before are not new."""
         self._is_started = True
         start_chore(self._storage, scheduler, _LOOK_EVERY_S, self.look_in_slices)
 
     def on_quota(self, record: QuotaRecord) -> None:
-        """Keep a changed definition until it is looked at."""
+        """Store a changed definition for the next measurement."""
         if self._is_started and record.key in _KEYS:
             key = sanitized(entity_of(record)), record.key
             if record.value is None:
@@ -142,7 +141,7 @@ class QuotaEffects:
 
     @property
     def _has_callback(self) -> bool:
-        """Return whether a quota callback decides limits: it is asked for decisions only (B§8)."""
+        """Return whether a quota callback decides limits. It may be asked only for decisions (B§8)."""
         return self._managers.callback is not None
 
     # --- the beginning: the groups that share a changed quota, and what they read

@@ -1,4 +1,4 @@
-"""Rights to the configs of a resource: which ACLs count for its kind, and with which error a client is refused.
+"""Rights to the configs of a resource: the ACLs that apply to each type, and the error for a client without the right.
 
 Follows: Kafka `ConfigHelper`, `ControllerApis.authorizeAlterResource`.
 """
@@ -38,7 +38,7 @@ _INT = re.compile(r"[+-]?\d{1,20}")
 
 
 def refusal_of(request: Request, operation: int, kind: int, name: str) -> _Refusal | None:
-    """Return the error and text for a client that may not do something to the configs of a resource, else None."""
+    """Return the error and text for a client without permission for the configs of a resource, else None."""
     resource_type = _TYPES.get(kind, acl.CLUSTER)
     resource_name = acl.CLUSTER_NAME if resource_type == acl.CLUSTER else name
     if request.authorized(operation, resource_type, resource_name):

@@ -1,4 +1,4 @@
-"""The storage's settings, made of the node's; and how they follow changes while the broker runs."""
+"""The storage's settings, made from those of the node, and updated when these change at run time."""
 
 import dataclasses
 from collections.abc import Generator, Mapping
@@ -25,9 +25,9 @@ _CHANGING = {field: name for field, name in _NAMES.items() if name in TOPIC_DEFA
 
 
 def storage_config(config: ServerConfig) -> StorageConfig:
-    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`.
+    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c` or `tidegate.a.b.c`.
 
-    Raises `ConfigError` where a setting behind those of topics cannot be.
+    Raises `ConfigError` for an invalid default of a topic's setting.
     """
     check_given(config.given)
     values: dict[str, Any] = {

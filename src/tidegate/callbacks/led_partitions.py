@@ -27,7 +27,7 @@ _OF_THE_CLUSTER = (QuotaType.PRODUCE, QuotaType.FETCH)
 
 
 class LimitsByLedPartitions(OwnRules):
-    """The callback. A node without a partition of its own counts as one with one: nobody produces to it."""
+    """The callback. A node that leads no partition gets the share of one partition: no client produces to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Kafka's own rules for all quota types: what a callback builds on that changes them for some clients only."""
+"""Kafka's own rules for all quota types: the base of callbacks that change them for some clients only."""
 
 from collections.abc import Mapping
 from typing import Any

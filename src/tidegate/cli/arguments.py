@@ -30,23 +30,23 @@ _OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """Names the option or command that was probably meant, and prints no page of usage before that."""
+    """A parser that suggests the option or command that was probably meant, without printing the usage before it."""
 
     _commands: Any = None
     _given: Sequence[str] = ()
 
     def add_subparsers(self, **options: Any) -> Any:
-        """Add commands, which are read alike."""
+        """Add commands, whose parsers are of this class, too."""
         self._commands = super().add_subparsers(**options)
         return self._commands
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Remember the arguments: if a required one is missing, one of them may be misspelt."""
+        """Store the arguments, because one of them may be a misspelt form of a missing required one."""
         self._given = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(self._given, namespace)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return what `args` say. Ends the process with code 2 where they cannot be used."""
+        """Parse the arguments. If they cannot be used, end the process with code 2."""
         found, others = self.parse_known_args(args, namespace)
         if others:
             parser = self
@@ -56,7 +56,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return found
 
     def refuse(self, argument: str) -> NoReturn:
-        """End with what was meant by an argument that this parser does not know."""
+        """End the process with an error for an unknown argument, and suggest a known one."""
         import difflib
 
         hint = self._help_hint()
@@ -68,7 +68,7 @@ class ArgumentParser(argparse.ArgumentParser):
         raise SystemExit(EXIT_ERROR)
 
     def error(self, message: str) -> NoReturn:
-        """End with the error in the form of all others."""
+        """Print the error in the form of all others, and end the process."""
         if message.startswith(_REQUIRED):
             self._refuse_misspelt()
         problem, hint = message, self._help_hint()
@@ -83,7 +83,7 @@ class ArgumentParser(argparse.ArgumentParser):
         raise SystemExit(EXIT_ERROR)
 
     def _refuse_misspelt(self) -> None:
-        """End with the first option that this parser does not know, if there is one before `--`."""
+        """End the process with an error for the first unknown option before `--`, if there is one."""
         for argument in self._given:
             if argument == "--":
                 return

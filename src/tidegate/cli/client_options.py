@@ -1,4 +1,4 @@
-"""Options of the commands that connect to a cluster, and what they have in common."""
+"""Options of the commands that connect to a cluster, and the connection that they share."""
 
 import argparse
 import sys
@@ -39,7 +39,7 @@ def command_config_option(parser: argparse.ArgumentParser, names: str) -> None:
 
 
 def run_admin(args: argparse.Namespace, work: "Callable[[Admin], Awaitable[_Result]]") -> _Result:
-    """Return what `work` returns for an `Admin` of the cluster that the options name. Raises `TidegateError`."""
+    """Call `work` with an `Admin` of the cluster that the options name; return its result. Raises `TidegateError`."""
     from tidegate.client import load_client_settings, run_as_admin
 
     if args.bootstrap_server is None and args.command_config is None:

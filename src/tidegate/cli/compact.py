@@ -1,4 +1,4 @@
-"""`tidegate compact`: one file an hour and node, of a usage record that no broker looks after."""
+"""`tidegate compact`: merges a usage record that no broker is using into one file per hour and node."""
 
 import argparse
 import errno
@@ -63,7 +63,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compact, and say what came of it."""
+    """Compact the record, and print the result."""
     from rich.console import Console
 
     from tidegate.kafka_log.import_directory import finished_import

@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     if is_of_cluster:
         documents.append(_explained_definitions(args))
     if args.json:
-        # The quotas of a gateway's cluster are a part of the gateway's document.
+        # For a gateway, the document also contains the quotas of its cluster.
         document = documents[0] if len(documents) == 1 else {**documents[0], "cluster": documents[1]}
         print(json.dumps(document, indent=2))
     else:
@@ -150,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checked_name(option: str, text: str) -> str:
-    """Return a name. Raises `ConfigError` where it is not UTF-8: no client can have it."""
+    """Return a name. Raises `ConfigError` if it is not UTF-8, because no client can have such a name."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -186,7 +186,7 @@ def _link(args: argparse.Namespace) -> str:
 
 
 def _explained_definitions(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the explanation of a cluster's stored quotas, by Kafka's own rules; a quota callback is not known."""
+    """Return the explanation of a cluster's stored quotas by Kafka's own rules, without any quota callback."""
     from tidegate.fair_share import ANONYMOUS
     from tidegate.quota import QuotaRecord
     from tidegate.quota.managers.quota_managers import QuotaManagers
@@ -207,7 +207,7 @@ def _explained_definitions(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _broker_fields(explanation: "Explanation", limit: float | None, uses: "Uses") -> list[dict[str, Any]]:
-    """Return rate, utilization and mean throttle time of the entity that a client's usage is counted by, by broker."""
+    """Return rate, utilization and mean throttle time of a client's quota entity, by broker."""
     from tidegate.quota import name_of_tag
 
     user, client_id = explanation.tags.get("user") or None, explanation.tags.get("client-id") or None
@@ -282,7 +282,7 @@ def _use_lines(quota: Mapping[str, Any], unit: str, now_ms: int) -> Iterator[str
 
 
 def _broker_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """Yield the use on each broker, as the last scrape found it."""
+    """Yield the usage on each broker, as of the last scrape."""
     for broker in quota["brokers"]:
         used = "" if broker["utilization"] is None else f", {used_text(broker['utilization'])} of the limit"
         mean_ms = broker["mean_throttle_time_ms"]
@@ -294,7 +294,7 @@ def _broker_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
 
 
 def _shared_name(name: str | None) -> str:
-    """Return a name that usage is counted by; None: a link does not show what a quota callback chose."""
+    """Return a name that usage is counted by. None: a link does not show names that a quota callback chose."""
     return "<chosen by the quota callback>" if name is None else printable(repr(name))
 
 

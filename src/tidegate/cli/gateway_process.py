@@ -81,7 +81,7 @@ def _plaintext_at(address: str) -> str:
 
 
 def _parted(args: argparse.Namespace) -> Place | int:
-    """Return the place of this process; in the parent of several processes, the exit code when they have ended."""
+    """Start the processes. Return the place of this one; in their parent, the exit code after they have ended."""
     if args.processes == 1:
         return Place(process=ONLY)
     with lifecycle_log(args) as log:

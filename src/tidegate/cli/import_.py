@@ -1,4 +1,4 @@
-"""`tidegate import`: request logs of Apache Kafka become a usage record, for `tidegate usage` and `tidegate replay`."""
+"""`tidegate import`: converts request logs of Apache Kafka to a usage record, for `tidegate usage` and others."""
 
 import argparse
 import os
@@ -113,7 +113,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Import, and say what came of it."""
+    """Import the logs, and print a summary."""
     from tidegate.pipeline import import_request_log
     from tidegate.pipeline.report.console import results_console
 
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(summary: Any, out: Path) -> list[str]:
-    """Return what came of it, a line each."""
+    """Return the lines of the summary."""
     from tidegate.kafka_log.log_files import names_text
 
     lines = [_imported(summary)]
@@ -191,7 +191,7 @@ def _lines(summary: Any, out: Path) -> list[str]:
 
 
 def _imported(summary: Any) -> str:
-    """Return how much was imported."""
+    """Return the first line of the summary: how much was imported."""
 
     known = things_text(summary.files_known, "file")
     if not summary.files:
@@ -203,7 +203,7 @@ def _imported(summary: Any) -> str:
     )
 
 
-_FEW_OF = 100  # requests, one of which may look like another by chance
+_FEW_OF = 100  # up to one in so many requests may look like another by chance
 
 _SKIPPED = {
     "begun before": "of requests that began before the logger was switched on",
@@ -213,11 +213,11 @@ _SKIPPED = {
     "text": "in the text format of Kafka before 2.8; see docs/import.md",
 }
 _UNREAD = ("json", "text")
-"""Skipped, although they are requests."""
+"""Kinds of skipped lines that are requests."""
 
 
 def _log(text: str) -> tuple[int | None, Path]:
-    """Return the node, if it is given, and the path of a log. Raises `argparse.ArgumentTypeError`."""
+    """Return the node id, if one is given, and the path of a log. Raises `argparse.ArgumentTypeError`."""
     number, equals, path = text.partition("=")
     if equals and number.isascii() and number.isdigit() and not os.path.lexists(text):
         return _node_id(number), path_type(path)

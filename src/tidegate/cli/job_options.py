@@ -1,4 +1,4 @@
-"""Options that the commands over a usage record share, and what they mean."""
+"""Options that the commands over a usage record share, and the functions that use them."""
 
 import argparse
 import sys
@@ -41,7 +41,7 @@ __all__ = [
     "where_options",
 ]
 
-_MOST_LINES = 100_000  # of a table on the terminal; --out has all
+_MOST_LINES = 100_000  # most lines of a printed table; --out writes all
 _SHOWN = 20
 _UNRELEASED = {  # as Maven Central had them on 2026-11-27
     "delta": "Delta Lake has no release for Spark 4.3: 4.4.0 is for Spark 4.0 to 4.2",
@@ -51,14 +51,14 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def directory_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the usage record that is read."""
+    """Add the argument for the usage record to read."""
     parser.add_argument(
         "directory", metavar="DIR", type=location_type, help="usage directory of a broker: a path or URI"
     )
 
 
 def location_type(text: str) -> Location:
-    """Return the path or URI of an option. Raises `argparse.ArgumentTypeError`, which repeats no secret."""
+    """Return the path or URI of an option. Raises `argparse.ArgumentTypeError`, without secrets in its text."""
     if not text:
         raise argparse.ArgumentTypeError(
             "expected a path, got '' (hint: check for an empty variable; write . for the current directory)"
@@ -103,7 +103,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
 
 
 def where_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which rows a job reads, and where it runs."""
+    """Add the options for the rows that a job reads, and the back end that it runs on."""
     parser.add_argument(
         "--master",
         metavar="M",
@@ -120,7 +120,7 @@ def where_options(parser: argparse.ArgumentParser) -> None:
 
 
 def range_options(parser: argparse.ArgumentParser, *, start: str, end: str, last: str) -> None:
-    """Add the options of a range of time: where it begins, where it ends, or how long the last part is.
+    """Add the options of a range of time: its start, its end, or its length before the end of the record.
 
     start, end, last: their help texts.
     """
@@ -140,7 +140,7 @@ def check_range(from_ms: int | None, to_ms: int | None, last_ms: int | None) -> 
 def opened(args: argparse.Namespace, *, with_before: bool = True) -> "AbstractContextManager[UsageFiles]":
     """Return the usage files that the options name, to be read in a `with` block.
 
-    with_before: a replay also reads the rows of the first hour before `--from`, for the state that they leave.
+    with_before: also read the rows of the first hour before `--from`, because a replay needs the state after them.
     Raises `TidegateError`.
     """
     from tidegate.pipeline.read.ingest import open_usage
@@ -178,7 +178,7 @@ def running_record(
 ) -> "Iterator[Record]":
     """Yield the record for jobs in this process or on Spark; print the choice with `--explain`; show their progress.
 
-    sums: Spark adds up rows itself, so its code is worth compiling; with_peaks: and measures rates.
+    sums: the job sums up rows, for which Spark compiles code; with_peaks: it also measures rates.
     plans: the plans to replay. replays_all: `Jobs.replay` replays all plans at once.
     Raises `TidegateError`.
     """
@@ -212,7 +212,7 @@ def rows_of(table: Any) -> list[dict[str, Any]]:
 
 
 def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | None = _SHOWN) -> None:
-    """Add the option that says how many `lines` to print; the default is None where it is another in JSON."""
+    """Add the option for the number of `lines` to print. Its default is None if JSON has another default."""
     otherwise = f"default: {_SHOWN}" if default else f"default: {_SHOWN}; in JSON {_MOST_LINES}"
     parser.add_argument(
         "--top",
@@ -224,7 +224,7 @@ def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | No
 
 
 def plans_option(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
-    """Add the option that names the plans to replay. otherwise: the end of its help, on its default."""
+    """Add the option for the plans to replay. otherwise: the end of its help text, about its default."""
     parser.add_argument(
         "--quotas",
         metavar="FILE",
@@ -237,7 +237,7 @@ def plans_option(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
 
 
 def loop_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says when the requests of a plan come."""
+    """Add the option for the loop of a replay: open or closed."""
     parser.add_argument(
         "--loop",
         choices=("open", "closed"),
@@ -250,18 +250,18 @@ def loop_option(parser: argparse.ArgumentParser) -> None:
 def json_option(
     parser: argparse.ArgumentParser, text: str = "print one JSON document (docs/results.md)"
 ) -> None:
-    """Add the option for documents instead of tables."""
+    """Add the option for JSON documents instead of tables."""
     parser.add_argument("--json", action="store_true", help=text)
 
 
 def shown(args: argparse.Namespace) -> int:
-    """Return how many lines to print."""
+    """Return the number of lines to print."""
     top: int = args.top or (_MOST_LINES if args.json else _SHOWN)
     return top
 
 
 def _time(text: str) -> int:
-    """Return a time in ms since 1970, UTC where it names no offset. Raises `argparse.ArgumentTypeError`."""
+    """Return a time in ms since 1970. Without an offset, it is UTC. Raises `argparse.ArgumentTypeError`."""
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
         time_ms, rest = divmod(
@@ -302,7 +302,7 @@ def duration_type(text: str) -> int:
 
 @contextmanager
 def progress_shown(*, in_bytes: bool = False) -> "Iterator[OnProgress]":
-    """Yield the function that shows the progress of a job. in_bytes: what is counted are bytes."""
+    """Yield the function that shows the progress of a job. in_bytes: the progress is counted in bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -321,7 +321,7 @@ def progress_shown(*, in_bytes: bool = False) -> "Iterator[OnProgress]":
         def show(progress: "Progress") -> None:
             what, done, total = progress
             bars.update(task, description=what, completed=done, total=total)
-            if done == 0:  # the first of its kind is seen before it is over
+            if done == 0:  # show a new step when it begins
                 bars.refresh()
 
         yield show

@@ -1,9 +1,9 @@
 """Log lines that are written without waiting for their reader.
 
-A write to a pipe waits while the pipe is full and not read: by a pager at its end, by a collector that hangs. The event
-loop must not wait. If the pipe has room, a line is written at once. Otherwise a thread writes it and those after it,
-a bounded number of characters; lines beyond that bound are dropped and counted. Lines that cannot be written, such as
-those to a file on a full disk, are counted, too: the number is written before the next line that can be.
+A write to a full pipe blocks until its reader continues, for example a pager, or a log collector that hangs. The event
+loop must not block. If the pipe has room, a line is written at once. Otherwise a thread writes it and the lines after
+it. The characters that wait are bounded; further lines are dropped and counted. Lines that cannot be written, for
+example to a file on a full disk, are counted, too. The count is written before the next line that can be written.
 """
 
 import logging
@@ -22,7 +22,7 @@ _LAST_LINES_S = 1.0
 
 
 class LogLines(logging.Handler):
-    """Writes lines to a file descriptor. `close` waits a moment for those that are left."""
+    """Writes lines to a file descriptor. `close` waits a moment for the lines that are left."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LogLines(logging.Handler):
         self._dropped = 0
         self._lost = 0
         self._lost_why = ""
-        self._is_torn = False  # the last line ends in the middle
+        self._is_torn = False  # the last line was written only in part
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
@@ -67,7 +67,7 @@ class LogLines(logging.Handler):
                 self._changed.wait(left_s)
 
     def close(self) -> None:
-        """Write what is left, if it is read, and end."""
+        """Write the lines that are left, if the reader continues, and stop the thread."""
         self.flush()
         with self._changed:
             self._closing = True
@@ -82,23 +82,23 @@ class LogLines(logging.Handler):
                 self._changed.notify_all()
 
     def _is_writable(self, data: bytes) -> bool:
-        """Return whether so much can be written without waiting. A pipe that is ready takes `PIPE_BUF` bytes."""
+        """Return whether `size` bytes can be written without blocking. A writable pipe accepts `PIPE_BUF` bytes."""
         if len(data) > self._most_at_once:
             return False
         return any(events & select.POLLOUT for _, events in self._writable.poll(0))
 
     def _write(self, data: bytes) -> None:
-        """Write a line, and before it the number of lines that were lost, if there is one."""
+        """Write a line, after a line with the number of lost lines, if any."""
         if self._lost:
             note = _encoded(self._note(f"lost {self._lost} log lines: {self._lost_why}"))
             if not self._write_line(note):
-                self._lost += 1  # the line; the note is tried again
+                self._lost += 1  # count this line; the line about lost lines is tried again
                 return
             self._lost = 0
         self._lost += not self._write_line(data)
 
     def _write_line(self, data: bytes) -> bool:
-        """Return whether a whole line could be written. One that ends in the middle is ended first."""
+        """Write a line; return whether all of it was written. First end a line that was written in part."""
         left = memoryview(b"\n" + data if self._is_torn else data)
         try:
             while left:
@@ -110,7 +110,7 @@ class LogLines(logging.Handler):
         return True
 
     def _note(self, text: str) -> str:
-        """Return a line about lines, in the format of the others."""
+        """Return a line about lost lines, in the format of the log."""
         return self.format(logging.LogRecord("tidegate", logging.ERROR, "", 0, text, (), None)) + "\n"
 
     def _next(self) -> str | None:

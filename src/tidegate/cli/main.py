@@ -64,8 +64,8 @@ _READS_A_RECORD = ("usage", "obedience", "replay", "limits", "recommend", "watch
 
 _MODULES = {"import": "import_", "warm-up": "warm_up"}  # names that no module can have
 
-# Arrow's own allocator keeps what small pieces that stay leave free between them: half as much again, where a million
-# clients come some at a time. It reads this once, when it is loaded.
+# Arrow's own allocator keeps free memory between small pieces that are in use: half as much again for a million clients
+# that arrive a few at a time. Arrow reads this variable once, when it is loaded.
 _ARROW_MEMORY = ("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _DESCRIPTION = """\
@@ -148,7 +148,7 @@ def _dispatch(arguments: Sequence[str], *, is_own_process: bool) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser, holding only the named command where `arguments` begins with one."""
+    """Return the parser. If `arguments` begin with a command, it has only this command."""
     parser = ArgumentParser(
         prog="tidegate",
         description=_DESCRIPTION,
@@ -168,7 +168,7 @@ def _load(command: str) -> ModuleType:
 
 
 def _let_go(error: BaseException) -> None:
-    """End what an error that is to be reported keeps half done: a bar that shows progress would be drawn over it."""
+    """Close the frames of an error before it is printed: a progress bar in one of them would overwrite the message."""
     part: BaseException | None = error
     while part is not None:
         traceback.clear_frames(part.__traceback__)
@@ -181,7 +181,7 @@ def _report(message: str, hint: str | None) -> int:
 
 
 def _report_environment(error: OSError) -> int:
-    """Report what the system refused, and no command has said more about."""
+    """Report an error of the operating system that no command has explained."""
     reason = error.strerror or str(error)
     try:
         sys.stdout.flush()
@@ -198,7 +198,7 @@ def _report_environment(error: OSError) -> int:
 
 
 def _report_missing_module(error: ModuleNotFoundError) -> int:
-    """Report a part of Tidegate that was left out at installation; anything else is our own mistake."""
+    """Report an extra that is not installed. Raise any other error again, because it is a bug."""
     module = (error.name or "").partition(".")[0]
     extra = _EXTRA_BY_MODULE.get(module)
     if extra is None:
@@ -220,5 +220,5 @@ def _make_streams_usable() -> None:
 
 
 def _discard_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush has no pipe to break on."""
+    """Redirect stdout to the null device, so that the interpreter's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Options of `tidegate recommend` and `tidegate explain` for Prometheus, and what they mean."""
+"""Options of `tidegate recommend` and `tidegate explain` for Prometheus, and the functions that use them."""
 
 import argparse
 import time
@@ -23,7 +23,7 @@ _ONLY_PROMETHEUS = ("match", "metric_names", "bearer_token_file", "basic_auth_fi
 
 
 def add_prometheus_options(parser: argparse.ArgumentParser, *, what: str) -> None:
-    """Add the options that name a Prometheus server or its answers. what: what is read of it, for the help."""
+    """Add the options for a Prometheus server, or for files with its answers. what: the data, for the help."""
     parser.add_argument(
         "--prometheus",
         metavar="URL|FILE",
@@ -77,7 +77,7 @@ def check_prometheus(args: argparse.Namespace) -> None:
 
 
 def latest_from(args: argparse.Namespace) -> "Uses":
-    """Return what clients use now, by the metrics that the options name. Raises `TidegateError`."""
+    """Return the present usage of clients, from the metrics that the options name. Raises `TidegateError`."""
     from tidegate.pipeline.prometheus.measured import latest_from_files, latest_from_server
 
     source = source_of(args)

@@ -1,7 +1,7 @@
 """The documents of a metrics listener for all processes of a gateway that serve the same broker, as one document.
 
-Each process knows its own clients: what they use of a shared quota, and their throttled connections. A document names
-the ports of all processes (`process_ports`), so that a command asks each of them.
+Each process knows only its own clients: their usage of a shared quota, and their throttled connections. A document
+contains the ports of all processes (`process_ports`), so that a command can ask each of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ UNANSWERED = "unanswered_ports"
 
 
 def whole_document(client: MetricsClient, path: str, **query: str) -> dict[str, Any]:
-    """Return a document of all processes that serve the broker of a listener. Raises `MetricsError`.
+    """Return the combined document of all processes that serve the broker of a listener. Raises `MetricsError`.
 
-    The listener itself has to answer. Another process may not: it is being started again, or its port is not reachable.
-    All are asked at once, so that several such ports take the time of one.
+    The listener itself must answer. Another process need not: it may be restarting, or its port may not be reachable.
+    All processes are asked at the same time, so that several ports without an answer take no longer than one.
     """
     first = client.get(path, **query)
     ports = [
@@ -66,7 +66,7 @@ def merged_document(documents: Sequence[Mapping[str, Any]], unanswered: Sequence
 
 
 def processes_text(document: Mapping[str, Any]) -> str:
-    """Return what the first line of a table says of the processes; nothing if there is one.
+    """Return the part of a table's first line about the processes; nothing if there is only one.
 
     >>> processes_text({"process_ports": [1, 2, 3], "unanswered_ports": [2]})
     ', 2 of 3 processes'
@@ -79,12 +79,12 @@ def processes_text(document: Mapping[str, Any]) -> str:
 
 
 def _together(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the use of one quota in all processes.
+    """Return the usage of one quota in all processes.
 
-    Where processes share a limit by demand, each knows the rate of all of them. Otherwise the rates are added up, also
-    those of mutations: each process has its own.
+    If the processes share a limit by demand, each knows the total rate. Otherwise, also for mutations, each process has
+    its own rate, and the rates are added up.
     """
-    from tidegate.quota import QuotaType  # only here: `tidegate --help` loads this module
+    from tidegate.quota import QuotaType  # imported here because `tidegate --help` loads this module
 
     first = uses[0]
     is_mutation = first["quota_type"] == QuotaType.CONTROLLER_MUTATION.value
@@ -112,7 +112,7 @@ def _numbers(uses: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
 def _counts(
     kind: str, documents: Iterable[Mapping[str, Any]], listed: Iterable[tuple[str, ...]]
 ) -> dict[str, int]:
-    """Return the number of entities of a type. Of those that are not listed, processes may have the same ones."""
+    """Return the number of entities of a type. Entities that are not listed may be counted once for each process."""
     omitted = max(document["quota_types"][kind]["omitted"] for document in documents)
     return {"entities": omitted + sum(1 for key in listed if key[0] == kind), "omitted": omitted}
 

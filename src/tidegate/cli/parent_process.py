@@ -1,8 +1,8 @@
 """The parent of a gateway with several processes (`--processes`): starts them, passes signals on, and waits for them.
 
 The processes are forked one after the other, so that the kernel knows their sockets in this order (`accept_queues`). A
-process that ends by itself is started again, unless the gateway does not serve yet: then the others end, too. Each has
-the end of a pipe as its standard input, whose other end only the parent holds: they end when the parent is killed.
+process that ends by itself is started again; before the gateway serves, the others end instead. The standard input of
+each process is a pipe whose other end only the parent has, so all processes end when the parent is killed.
 
     outcome = Parent(args, log).run()    # in each process its `Place`, in the parent the exit code
 """
@@ -46,7 +46,7 @@ Announce = Callable[[Iterable[int], Iterable[str], Iterable[str]], None]
 class Place:
     """The place of a process among those of its gateway.
 
-    clock: that of all its processes, so that one that starts after a step of the wall clock has the engine time of the
+    clock: the clock of all processes. A process that starts after a step of the wall clock has the engine time of the
     others. announce: sends ports, lines of brokers and lines of metrics to the parent when the process serves; None:
     there is no parent.
     """
@@ -70,9 +70,9 @@ class _Child:
 
 
 class Parent:
-    """The processes of one gateway. args: of the command; in a process, `run` changes them to those of the process.
+    """The parent of a gateway's processes. args: those of the command; in a process, `run` adapts them to the process.
 
-    samples: of a rate of connections.
+    samples: the number of samples in a rate of connections.
     """
 
     def __init__(self, args: argparse.Namespace, log: logging.Logger, *, samples: int) -> None:
@@ -89,17 +89,17 @@ class Parent:
         self._clock = SystemClock()
         self._reloads = args.config is not None or args.quotas is not None
         self._children: dict[int, _Child] = {}
-        self._due_s = dict.fromkeys(range(1, args.processes + 1), 0.0)  # when to start those that do not run
+        self._due_s = dict.fromkeys(range(1, args.processes + 1), 0.0)  # process → when to start it
         self._serves = False
         self._kill_s: float | None = None  # set while the processes are stopping
         self._code = 0
         self._log = log
         self._poll = select.poll()
         self._alive = os.pipe()
-        self._handlers: dict[signal.Signals, Any] = {}  # of signals, before `run`
+        self._handlers: dict[signal.Signals, Any] = {}  # the handlers of signals before `run`
 
     def run(self) -> Place | int:
-        """Start the processes and wait for their end; return the exit code, in a process its place.
+        """Start the processes, and wait for their end. Return the exit code; in a process, return its place.
 
         Raises `ConfigError`.
         """
@@ -136,7 +136,7 @@ class Parent:
     # --- start ------------------------------------------------------------------------------------------------------
 
     def _start_next(self) -> Place | None:
-        """Start a process that is due, unless another one is starting; return its place in the process itself."""
+        """Start a process that is due, unless another one is starting. In the new process, return its place."""
         if not all(child.serves for child in self._children.values()):
             return None
         due = [number for number, due_s in self._due_s.items() if due_s <= time.monotonic()]
@@ -169,7 +169,7 @@ class Parent:
         return None
 
     def _become_process(self, number: int) -> None:
-        """Detach from what belongs to the parent; the end of `run` sets the handlers of signals."""
+        """Release what belongs to the parent, in a new process. The end of `run` restores the handlers of signals."""
         if self._reloads:
             self._handlers[signal.SIGHUP] = signal.SIG_IGN  # until the process can read its files again
         os.setpgid(0, 0)  # the parent passes on what a terminal sends
@@ -183,7 +183,7 @@ class Parent:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _wait(self, woken: int) -> None:
-        """Wait for a signal, an announcement or the next thing that is due."""
+        """Wait for a signal, an announcement or the next time that something is due."""
         for fd, _ in self._poll.poll(self._wait_ms()):
             if fd == woken:
                 for number in os.read(woken, _INPUT_BYTES):
@@ -215,7 +215,7 @@ class Parent:
             self._stop(f"received {number.name}")
 
     def _pass_on_reload(self, child: _Child) -> None:
-        """Ask a process to read its files again; one that is starting may have read them before the change."""
+        """Tell a process to read its files again. A process that is starting may have read them before the change."""
         if child.reload and child.serves:
             child.reload = False
             os.kill(child.pid, signal.SIGHUP)
@@ -226,7 +226,7 @@ class Parent:
         child.announced += part
         if part:
             return
-        self._poll.unregister(fd)  # the process has closed it: it serves, or ends
+        self._poll.unregister(fd)  # the process has closed the pipe: it serves, or ends
         if child.announced:
             child.serves = True
             self._pass_on_reload(child)
@@ -254,7 +254,7 @@ class Parent:
     # --- end --------------------------------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
-        """Ask the processes to end, and start none any more."""
+        """Tell the processes to end, and start no more."""
         if self._kill_s is not None:
             return
         self._log.info("stopping: %s", reason)
@@ -264,7 +264,7 @@ class Parent:
             os.kill(child.pid, signal.SIGTERM)
 
     def _reap(self) -> None:
-        """Note which processes have ended. As the first process of a container, also wait for those of a killed one."""
+        """Collect ended processes; as the first process of a container, also the orphans of a killed process."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -309,7 +309,7 @@ def _announcing(fd: int) -> Announce:
 
 
 def _how(code: int) -> str:
-    """Return how a process has ended, in words."""
+    """Return a text about how a process has ended."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

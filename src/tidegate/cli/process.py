@@ -55,7 +55,7 @@ def run_process(
     start: Callable[[ServerConfig, RepeatedLines], Coroutine[Any, Any, None]],
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Load the settings, set up the log, and run what `start` returns to its end; return the exit code.
+    """Load the settings, set up the log, and run the coroutine of `start` to its end; return the exit code.
 
     defaults: values of settings that were not given.
     """
@@ -63,7 +63,7 @@ def run_process(
     handler.setFormatter(formatter(args.log_format, process=args.process))
     _set_levels(args.verbose)
     repeated = RepeatedLines(time.monotonic)
-    # On the handler: a logger's filter does not see the records of the loggers below it.
+    # The filter is on the handler, because a logger's filter does not see the records of the loggers below it.
     handler.addFilter(repeated)
     logging.getLogger().addHandler(handler)
     try:
@@ -75,7 +75,7 @@ def run_process(
     except TidegateError as error:
         return code_of_error(args, error)
     finally:
-        handler.flush()  # before what is printed
+        handler.flush()  # write the log before anything is printed
         logging.getLogger().removeHandler(handler)
     return 0
 
@@ -90,7 +90,7 @@ def code_of_error(args: argparse.Namespace, error: TidegateError) -> int:
 
 @contextmanager
 def lifecycle_log(args: argparse.Namespace) -> Iterator[logging.Logger]:
-    """Return the log of start and end, for a process that does not serve, and write it to stderr meanwhile."""
+    """Yield the log of start and end, for a process that does not serve, and write it to stderr during the block."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(args.log_format))
     _set_levels(args.verbose)
@@ -102,7 +102,7 @@ def lifecycle_log(args: argparse.Namespace) -> Iterator[logging.Logger]:
 
 
 def _set_levels(verbose: int) -> None:
-    """Set what is logged: by default warnings, and what happens rarely, such as audited changes and deletions."""
+    """Set the log levels: by default warnings, and rare events such as audited changes and deletions."""
     logging.getLogger().setLevel(logging.DEBUG if verbose > 1 else logging.WARNING)
     if verbose:
         logging.getLogger("tidegate").setLevel(logging.DEBUG)
@@ -123,7 +123,7 @@ def tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None
 
 
 def is_first(args: argparse.Namespace) -> bool:
-    """Return whether this process prints what concerns all processes of a gateway."""
+    """Return whether this process prints the messages that are the same for all processes of a gateway."""
     return args.process in (None, 1)
 
 
@@ -141,7 +141,7 @@ def load_config(args: argparse.Namespace, defaults: Mapping[str, str]) -> Server
     for override in args.override:
         name, separator, value = override.partition("=")
         if not separator or not name:
-            shown = re.split(r"[\s:=]", override.strip())[0]  # what is behind that may be a password
+            shown = re.split(r"[\s:=]", override.strip())[0]  # the rest may be a password
             raise ConfigError(
                 f"--override begins with {shown!r}, expected KEY=VALUE",
                 hint="for example --override tidegate.quota.observe=all",
@@ -170,7 +170,7 @@ def hinting(hint: str) -> Iterator[None]:
 def listen_on(texts: dict[str, str], port: int) -> None:
     """Set the port of a broker's only listener, and its advertised port if that was the same.
 
-    Controllers' listeners stay: a properties file of Kafka has one, and Tidegate does not serve it.
+    Listeners of controllers are not counted: a properties file of Kafka has one, and Tidegate does not serve it.
     Raises `ConfigError`.
     """
     if not 0 <= port <= 65_535:
@@ -204,7 +204,7 @@ def _name_of(listener: str) -> str:
 
 
 def stop_event(args: argparse.Namespace, repeated: RepeatedLines) -> asyncio.Event:
-    """Return the event that a signal or the end of standard input sets; sum up repeated lines from now on."""
+    """Return the event that a signal or the end of standard input sets, and start to summarize repeated log lines."""
     loop = asyncio.get_running_loop()
     _sum_up(repeated, loop)
     stop = asyncio.Event()
@@ -248,7 +248,7 @@ def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def no_input(error: OSError) -> ConfigError:
-    """Return the error of a standard input that has no end."""
+    """Return the error for a standard input that does not end with the parent process."""
     return ConfigError(
         f"cannot wait for the end of standard input: {error.strerror}",
         hint="--stop-on-eof needs a pipe as standard input, open for as long as the broker runs",
@@ -264,7 +264,7 @@ def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def _written(what: str, hint: str) -> Iterator[None]:
-    """Raise `ConfigError` that `what` cannot be written if the code inside cannot write it."""
+    """Raise `ConfigError` that `what` cannot be written if the block raises an `OSError`."""
     try:
         yield
     except OSError as error:

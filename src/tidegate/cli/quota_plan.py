@@ -46,7 +46,7 @@ class QuotaCluster(NamedTuple):
 def print_changes(changes: Sequence["QuotaChange"], effects: "QuotaEffects") -> None:
     """Print a line for each change, aligned: its sign, the entity, the key, the old and the new value.
 
-    Then print a warning for each group that the changes concern, and a note for what was not looked at.
+    Then print a warning for each group that the changes concern, and a note for what was not examined.
     """
     from rich.cells import cell_len
 
@@ -108,7 +108,7 @@ def print_json(
     changes: Sequence["QuotaChange"],
     effects: "QuotaEffects",
 ) -> None:
-    """Print the plan as one JSON document."""
+    """Print the plan as a JSON document."""
     document = {
         "format": 1,
         "command": "quotas plan",
@@ -130,7 +130,7 @@ def print_json(
 
 
 def print_forecast(args: argparse.Namespace, quotas: "Quotas") -> None:
-    """Print what quotas would have done to recorded traffic, as `tidegate replay` does."""
+    """Print the effect of quotas on recorded traffic, as `tidegate replay` does."""
     from tidegate.cli import replay
     from tidegate.config.quota_changes import exported
     from tidegate.config.quotas_text import dump_quotas_file

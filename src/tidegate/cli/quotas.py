@@ -184,7 +184,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _refuse_without_usage(args: argparse.Namespace) -> None:
-    """Raise `ConfigError` for an option that says which rows of `--usage` to read, and where."""
+    """Raise `ConfigError` if an option for `--usage` is given without it."""
     options = {"--from": "from_ms", "--to": "to_ms", "--last": "last_ms", "--master": "master"}
     for option, name in options.items():
         if getattr(args, name) is not None:
@@ -192,7 +192,7 @@ def _refuse_without_usage(args: argparse.Namespace) -> None:
 
 
 def _wanted(path: Path) -> "Quotas":
-    """Return the quotas of a file, and print what of it no cluster takes by this way."""
+    """Return the quotas of a file, and print which of its contents cannot be applied to a cluster."""
     from tidegate.config.quota_changes import wanted_quotas
     from tidegate.config.quotas_file import load_quotas_file
 
@@ -262,7 +262,7 @@ def _undo(args: argparse.Namespace) -> int:
 
 
 def _make(args: argparse.Namespace, cluster: QuotaCluster, changes: Sequence["QuotaChange"]) -> int:
-    """Validate, ask, look again, write the file that undoes the changes, and make them."""
+    """Validate the changes, ask for confirmation, read the quotas again, write the undo file, and apply the changes."""
     from tidegate.config.quota_changes import conflicts, undo_text
 
     undo = undo_text(changes, cluster_id=cluster.id)

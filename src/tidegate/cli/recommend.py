@@ -1,4 +1,4 @@
-"""`tidegate recommend`: quotas out of recorded traffic, as a file or as Kafka's own commands."""
+"""`tidegate recommend`: proposes quotas from recorded traffic, as a file or as commands of Kafka's own tool."""
 
 import argparse
 import io
@@ -203,14 +203,14 @@ def _run_from_metrics(args: argparse.Namespace, wanted: "Wanted") -> None:
 
 
 def _print_text(text: str) -> None:
-    """Print a file as it is read."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
+    """Print a quotas file in UTF-8, the encoding in which it is read."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not so in a notebook
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's encoding is
     print(text, end="")
 
 
 def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Return budgets by key. Raises `ConfigError` where one is given twice: which of them counts?"""
+    """Return budgets by key. Raises `ConfigError` if a key is given twice."""
     for (key, _), (following, _) in itertools.pairwise(sorted(budgets)):
         if key == following:
             raise ConfigError(f"--budget {key} is given twice", hint="give one --budget for each key")

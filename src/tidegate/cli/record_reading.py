@@ -1,6 +1,6 @@
-"""Preparations of a command that reads a usage record: a large one takes less memory and time.
+"""Preparations of a command that reads a usage record, so that a large record takes less memory and time.
 
-Only for a process of ours: a program that uses the Python API decides on these for itself.
+They change the process, so only the commands use them. A program that uses the Python API decides for itself.
 """
 
 import ctypes
@@ -16,17 +16,17 @@ _M_ARENA_MAX, _ARENAS = -8, 2  # `mallopt` in glibc's malloc.h
 
 
 def prepare_reading() -> None:
-    """Leave pandas out, share the memory of threads, and look for cycles of objects rarely."""
+    """Avoid importing pandas, share memory arenas among threads, and collect garbage cycles rarely."""
     _leave_pandas_out()
     _share_arenas()
     _collect_rarely()
 
 
 def _leave_pandas_out() -> None:
-    """Make pyarrow import pandas only for a conversion to it, and not for the first list that becomes an array.
+    """Make pyarrow import pandas only for a conversion to pandas, not for the first list that becomes an array.
 
-    pyarrow looks for pandas once, and where there was none, again at each conversion (`pandas-shim.pxi`). pandas takes
-    0.3 s and 50 MB. Only for a process of ours: a user of the Python API may need pandas.
+    pyarrow tries to import pandas once, and if that fails, again at each conversion to pandas (`pandas-shim.pxi`). The
+    import takes 0.3 s and 50 MB. Only for commands: a user of the Python API may need pandas.
     """
     if "pandas" in sys.modules:
         return
@@ -40,7 +40,7 @@ def _leave_pandas_out() -> None:
 
 
 def _share_arenas() -> None:
-    """Share two arenas of the C library's memory among threads; otherwise, each has its own, with its own free pieces.
+    """Limit the C library's memory arenas to two; otherwise each thread has its own arena, with its own free memory.
 
     The sums of 20,000,000 rows take 394 MB instead of 448 (docs/performance.md). Only glibc has arenas.
     """
@@ -50,15 +50,15 @@ def _share_arenas() -> None:
 
 
 def _collect_rarely() -> None:
-    """Make Python look for cycles after 50,000 new objects, and not after 700.
+    """Make Python's garbage collector run after 50,000 new objects, not after 700.
 
-    A replay makes millions of objects that stay. To look at all of them so often took a sixth of its time.
+    A replay makes millions of objects that stay. To examine them so often took a sixth of its time.
     """
     gc.set_threshold(_NEW_OBJECTS, *_YOUNGER_COLLECTIONS)
 
 
 class _NoPandas(MetaPathFinder):
-    """A finder that finds no pandas, in place of the finders behind it."""
+    """An import finder that hides pandas from the finders after it."""
 
     @classmethod
     def find_spec(cls, fullname: str, *others: object) -> None:

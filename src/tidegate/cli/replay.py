@@ -1,4 +1,4 @@
-"""`tidegate replay`: what other quotas would have done to recorded traffic."""
+"""`tidegate replay`: shows the effect of other quotas on recorded traffic."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _EXIT_DIFFERENT = 1  # the check of --in-force failed
-_EXIT_NOT_COMPARED = 3  # it had nothing to check
+_EXIT_NOT_COMPARED = 3  # the check of --in-force could compare no decision
 
 _DESCRIPTION = """\
 Apply other quotas (plans) to recorded requests. For each quota entity, show how
@@ -127,7 +127,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job and print what came of it."""
+    """Run the job, and print its results."""
     _check_options(args)
     from tidegate.pipeline import limits, replay
     from tidegate.pipeline.replay.limits import levels_of_file
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
     for path in args.quotas if args.limits else ():
-        levels_of_file(path)  # refused before rows are read
+        levels_of_file(path)  # refuse an unusable file before rows are read
     plans += [in_force_plan()] if args.in_force else []
     with opened_for_tables(args, with_before=args.before is None) as files:
         wanted = {
@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exit_code(in_all: Mapping[str, int]) -> int:
-    """Return what the check of --in-force found, out of the sums over its entities."""
+    """Return the result of the check of --in-force, from the sums over its entities."""
     if in_all["different_decisions"]:
         return _EXIT_DIFFERENT
     return 0 if in_all["requests"] > in_all["approximate_requests"] else _EXIT_NOT_COMPARED

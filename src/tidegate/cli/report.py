@@ -1,4 +1,4 @@
-"""`tidegate report`: the usage record and what other quotas would have done to it, as one HTML file."""
+"""`tidegate report`: writes one HTML file about a usage record, and about the effect of other quotas on it."""
 
 import argparse
 from pathlib import Path

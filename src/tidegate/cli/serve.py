@@ -79,7 +79,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def add_process_options(parser: argparse.ArgumentParser, *, runs: str) -> None:
     """Add the options that `serve` and `gateway` share. runs: what the process runs, for the help."""
-    parser.set_defaults(process=None)  # the number, of a process of a gateway with several
+    parser.set_defaults(process=None)  # the number of a process, in a gateway with several processes
     parser.add_argument(
         "--port-file",
         metavar="FILE",

@@ -56,11 +56,11 @@ _NOBODY = (
     "no client can log in: all listeners use SCRAM, and no SCRAM user exists; hint: add a listener at 127.0.0.1 "
     "with PLAINTEXT or PLAIN, and create the first user through it (kafka-configs)"
 )
-_LOAD_LATER_S = 0.1  # what the first requests do not need
+_LOAD_LATER_S = 0.1  # delay before loading modules that the first requests do not need
 
 
 def list_settings() -> int:
-    """Print every setting, its default and what it means."""
+    """Print each setting with its default and its description."""
     for setting in SETTINGS.values():
         default = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
         print(f"{setting.name}={default}\n    {setting.doc}")
@@ -68,7 +68,7 @@ def list_settings() -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serve until SIGINT, SIGTERM, or SIGHUP (a terminal that closes), unless that is ignored (nohup)."""
+    """Serve until SIGINT, SIGTERM, or SIGHUP (a closed terminal), unless SIGHUP is ignored (nohup)."""
 
     def start(config: ServerConfig, repeated: RepeatedLines) -> Coroutine[Any, Any, None]:
         return _serve(node_configs(config, args.nodes), args, repeated)
@@ -134,7 +134,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
             tell(args, text)
         for listener in metrics:
             tell(args, f"tidegate metrics at {listener.url}")
-        # Loads the CRC library (`wire.checksum`). The first request comes before the first batch.
+        # Load the CRC library (`wire.checksum`) after the first requests, but before the first batch.
         loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
         await stop.wait()
 
@@ -210,6 +210,6 @@ def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> Clus
 
 
 def settings_of(configs: Iterable[ServerConfig], storage: Storage) -> DynamicSettings:
-    """Return the settings of nodes that were changed while they ran."""
+    """Return the settings that were changed while the nodes ran."""
     given = {config["node.id"]: config.given for config in configs}
     return DynamicSettings(storage.store, given, exact=storage.config.kafka_exact, defaults=TOPIC_DEFAULTS)

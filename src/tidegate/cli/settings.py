@@ -145,7 +145,7 @@ def _print(
 
 
 def _shown(changed: _Changed) -> str:
-    """Return a value as it may be shown: no password, and nothing that only a quota callback knows the meaning of."""
+    """Return a value for display. Hide passwords and the settings of a quota callback, which may be secret."""
     from tidegate.server.audit import HIDDEN
     from tidegate.server.settings.setting_texts import is_secret_setting
 

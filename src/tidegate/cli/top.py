@@ -24,9 +24,9 @@ __all__ = ["add_parser", "run"]
 
 _TYPES = {"ControllerMutation": "Mutation"}
 _HEAD = ("user", "client-id", "quota", "rate", "limit", "used", "throttled")
-_WIDTHS = (10, 14, 8, 10, 10, 6)  # with what is left for throttles, 80 columns
+_WIDTHS = (10, 14, 8, 10, 10, 6)  # the rest of 80 columns is for throttles
 _MOST_S = 99  # a longer time takes more than 80 columns
-_OTHER_LINES = 5  # above the entities, and the number of the others
+_OTHER_LINES = 5  # lines above the entities, and the line with the number of further ones
 
 _DESCRIPTION = """\
 Show the quota entities of a running broker: rate, limit, and the share of the

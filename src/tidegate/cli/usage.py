@@ -1,4 +1,4 @@
-"""`tidegate usage`: the usage of each client, from the usage files of a server."""
+"""`tidegate usage`: shows the usage of each client, from a usage record."""
 
 import argparse
 
@@ -85,7 +85,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job and print what came of it."""
+    """Run the job, and print its results."""
     from tidegate.pipeline import usage
     from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
     from tidegate.pipeline.report.documents import usage_document

@@ -16,8 +16,8 @@ _READ_AND_WRITE, _SEARCH = 0o060, 0o010  # of the group
 def share_usage(group: str, *, usage_dir: Path, data_dir: Path) -> None:
     """Share the usage record with a group, given by name or number. Raises `ConfigError`.
 
-    Where the usage directory is inside the data directory, the group may pass through the data directory, and list or
-    read nothing else there.
+    If the usage directory is inside the data directory, the group may pass through the data directory, but cannot list
+    or read anything else in it.
     """
     group_id = _group_id(group)
     usage_dir, data_dir = usage_dir.resolve(), data_dir.resolve()

@@ -1,4 +1,4 @@
-"""`tidegate warm-up`: compile what jobs need, so that none of them has to."""
+"""`tidegate warm-up`: compiles the code that jobs need, so that no job has to wait for it."""
 
 import argparse
 import os
@@ -48,7 +48,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile all kernels, and print what each took."""
+    """Compile all kernels, and print the time for each."""
     from tidegate.pipeline.replay.kernel.compiled import cache_base
     from tidegate.pipeline.warm_up import KERNEL_NAMES, compile_kernel_named
 

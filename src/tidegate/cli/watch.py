@@ -1,4 +1,4 @@
-"""`tidegate watch`: current usage, and the clients that quotas would throttle."""
+"""`tidegate watch`: shows current usage, and the clients that quotas would throttle."""
 
 import argparse
 import contextlib
@@ -108,7 +108,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     range_options(
         parser,
         start="count rows from this time on, in UTC, such as 2026-11-22T14:05:30 (default: the newest hour)",
-        end=argparse.SUPPRESS,  # refused with the reason; else it would be read as --top
+        end=argparse.SUPPRESS,  # refused with a reason; otherwise it would be read as --top
         last="begin so long before the newest row, such as 90s, 15m or 6h, and continue with new rows",
     )
     parser.add_argument(
@@ -142,7 +142,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch, and print what comes of it."""
+    """Watch the record, and print updates."""
     from rich.live import Live
 
     from tidegate.pipeline.replay.plan import load_plans
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _started_spark(master: str, plans: "Sequence[Plan]") -> "Iterator[RunningSpark]":
-    """Start Spark, and compile kernels meanwhile."""
+    """Start Spark, and compile kernels at the same time."""
     from tidegate.pipeline.spark.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
 
@@ -194,9 +194,9 @@ def _started_spark(master: str, plans: "Sequence[Plan]") -> "Iterator[RunningSpa
 
 
 class _Shows:
-    """Shows updates: drawn again on a terminal, as lines elsewhere, or as documents.
+    """Prints updates: in place on a terminal, as lines elsewhere, or as JSON documents.
 
-    live: the table that is drawn again, if the output has one.
+    live: the table that is refreshed in place, if the output is a terminal.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class _Shows:
         self._said: list[str] = []
 
     def update(self, watched: "Watched") -> None:
-        """Show the state after an update."""
+        """Print the state after an update."""
         totals = watched.totals
         if self._args.once:
             return
@@ -221,7 +221,7 @@ class _Shows:
             self._print_lines(totals, watched.advances)
 
     def end(self, totals: "Totals") -> None:
-        """Show the state at the end of `--once`."""
+        """Print the state at the end of `--once`."""
         if not totals.events:
             where = "only files named node-N-... in the requested hours are read"
             print(f"no rows in {str(self._args.directory)!r}: {where}", file=sys.stderr)

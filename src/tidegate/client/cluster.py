@@ -44,7 +44,7 @@ NO_TOPICS: Message = {
 """A Metadata request for the brokers alone."""
 _MOST_DOUBLINGS = 30
 _MOST_REFUSALS = 5
-"""New connections that brokers close until a call gives up, as long as no broker has answered."""
+"""Number of new connections, closed by brokers, after which a call gives up if no broker has answered."""
 _LOGIN_HINT = (
     "check that security.protocol is that of the listener at this port: "
     "one with SASL closes connections without a login"
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        """Return what to compare with other brokers: the smallest is asked where any will do."""
+        """Return a sort key: of several brokers that could answer, the one with the smallest key is asked."""
         connection = self._connection
         in_flight = connection.in_flight if connection is not None and connection.usable else 0
         return self.throttled_s, self._failures, in_flight
@@ -274,9 +274,9 @@ class Cluster:
     async def time_limit(
         self, until_s: float | None = None, failures: Sequence[ClientError] = ()
     ) -> AsyncIterator[None]:
-        """Limit what is done inside to `default.api.timeout.ms`, or to a time of the loop. Raises `ClientError`.
+        """Limit the block to `default.api.timeout.ms`, or to a time of the loop. Raises `ClientError`.
 
-        failures: what failed inside and was tried again, the last one last; the error names it.
+        failures: errors inside the block after which a request was tried again, in order; the error names the last one.
         """
         if until_s is None:
             until_s = asyncio.get_running_loop().time() + self.settings.api_timeout_s
@@ -304,7 +304,8 @@ class Cluster:
     async def _retried(self, ask: Callable[[Node], Awaitable[Reply]], failures: deque[ClientError]) -> Reply:
         """Call `ask` with one broker after another. Once each was tried and none is reachable, that is the error.
 
-        Adds to `failures` what is tried again. Gives up when `_MOST_REFUSALS` new connections were closed.
+        Add to `failures` the errors after which a request is tried again. Give up when brokers have closed
+        `_MOST_REFUSALS` new connections.
         """
         tried: set[Address] = set()
         refusals = 0

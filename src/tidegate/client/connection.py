@@ -374,7 +374,8 @@ def session_use_s(lifetime_ms: int) -> float:
     """Return for how many seconds to use a session of `lifetime_ms` ms before the next login.
 
     A broker closes a connection when it reads a request after the end of the session, even if the request was sent
-    before. So 15 % of the session are left, and at least a second, of a session of less than two seconds a half.
+    before. The last 15 % of the session are therefore not used, and at least one second; if the session is shorter than
+    two seconds, half of it.
     Follows: KIP-368; Kafka `SaslClientAuthenticator` leaves 5 to 15 %.
     """
     lifetime_s = lifetime_ms / 1000

@@ -1,6 +1,6 @@
 r"""The subject of a certificate as Java writes it, which is what Kafka makes a principal of.
 
-Relative names come last first, with `,` between them and `+` within one; attributes that RFC 2253 has no name for
+Relative names are in reverse order, with `,` between them and `+` inside one. Attributes without a name in RFC 2253
 are `1.2.3=#` and the value's DER in hexadecimal.
 
 Follows: RFC 2253, `javax.security.auth.x500.X500Principal.getName()` of OpenJDK.
@@ -77,7 +77,7 @@ def _attribute(pair: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a value with a backslash before what RFC 2253 has one before, and before each blank at its ends."""
+    """Return a value with a backslash before the characters that RFC 2253 escapes, and before blanks at its ends."""
     text = "".join(f"\\{letter}" if letter in _ESCAPED else letter for letter in text)
     text = text.replace("\0", "\\00")
     inner = text.strip(_BLANK)

@@ -49,7 +49,7 @@ class JavaPatternError(ValueError):
 
 
 def java_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern that Java's `Pattern.compile(text)` is. Raises `JavaPatternError`."""
+    """Return a pattern with the meaning of Java's `Pattern.compile(text)`. Raises `JavaPatternError`."""
     if len(text) > _MOST:
         raise JavaPatternError(f"has {len(text)} characters, expected at most {_MOST}")
     flags = re.ASCII
@@ -75,7 +75,7 @@ def java_pattern(text: str) -> re.Pattern[str]:
 
 
 def _captures_alike(token: re.Match[str], open_groups: list[str]) -> bool:
-    """Return whether Java and Python capture the same if a pattern goes on with this token; follow its groups."""
+    """Return whether Java and Python capture the same if this token comes next; keep track of its groups."""
     opening, quantifier = token["opening"], token["quantifier"] or ""
     if opening is not None and opening != "|":
         is_capturing = opening == "(" or opening.startswith("(?<")

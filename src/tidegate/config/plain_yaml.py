@@ -1,9 +1,9 @@
 """The part of YAML that a configuration file needs: nested mappings and lists of texts, with line numbers.
 
 YAML reads `no` as false, `1e3` as a text or as 1000 depending on its version, `12:30` as 750 and `017` as 15. This
-reader gives every scalar back as the text that stands in the file, and says whether it was quoted: what it means
-is for the caller to decide, who knows what it expects (see `other_meaning`). Anchors, aliases, tags, directives,
-repeated keys, several documents and deep nesting are refused, each with its line.
+reader returns every scalar as the text in the file, and whether it was quoted. The caller, who knows what it expects,
+decides on the meaning (see `other_meaning`). Anchors, aliases, tags, directives, repeated keys, several documents and
+deep nesting are refused, each with its line.
 
 >>> tree = read_plain_yaml("user: {name: alice}", name="quotas.yaml")
 >>> tree.items["user"].items["name"].text

@@ -31,7 +31,7 @@ _LONGEST = 4096  # letters of a subject: a pattern may take the square of them i
 
 
 class NoRuleError(TidegateError, ValueError):
-    """Raise when no rule is for a subject, or the one that is cannot be applied."""
+    """Raise when no rule matches a subject, or when the matching rule cannot be applied."""
 
 
 class _ReplacementError(ValueError):
@@ -48,7 +48,7 @@ class _Rule:
     mistake: str | None = None
 
     def apply(self, subject: str) -> str | None:
-        """Return the name, None where the rule is for others."""
+        """Return the name; None if the rule does not match."""
         if self.pattern is None:
             return subject
         if self.pattern.fullmatch(subject) is None:
@@ -89,7 +89,7 @@ class PrincipalRules:
         return cls(tuple(rules))
 
     def mistakes(self) -> list[str]:
-        """Return what is wrong with replacements: such a rule fails for every subject that it is for."""
+        """Return the mistakes in replacements; a rule with one fails for every subject that it matches."""
         return [rule.mistake for rule in self.rules if rule.mistake is not None]
 
     def name(self, subject: str) -> str:
@@ -128,7 +128,7 @@ def _parsed(text: str) -> _Rule | None:
 def _escaped(replacement: str, groups: int) -> str:
     """Return a replacement with a backslash before each `$n` that has no group.
 
-    As Kafka has it, places after the first one are those before it was put in.
+    As in Kafka, places of later references are those in the text before the first backslash was added.
     Follows: `SslPrincipalMapper.Rule.escapeLiteralBackReferences`.
     """
     if not groups:

@@ -22,7 +22,7 @@ _ESCAPE = re.compile(r"\\(?:u(?P<hex>[0-9A-Fa-f]{4})|(?P<letter>.))", re.DOTALL)
 def load_properties(path: Path) -> dict[str, str]:
     """Return the keys and values of the file at `path`. Raises `ConfigError` naming the file and line.
 
-    What is not UTF-8 is read as ISO-8859-1, as Java reads every such file; a mark of UTF-8 at its beginning is dropped.
+    A file that is not UTF-8 is read as ISO-8859-1, as Java reads all; a byte order mark of UTF-8 is dropped.
     """
     try:
         data = path.read_bytes()

@@ -106,7 +106,7 @@ class QuotaGroup(_Quota):
 class QuotasFile:
     """A whole file. `windows` holds the window settings that it names; the others keep Kafka's defaults.
 
-    Not Kafka's: `groups`, and `settings`, those of smooth mode by the broker's names.
+    `groups` and `settings` are not Kafka's; `settings` has those of smooth mode, by the broker's names.
     """
 
     entries: tuple[QuotaEntry, ...] = ()
@@ -129,7 +129,7 @@ class QuotasFile:
         )
 
     def beyond_kafka(self) -> str | None:
-        """Return which part of the file no Kafka has, None where there is none."""
+        """Return the part of the file that Apache Kafka does not have; None if there is none."""
         return "groups" if self.groups else "settings" if self.settings else None
 
 
@@ -158,7 +158,7 @@ def _hinted() -> Iterator[None]:
 
 
 class _Parser:
-    """Turns the tree of a file into a `QuotasFile`, or raises the error that says where it cannot."""
+    """The conversion of a file's tree into a `QuotasFile`, or into the error for the first mistake in it."""
 
     def __init__(self, name: str) -> None:
         self._fields = Fields(name)

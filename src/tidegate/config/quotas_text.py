@@ -98,7 +98,7 @@ def _value_lines(quota: QuotaEntry | QuotaGroup, entity: EntityParts) -> Iterato
 def value_text(key: str, value: float) -> str:
     """Return a value as a file has it: a byte rate as a size where it comes out even."""
     if not math.isfinite(value):
-        return str(value)  # Kafka stores such values; no file has them
+        return str(value)  # Kafka stores such values, but a file cannot contain them
     if value.is_integer():
         return size_text(int(value)) if key in SIZE_KEYS else str(int(value))
     return format(Decimal(repr(value)), "f")

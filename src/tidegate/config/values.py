@@ -89,7 +89,7 @@ _UNITS: dict[str, int] = {
 
 
 class QuotaValueError(ConfigError):
-    """Raise when a quota of ours cannot be meant; `key`, `value`, `entity`, `expected` say which and why."""
+    """Raise when a quota cannot be used; `key`, `value`, `entity`, `expected` say which one and why."""
 
     def __init__(
         self, *, key: str, value: object, entity: EntityParts, expected: str, hint: str | None = None

@@ -24,10 +24,10 @@ _log = logging.getLogger("tidegate.gateway")
 
 MAX_PORT = 65_535
 ANY_BROKER = -1
-"""Target of a bootstrap name. No broker has this id."""
+"""The broker id for a bootstrap name, which leads to any broker. No broker has this id."""
 BROKER_ID = "{id}"
 UNKNOWN_PLACE = "", -1
-"""Host and port of no broker."""
+"""Host and port in a response that names no broker."""
 _IDS = r"(0|[1-9][0-9]{0,9})"
 
 
@@ -41,7 +41,7 @@ class Addresses:
         self._listeners = dict(listeners)
 
     def of(self, broker_id: int, listener: str) -> tuple[str, int]:
-        """Return host and port. Raises `ConfigError` where the port would be none."""
+        """Return host and port. Raises `ConfigError` if the port would be out of range."""
         place = self.place(broker_id, listener)
         if place is None or broker_id < 0:
             port = self._listeners[listener][1]
@@ -62,7 +62,7 @@ class Addresses:
         return (host, port + broker_id) if broker_id <= MAX_PORT - port else None
 
     def warn_hidden(self, broker_ids: Sequence[int], listener: str) -> None:
-        """Log that clients do not see brokers of a response, which have no port."""
+        """Log that brokers of a response are hidden from clients, because they have no port."""
         try:
             self.of(broker_ids[0], listener)
         except ConfigError as error:
@@ -75,7 +75,7 @@ class Addresses:
 
     def rewrite_one(self, broker: Message, id_name: str, listener: str) -> bool:
         """Replace host and port of a broker, and return true; return false, with a warning, if it has no port."""
-        if broker[id_name] < 0:  # none: a coordinator that is not known
+        if broker[id_name] < 0:  # no broker: the coordinator is not known
             return True
         place = self.place(broker[id_name], listener)
         if place is None:

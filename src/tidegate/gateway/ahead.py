@@ -1,9 +1,9 @@
-"""Produce requests that wait behind another of the same client, sent to the broker together with it (decision 0146).
+"""Produce requests that are sent to the broker ahead of their turn, with an earlier one of the client (decision 0146).
 
-Many clients send several Produce requests without waiting for a response. To send each of them to the broker only when
-the one before it is answered would take a send, a receive and a turn for each. The broker serves them one after the
-other in any case, and each is decided, recorded and answered in its turn: a throttled client waits for the answers to
-those behind.
+Many clients send several Produce requests without waiting for a response. If each were sent to the broker only after
+the answer to the one before it, each would take a send, a receive and a turn. The broker serves them one by one in
+any case. The gateway still decides, records and answers each request in its own turn, so a throttled client waits
+for the answers to its later requests.
 """
 
 import struct
@@ -15,7 +15,7 @@ from tidegate.wire.encoded import LENGTH_BYTES
 __all__ = ["MAX_AHEAD_BYTES", "MAX_AHEAD_REQUESTS", "alike_behind"]
 
 MAX_AHEAD_REQUESTS = 32
-"""Most requests that are sent behind another. Those of a client that leaves are charged at once, 10 us each."""
+"""Most requests that are sent ahead. If the client leaves, all of them are charged at once, 10 us each."""
 MAX_AHEAD_BYTES = 64 * 1024
 _LENGTH = struct.Struct(">i")
 _KEY_BYTES = 4  # API key and version
@@ -25,11 +25,11 @@ _CORRELATION_ID_END = 8
 def alike_behind(
     channel: Channel, frame: memoryview, end: int, sent: Collection[int] = ()
 ) -> tuple[bytes, list[int]]:
-    """Return the requests behind `frame`, their length prefixes included, and the size of each frame.
+    """Return the requests after `frame` that can be sent with it, with their length prefixes, and the size of each.
 
-    They are whole, and like it in their first `end` bytes, but for the correlation id: API, version, client id,
-    transactional id and acks. So they are valid where it is, and each has a response. sent: sizes of the first ones,
-    which were sent already and count for the bounds.
+    They are complete, and their first `end` bytes equal those of `frame` except for the correlation id: API, version,
+    client id, transactional id and acks. So they are valid if `frame` is, and each has a response. sent: sizes of
+    requests after `frame` that were sent before; they count toward the bounds.
     """
     pending = channel.pending
     begin = channel.pending_at + sum(sent) + LENGTH_BYTES * len(sent)

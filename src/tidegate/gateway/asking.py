@@ -1,6 +1,6 @@
-"""Requests of the gateway's own on a client's connection to the broker, while the client waits for its answer.
+"""The gateway's own requests on a client's connection to the broker, sent while the client waits for an answer.
 
-The broker answers them with the rights of the client: what the client may not see, the gateway does not learn.
+The broker applies the rights of the client, so the gateway learns only what the client may see.
 """
 
 from collections.abc import Generator
@@ -16,7 +16,7 @@ __all__ = ["UpstreamLostError", "ask_broker"]
 
 
 class UpstreamLostError(Exception):
-    """Raised where the connection to the broker has closed before its response: close the client's, too."""
+    """Raised if the connection to the broker closed before its response. Close the client's connection, too."""
 
 
 def ask_broker(
@@ -28,7 +28,7 @@ def ask_broker(
     frame = yield from encode_request_in_slices(
         api_key, api_version, header.correlation_id, header.client_id, message
     )
-    if upstream.closed:  # since the request before this one
+    if upstream.closed:  # it closed after the previous request
         raise UpstreamLostError
     found: list[memoryview] = []
 

@@ -19,7 +19,7 @@ _log = logging.getLogger("tidegate.gateway")
 
 
 class BrokerPart:
-    """A `Listener`: it accepts the connections whose clients name the broker."""
+    """A `Listener` that accepts the connections whose clients name its broker."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class BrokerPart:
         self.start()
 
     def close(self) -> None:
-        """Accept none any more."""
+        """Accept no more connections, and close those that wait."""
         self.stop()
         self._port.remove(self)
         self._close_waiting()
 
     def add(self, sock: socket.SocketType, host: str) -> None:
-        """Accept a connection soon, or when the node wants one again."""
+        """Queue a connection. The node accepts it soon, or when it next accepts connections."""
         self._waiting.append((sock, host), address_owner(host))
         if len(self._waiting) > MAX_WAITING:
             self.drop_oldest()

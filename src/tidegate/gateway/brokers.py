@@ -1,6 +1,6 @@
-"""The brokers of the cluster behind the gateway, and where each of them can be reached now.
+"""The brokers of the cluster behind the gateway, and their current addresses.
 
-Names of hosts are looked up here, ahead of the connections that need them: a connection never waits for a name server.
+Host names are looked up in advance, so that no connection waits for a name server.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ _DEFAULT_PARTITIONS = 1  # Kafka's default
 class Broker:
     """One broker of the cluster, by its id.
 
-    advertised: the address that the cluster names; None: the cluster does not name the broker now.
-    address: what to connect to; None: not known. addresses: all that the host has, of which `address` is one.
-    on_moved: called with the addresses of all brokers, when one of them has other addresses than before.
+    advertised: the address that the cluster advertises; None: the cluster does not list the broker now.
+    address: the address to connect to; None: not known. addresses: all addresses of the host, including `address`.
+    on_moved: called with the addresses of all brokers when those of any broker have changed.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -47,7 +47,7 @@ class Broker:
         self.on_lost: Callable[[], None] = _ignore
 
     def follow(self, advertised: Address, addresses: Sequence[SocketAddress]) -> None:
-        """Use what the cluster and the name server say now; addresses: none if the name cannot be looked up."""
+        """Set the current advertised address and its looked-up addresses, which are empty if the lookup failed."""
         self.advertised = advertised
         if addresses:
             self.addresses = addresses
@@ -56,19 +56,19 @@ class Broker:
 
     @property
     def name(self) -> str:
-        """The broker, for messages."""
+        """The broker's id and address, for messages."""
         return f"{self.id} ({self.advertised or 'unknown address'})"
 
     @property
     def host(self) -> str:
-        """The host as the cluster names it."""
+        """The advertised host."""
         return "" if self.advertised is None else self.advertised.host
 
 
 class Brokers:
     """The brokers of a cluster. `refresh` asks for them.
 
-    default_partitions: how many partitions a topic gets that is created without a number of them.
+    default_partitions: the number of partitions of a topic that is created without one.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -89,7 +89,7 @@ class Brokers:
             await self._read_settings()
 
     async def keep_fresh(self) -> bool:
-        """Refresh; return whether that succeeded. Where it did not, all stays as it was, and the log says so once."""
+        """Refresh. If that fails, log it once, change nothing, and return False."""
         try:
             await self.refresh()
         except ClientError as error:
@@ -103,17 +103,17 @@ class Brokers:
         return True
 
     async def topic_names(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the names of topics by their ids, as far as the cluster says them. Raises `ClientError`."""
+        """Return topic names by id, without ids that the cluster does not name. Raises `ClientError`."""
         wanted = [{"topic_id": each, "name": None} for each in ids]
         answer = (await self._admin.cluster.ask_any(METADATA, {**NO_TOPICS, "topics": wanted})).message
         return {each["topic_id"]: each["name"] for each in answer["topics"] if each["name"]}
 
     async def close(self) -> None:
-        """Close the connections of the gateway's own."""
+        """Close the gateway's own connections."""
         await self._admin.__aexit__()
 
     async def _read_settings(self) -> None:
-        """Read `num.partitions` of one broker, as all have the same. Log once that a broker refuses."""
+        """Read `num.partitions` from one broker; all have the same value. Log a refusal once."""
         present = [broker.id for broker in self.by_id.values() if broker.advertised is not None]
         if not present:
             return
@@ -138,7 +138,7 @@ class Brokers:
                 )
 
     async def _follow(self, addresses: Mapping[int, Address]) -> None:
-        # Always anew: a broker that moves may keep its name.
+        # Look up all names each time: a broker may move and keep its name.
         found = await asyncio.gather(*map(_resolved, addresses.values()))
         before = self._addresses()
         for (broker_id, advertised), places in zip(addresses.items(), found, strict=True):
@@ -147,7 +147,7 @@ class Brokers:
                 broker = self.by_id[broker_id] = Broker(broker_id)
             broker.follow(advertised, places)
         for broker_id in self.by_id.keys() - addresses.keys():
-            # It may come back at another address; until then connections to it are refused.
+            # Refuse connections to the broker until it returns, maybe at another address.
             broker = self.by_id[broker_id]
             if broker.advertised is not None:
                 broker.on_unreachable()
@@ -163,11 +163,11 @@ class Brokers:
 
 
 def _ignore() -> None:
-    """Ignore it: no node serves the broker yet."""
+    """Ignore the event: no node serves the broker yet."""
 
 
 async def _resolved(address: Address) -> Sequence[SocketAddress]:
-    """Return the addresses of a host; none, with a warning, where its name cannot be looked up."""
+    """Return the addresses of a host. If its name cannot be looked up, log a warning and return none."""
     loop = asyncio.get_running_loop()
     try:
         if not (address.host and 0 < address.port <= MAX_PORT):

@@ -1,12 +1,13 @@
 """Connections of all processes of a gateway: of brokers, listeners and client addresses, in memory that they share.
 
-`max.connections` and `max.connections.per.ip` are limits over all processes. Each process keeps the counts of its own
-connections in a table of its own, and adds those of the other tables when it admits a connection. What is counted for a
-broker has a name, of which the table has a digest.
+`max.connections` and `max.connections.per.ip` are limits over all processes. Each process counts its own connections in
+its own table, and adds the counts of the other tables when it admits a connection. Each count of a broker has a name;
+the table contains a digest of the name.
 
-A table has `PLACES` places, and a name one of the `PROBES` places from that of its digest on. A place whose count is 0
-is free, except those of brokers and listeners, which keep theirs. If no place is free for a name, its process assumes
-that each of the others has as many connections of it: its limit is divided, as a cluster-wide quota is without reports.
+A table has `PLACES` places. The digest of a name selects the first of `PROBES` consecutive places that the name may
+have. A place is free if its count is 0, except those of brokers and listeners, which are never free again. If no place
+is free for a name, its process assumes that each other process has the same count. So the limit is divided between the
+processes, like a cluster-wide quota without reports.
 """
 
 import logging
@@ -107,7 +108,7 @@ class SharedConnections:
         return max(assumed, self._counts.count_of_others(self._process, self._key(name)))
 
     def set_own(self, name: str, connections: int, *, keeps_place: bool = False) -> None:
-        """Publish the connections of a name in this process. keeps_place: it has some again, whenever it has none."""
+        """Publish the connections of a name in this process. keeps_place: keep the place while the count is 0."""
         if self._counts.set(self._process, self._key(name), connections, keeps_place=keeps_place):
             self._unplaced.pop(name, None)
         elif connections:

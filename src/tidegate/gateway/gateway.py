@@ -1,9 +1,9 @@
-"""The gateway: a node of the server for each broker of the cluster, and what all of them share.
+"""The gateway: a node of the server for each broker of the cluster, and the objects that the nodes share.
 
-The broker with id N has the port of each listener plus N, or a part of one port (`shared_port`). Each node has its own
-quotas, usage record and metrics, as a broker has. Quota definitions are shared by all, and by all gateway processes of
-the cluster (`quota_topic`), or come from a file. Brokers that join get a node while clients are connected; those that
-leave keep it, and refuse connections until they return.
+The broker with id N has the port of each listener plus N, or a part of one port (`shared_port`). Like a broker, each
+node has its own quotas, usage record and metrics. All nodes, and all gateway processes of the cluster, share the quota
+definitions (`quota_topic`), unless these come from a file. A broker that joins gets a node while the gateway runs. The
+node of a broker that leaves stays, and refuses connections until the broker returns.
 """
 
 import asyncio
@@ -59,9 +59,9 @@ _PARQUET = "tidegate.usage.parquet.enable"
 class Gateway:
     """The gateway process. `start` it; `run` follows the cluster until it is cancelled.
 
-    config: the settings of the broker with id 0, from which those of the others are made. only: the ids of the brokers
-    to serve; None: all of them. names: the server names of the listeners with one port for all brokers. logs_in: the
-    gateway logs in at the brokers with its own credentials, for every client; else logins of clients pass through.
+    config: the settings of the broker with id 0; those of the others follow from them. only: the ids of the brokers to
+    serve; None: all of them. names: the server names of the listeners with one port for all brokers. logs_in: the
+    gateway logs in to the brokers with its own credentials for every client; else logins of clients pass through.
     open_recorder: returns the usage record of a node. process: the place of this process among those of the gateway.
     """
 
@@ -108,9 +108,9 @@ class Gateway:
             self.processes.set_cluster_wide(config)
 
     def shares_quotas(self) -> bool:
-        """Return whether any quota is one for all gateways: a cluster-wide one, or one of mutations.
+        """Return whether the gateways share any quota: a cluster-wide one, or one of mutations.
 
-        Before `start`, those of mutations are not asked for: without the topic, each gateway charges its own.
+        Before `start`, mutation quotas are ignored: without the topic, each gateway charges only its own mutations.
         """
         controller = next(iter(self.nodes.values()), None)
         if controller is not None and controller.managers.controller_mutation.enabled:
@@ -118,14 +118,14 @@ class Gateway:
         return any(record.key == CLUSTER_WIDE for record in self.config.extension_records())
 
     def _record_shared(self) -> bool:
-        """Record that other gateways charge mutations, too; return False before there is a node to record it."""
+        """Record that other gateways charge mutations, too. Return False if there is no node yet to record it."""
         controller = next(iter(self.nodes.values()), None)
         if controller is not None:
             controller.on_quota(QuotaRecord(entity=(), key=MUTATIONS_SHARED, value=1.0))
         return controller is not None
 
     async def start(self) -> None:
-        """Ask the cluster for its brokers and serve them. Raises `TidegateError` where that is not possible."""
+        """Ask the cluster for its brokers, and serve them. Raises `TidegateError`."""
         if self._logs_in and self._upstream.mechanism:
             self._credentials = Credentials(self._upstream, asyncio.get_running_loop())
         await self.brokers.refresh()
@@ -229,7 +229,7 @@ class Gateway:
                 )
 
     def _check_certificate(self, listener: str) -> None:
-        """Warn of server names of a listener that its certificate does not have."""
+        """Log a warning about server names of a listener that are not in its certificate."""
         tls = next(iter(self.nodes.values())).tls.of(listener)
         assert tls is not None, "brokers are distinguished by name with TLS only"
         hosts = [host.removeprefix(_DNS_NAME) for host in tls.hosts if host.startswith(_DNS_NAME)]
@@ -245,7 +245,7 @@ class Gateway:
             )
 
     def _serve(self, broker_id: int) -> None:
-        """Serve a broker. Raises `ConfigError` where its ports cannot be bound, `OSError` for want of descriptors."""
+        """Serve a broker. Raises `ConfigError` if its ports cannot be bound, `OSError` if descriptors run out."""
         loop = asyncio.get_running_loop()
         config = broker_config(self.config, broker_id, self._process)
         spread = self._process.spread(is_started=self._is_started)

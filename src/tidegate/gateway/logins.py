@@ -1,11 +1,11 @@
-"""Logins that pass through the gateway: the broker decides, the gateway learns the name of the user.
+"""Logins that pass through the gateway: the broker decides, and the gateway reads the name of the user.
 
-The name counts only after the broker has accepted it, also when a client logs in again (KIP-368). PLAIN, SCRAM and
-OAUTHBEARER carry it in the clear. Of other mechanisms (GSSAPI), of delegation tokens and of tokens longer than
-`MAX_TOKEN_BYTES` it cannot be read: those clients stay `ANONYMOUS`, and their quotas are those of client ids and of the
-default user.
+The name applies only after the broker has accepted the login, also when a client logs in again (KIP-368). PLAIN, SCRAM
+and OAUTHBEARER send it unencrypted. The gateway cannot read it with other mechanisms (GSSAPI), with delegation tokens,
+and in tokens longer than `MAX_TOKEN_BYTES`. These clients stay `ANONYMOUS`: the quotas of client ids and of the default
+user apply to them.
 
-Version 0 of SaslHandshake, behind which tokens have no header, is refused: its clients are older than Kafka 1.0.
+Version 0 of SaslHandshake is refused, because the tokens after it have no header. Its clients are older than Kafka 1.0.
 """
 
 import base64
@@ -37,7 +37,7 @@ __all__ = [
 _log = logging.getLogger("tidegate.gateway")
 
 OnUser = Callable[[Channel, str], object]
-"""Called with a channel and the name of its user when the broker has accepted the login."""
+"""Called with a channel and the name of its user after the broker has accepted the login."""
 MAX_NAME_CHARS = 32_767
 MAX_TOKEN_BYTES = 64 * 1024
 """Longest token that is read: the JSON of a longer one would hold the loop for more than a few milliseconds."""
@@ -54,7 +54,7 @@ class PassingLogin:
     is_begun: bool = False
 
     def is_accepted(self, error_code: int, challenge: bytes) -> bool:
-        """Return whether the broker's response ends the login well."""
+        """Return whether the broker's response completes the login successfully."""
         if error_code or self.name is None:
             return False
         return challenge.startswith(_SCRAM_END) if self.mechanism.startswith("SCRAM-") else not challenge

@@ -1,7 +1,7 @@
-"""Addresses in a Metadata response, replaced where they lie.
+"""Replacement of the broker addresses in a Metadata response.
 
-The brokers come first in every version. What follows, a megabyte for tens of thousands of partitions, is neither read
-nor written anew.
+The brokers come first in every version. The rest of the response, a megabyte for tens of thousands of partitions, is
+neither decoded nor encoded.
 """
 
 import struct
@@ -21,7 +21,7 @@ _COMPACT_SINCE = 9
 _ONE_BYTE = 128
 """The least size that takes more than a byte as a varint."""
 MAX_BROKERS = 2500
-"""Brokers of a cluster whose addresses are replaced in one step, 1 to 8 ms; more are not believed."""
+"""Most brokers in a response. Their addresses are replaced in one step of 1 to 8 ms; more are an error."""
 
 
 def with_addresses(
@@ -101,7 +101,7 @@ def _string(text: str, is_compact: bool) -> bytes:
 
 
 def _after_string(frame: bytearray, at: int, is_compact: bool) -> int:
-    """Return the offset behind a string, which may be null."""
+    """Return the offset after a string, which may be null."""
     if is_compact:
         size = frame[at]
         if 0 < size < _ONE_BYTE:

@@ -1,11 +1,11 @@
 """CreateTopics, DeleteTopics and CreatePartitions through the gateway: its quota of controller mutations (B§5).
 
-The gateway asks the broker which topics there are, charges the permits of each topic that the request would change, and
-forwards the topics that are admitted; for the others it answers error 89 itself (strict), or forwards all of them and
-throttles (older versions). A topic that fails at the broker for another reason has cost its permits, too.
+The gateway asks the broker which topics exist, and charges the permits of each topic that the request would change. If
+the quota is strict, it forwards only admitted topics, and answers error 89 for the others itself. For older
+versions it forwards all topics, and throttles. A topic that the broker then refuses has still cost its permits.
 
-A topic that the broker is sure to refuse costs none, as in Kafka (B§5.3): one that is named twice, or by its name and
-by its id, one to create that exists, and one to change or delete that does not exist, or that the client may not
+As in Kafka (B§5.3), a topic that the broker is certain to refuse costs nothing: one that is named twice, or by its name
+and by its id; one to create that exists; and one to change or delete that does not exist, or that the client may not
 describe. validate_only is free unless `tidegate.kafka.exact` is set.
 """
 
@@ -60,7 +60,7 @@ def _forward_changes(
     results_key: str,
     refusal: Callable[[str], Message],
 ) -> Work:
-    """Forward a request with topics by name, as far as it is admitted.
+    """Forward the topics of a request that the quota admits. The topics are given by name.
 
     permits: returns the permits of a topic, given the number of partitions of those that exist. refusal: returns the
     result of a topic that is refused. results_key: the field of the results in the response.
@@ -144,7 +144,7 @@ def _answer(
     order: Sequence[_Place],
     refused: Sequence[Message],
 ) -> Generator[Wait | None, None, Answer]:
-    """Forward what was admitted, if anything, and answer with the broker's results and the refusals.
+    """Forward the admitted topics, if any, and answer with the broker's results and the refusals.
 
     order: the request's topics, by which the results are ordered if some were refused.
     """
@@ -160,7 +160,7 @@ def _answer(
 
 
 def _in_order(order: Sequence[_Place], results: Sequence[Message]) -> Generator[None, None, list[Message]]:
-    """Return the results in the order of their topics. Those of no topic in `order` come last."""
+    """Return the results in the order of `order`. Results whose topic is not in `order` come last."""
     by_topic: dict[_Place, list[Message]] = {
         (name, ZERO_ID) if topic_id == ZERO_ID else (None, topic_id): [] for name, topic_id in order
     }

@@ -1,4 +1,4 @@
-"""The part of a node that makes it a gateway: its clients' connections to its broker, and the handlers of its own.
+"""The part of a node that makes it a gateway: connections to its broker, and handlers that do more than forward.
 
 `tidegate.gateway.gateway` serves a node with both; `tidegate.gateway.relay` has the handlers that only forward.
 """
@@ -61,7 +61,7 @@ class NodeRelay:
         self.turn_sends = TurnSends(clock.monotonic_ns)
 
     def on_open(self, channel: Channel) -> None:
-        """Prepare a connection; it connects when the first request comes."""
+        """Prepare the connection to the broker, which is opened for the first request."""
         channel.connection.upstream = Upstream(
             channel,
             self._broker,
@@ -83,7 +83,7 @@ class NodeRelay:
 def own_handlers(
     node: Node, quotas: QuotaAdministration, brokers: Brokers, *, logs_in: bool
 ) -> dict[int, Handler]:
-    """Return the handlers of what the gateway answers itself, or reads. logs_in: as of `Gateway`."""
+    """Return the handlers of the APIs that the gateway answers itself or reads. logs_in: see `Gateway`."""
     describe = partial(handle_describe_client_quotas, quotas.definitions)
     alter = partial(handle_alter_client_quotas, quotas, lambda: node.config)
 

@@ -1,9 +1,9 @@
 """Several processes of one gateway at the same ports: their settings, and the memory in which they share their usage.
 
-The processes of one gateway serve the same brokers. The quotas of a broker are measured as cluster-wide quotas are
-(`sharing`), but only between these processes. Each writes its report to a part of one memory, and reads those of the
-others twice a second. The buckets of mutation quotas, and numbers and rates of connections, are in shared memory, too
-(`shared_states`, `connection_counts`).
+The processes of one gateway serve the same brokers. They share the quotas of each broker in the same way as gateways
+share cluster-wide quotas (`sharing`). Twice a second, each process writes a report to its part of a shared memory, and
+reads the reports of the others. The buckets of mutation quotas, and the numbers and rates of connections, are in shared
+memory, too (`shared_states`, `connection_counts`).
 """
 
 import asyncio
@@ -118,13 +118,13 @@ class Process:
         )
 
     def spread(self, *, is_started: bool) -> Spread:
-        """Return how connections are spread: only the first process, at its start, requires that a port is free."""
+        """Return how connections are spread. Only the first process, at its start, requires that the ports are free."""
         is_joining = self.count > 1 and (self.has_others or is_started)
         return Spread(processes=self.count, joins=is_joining)
 
 
 ONLY = Process()
-"""The process of a gateway that has one."""
+"""The only process of a gateway without `--processes`."""
 
 
 def check_processes(given: ServerConfig) -> None:
@@ -174,7 +174,7 @@ class ProcessSharing:
         assert process.reports is not None
         self._reports = process.reports
         self._process = process
-        self._name = uuid4().hex  # the process that takes the place of a killed one is another one
+        self._name = uuid4().hex  # a process that replaces a killed one has a new name
         self._cluster = cluster
         self._window_ms = window_ms
         self._now_ms = now_ms
@@ -224,14 +224,14 @@ class ProcessSharing:
         parts = []
         for broker_id, sharing in list(self._brokers.items()):
             now_ms = self._now_ms()
-            sharing.begin(now_ms)  # nothing can cut it off
+            sharing.begin(now_ms)  # no network: the process is never cut off
             report = yield from sharing.tick_in_slices(now_ms)
             sharing.receive(report, now_ms)
             parts.append(_encoded(broker_id, report))
         self._reports.write(self._process.number, b"".join(parts))
 
     def close(self) -> None:
-        """Leave the other processes the share of this one."""
+        """Report that this process stops, so that the others use its share."""
         last = [_encoded(broker_id, sharing.last_report()) for broker_id, sharing in self._brokers.items()]
         self._reports.write(self._process.number, b"".join(last))
 
@@ -241,7 +241,7 @@ class ProcessSharing:
     def _receive_in_slices(
         self, other: int, brokers: Mapping[int, Sharing], *, after: int = 0
     ) -> Generator[None, None, None]:
-        """Use the report of another process, if it has another number than `after`."""
+        """Process the report of another process, unless its number is `after`."""
         found = self._reports.read(other, after=after)
         if found is not None:
             self._seen[other], report = found

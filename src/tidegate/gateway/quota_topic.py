@@ -1,15 +1,15 @@
 """The gateway's quotas, kept in a compacted topic of the cluster, so that every gateway process has the same.
 
-A record is one definition: its key names the entity and the quota's key, its value is the number, or nothing where the
-quota was removed. An alteration is one batch: the broker keeps all of it or nothing. Each process reads the topic and
-has a change of another one within a second.
+A record is one definition: its key names the entity and the quota's key, its value is the number, or empty if the quota
+was removed. An alteration is one batch, which the broker stores completely or not at all. Each process reads the topic,
+and applies a change by another process within a second.
 
     key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
     value  1048576.0
 
-A client that may write to the topic may set quotas: protect it by an ACL. Records that no AlterClientQuotas could have
-written are skipped, with a warning. A topic that is deleted while a gateway runs is created again, with the quotas in
-force.
+A client that may write to the topic can set quotas: protect the topic with an ACL. Records that AlterClientQuotas could
+not have written are skipped with a warning. If the topic is deleted while a gateway runs, the gateway creates it again,
+with the quotas in force.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _log = logging.getLogger("tidegate.gateway")
 QUOTA_TOPIC = "__tidegate_quotas"
 MAX_REPLICAS = 3
 _PLACE = TopicPartition(QUOTA_TOPIC, 0)
-# The broker unpacks what other producers compress: the gateway's consumer knows gzip only.
+# The topic is stored uncompressed, so the broker decompresses batches: the gateway's consumer supports only gzip.
 _CONFIGS = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
 _TOPIC_RESOURCE = 2
 _POLL_S = 0.5
@@ -100,9 +100,9 @@ class QuotaTopic:
         on_records: Callable[[Sequence[QuotaRecord]], Awaitable[object]],
         in_force: Callable[[], Iterable[QuotaRecord]],
     ) -> None:
-        """Call `on_records` with what any gateway process writes, its own too, in the order of the topic. Never ends.
+        """Call `on_records` with the records of all gateway processes, in the order of the topic. Never returns.
 
-        While the cluster cannot be reached, the quotas that are known stay in force. in_force: returns them.
+        While the cluster cannot be reached, the known quotas stay in force. in_force: returns them.
         """
         is_warned = False
         while True:
@@ -173,7 +173,7 @@ class QuotaTopic:
             return is_new
 
     async def _end(self) -> int:
-        """Return the offset behind the last record that there is now. Raises `ClientError`."""
+        """Return the offset after the last record of the topic. Raises `ClientError`."""
         partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
         asked = {
             "replica_id": -1,

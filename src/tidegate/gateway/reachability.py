@@ -1,7 +1,7 @@
 """A broker that cannot be reached: the gateway refuses connections to it, as the broker's own port would.
 
-Clients then do what they do when a broker is down: they ask others, and come back after their own back-off. The gateway
-tries the broker twice a second, and accepts connections again as soon as one can be made.
+Clients then behave as if the broker were down: they use other brokers, and retry after their own back-off. The gateway
+tries to connect to the broker twice a second, and accepts connections again as soon as that succeeds.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Reachability:
         self._leaving: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Try no more."""
+        """Stop trying to connect."""
         self._broker.on_unreachable = self._broker.on_lost = lambda: None
         self._broker.on_moved = lambda addresses: None
         for task in (self._trying, self._leaving):
@@ -61,7 +61,7 @@ class Reachability:
             self._trying = asyncio.get_running_loop().create_task(self._check())
 
     def _on_moved(self, addresses: Set[SocketAddress]) -> None:
-        """Close the connections that lead to another broker, because it has an address that was this broker's."""
+        """Close connections whose address belongs to another broker now."""
         if self._leaving is not None:
             self._leaving.cancel()
         others = addresses - set(self._broker.addresses)
@@ -80,7 +80,7 @@ class Reachability:
         self._node.refuse_connections()
 
     async def _check(self) -> None:
-        """Try to connect some times: a broker that ends closes its connections before it stops to accept others."""
+        """Try to connect several times: a broker that stops closes its connections before its port."""
         for pause_s in CHECK_AFTER_S:
             await asyncio.sleep(pause_s)
             if not await self._can_connect():
@@ -106,7 +106,7 @@ class Reachability:
         if first is None:
             return False
         for found in (first, *(each for each in self._broker.addresses if each != first)):
-            # Meanwhile the broker may have got other addresses, and another broker this one.
+            # By now the broker may have other addresses, and another broker may have this one.
             if await _accepts(found) and found in (self._broker.address, *self._broker.addresses):
                 self._broker.address = found
                 return True

@@ -14,9 +14,8 @@
 
 The largest throttle time wins: the client sees the broker's or the gateway's, and is muted for the gateway's.
 
-A Fetch response that is withheld from a throttled client (B§6.3.4) reaches it later: the client asks for the same
-offsets again. If the response began a fetch session, the client has not learned of it; its next request that begins a
-session closes that one.
+If a Fetch response is withheld from a throttled client (B§6.3.4), the client asks for the same offsets again. If the
+response created a fetch session, the client does not know it; the client's next request for a new session closes it.
 """
 
 import struct
@@ -73,7 +72,7 @@ _READ = REWRITTEN | {
 }
 """The APIs whose requests or responses the gateway reads, which takes a version that Tidegate knows."""
 LONG_REQUEST_BYTES = 4096
-"""Longest request whose response is decoded at once: it has an address for each key, some ms of work."""
+"""Longest request whose response is decoded in one step: the response has an address for each key, some ms of work."""
 _ACKS = struct.Struct(">h")
 _NO_ACKS = _ACKS.pack(0)
 _LONGEST_BYTE = 127  # the largest varint of one byte
@@ -154,7 +153,7 @@ def _forward_decoded(rewriter: Rewriter, request: Request) -> Work:
 
 
 def handle_produce(rewriter: Rewriter, names: TopicNames, request: Request) -> Forwarded:
-    """Forward a Produce, and those like it that wait behind it (`ahead`). With acks=0 there is no response."""
+    """Forward a Produce, together with similar ones that follow it (`ahead`). With acks=0 there is no response."""
     at = _acks_at(request)
     frame, version = request.frame, request.header.api_version
     upstream: Upstream = request.connection.upstream
@@ -254,7 +253,7 @@ def handle_api_versions(kept: KeptAnswers, request: Request) -> Forwarded:
         return Answer(unsupported_version_answer(header.correlation_id))
     if header.api_version >= SOFTWARE_SINCE:
         software = good_software(request)
-        if software is not None:  # otherwise the broker refuses it
+        if software is not None:  # otherwise the broker refuses the request
             connection.set_software(software)
     return upstream_of(request).forward(
         request, lambda header, response: kept.answer(header, response, "", narrowed)

@@ -132,7 +132,7 @@ class Reloading:
 
 
 def with_changes(before: ServerConfig, given: ServerConfig) -> tuple[ServerConfig, list[str], list[str]]:
-    """Return the settings to put in force, and the names that change now, and only at the next start.
+    """Return the settings to apply, the names that change now, and the names that change only at the next start.
 
     Raises `ConfigError` where the settings that change now do not fit those that stay.
     """
@@ -156,7 +156,7 @@ def with_changes(before: ServerConfig, given: ServerConfig) -> tuple[ServerConfi
 
 
 def _check_names(before: ServerConfig, given: ServerConfig) -> None:
-    """Raise `ConfigError` for a new name that no setting has: a setting may be missing because it is misspelt."""
+    """Raise `ConfigError` for a new unknown name: it may be a misspelt setting."""
     for name, notice in given.unknown_notices().items():
         if name not in before.unknown:
             raise ConfigError(notice)

@@ -1,8 +1,9 @@
-"""Responses of a broker as answers of the gateway: where the throttle time lies, and addresses rewritten.
+"""Responses of a broker as answers of the gateway: throttle times are written into them, and addresses replaced.
 
-A response is forwarded as it came. Where its throttle time lies follows from the layout of its version; in a few
-messages it lies behind fields of any length, which are read only if a throttle time has to be written. Responses that
-carry addresses of brokers are read and written anew, and kept by their bytes: clients ask for the same again and again.
+Most responses are forwarded unchanged. The position of the throttle time follows from the version. In a few messages it
+comes after fields of variable length, which are decoded only if a throttle time has to be written. Responses with
+broker addresses are decoded and encoded again. The result is cached by the bytes of the response, because clients
+repeat such requests.
 """
 
 import struct
@@ -46,12 +47,12 @@ DESCRIBE_QUORUM, SHARE_FETCH, SHARE_ACKNOWLEDGE = 55, 78, 79
 MAX_KEPT = 64
 MAX_KEPT_BYTES = 64 * 1024
 MAX_READ_BYTES = 16 * 1024
-"""Longest response that is decoded for nothing but its topics: some ms of work."""
+"""Longest response that is decoded only for its topics, which takes some ms."""
 _Slices = Generator[None, None, None]
 _PREFIX_BYTES = 8  # length, correlation id
 _FIRST_ENDPOINTS = 10  # of Produce (KIP-951)
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER.to_bytes(2, "big") + b"\xff" * 8
-"""The error code and the base offset of a partition with another leader: only for these there are addresses."""
+"""The error code and base offset of a partition with another leader. Only such responses contain addresses."""
 _RESULT = struct.Struct(
     ">ihqqqBBBB"
 )  # a partition of a Produce response without an error, and its topic's end
@@ -64,7 +65,7 @@ _THROTTLE_SINCE, _SESSION_SINCE = 1, 7
 
 
 Make = Callable[[RequestHeader, Response, str], Encoded]
-"""Returns what a response becomes, for the clients of a listener."""
+"""Converts a response for the clients of a listener."""
 
 
 class _Places(dict[tuple[int, int], int]):
@@ -99,7 +100,7 @@ _PLACES = _Places()
 
 
 class _Late(Encoded):
-    """A response whose throttle time is looked for when it has to be written."""
+    """A response in which the throttle time is located only when it has to be written."""
 
     __slots__ = ("header",)
 
@@ -127,7 +128,7 @@ def _read(header: RequestHeader, frame: bytearray) -> Message:
 
 
 def encoded(header: RequestHeader, response: Response) -> Encoded:
-    """Return a response as it came, ready to send."""
+    """Return an unchanged response, ready to send."""
     frame, size = response.frame, response.size
     buffers = [frame] if response.rest is None else [frame, response.rest]
     body_at = _body_at(header.api_key, header.api_version)
@@ -242,7 +243,7 @@ def _produce_layout(version: int) -> tuple[int, bool, int] | None:
 
 
 def _read_short(header: RequestHeader, frame: bytearray) -> Message:
-    """Decode a response of which nothing has to change, for the usage record; {}: it is long, or malformed."""
+    """Decode an unchanged response for the usage record. Return {} if it is long or malformed."""
     if len(frame) > MAX_READ_BYTES:
         return {}
     try:
@@ -252,9 +253,9 @@ def _read_short(header: RequestHeader, frame: bytearray) -> Message:
 
 
 def _stored_topic(frame: bytearray, version: int, at: int) -> bytes | None:
-    """Return the topic's name or id if a flexible Produce response is that of one partition without an error.
+    """Return the topic's name or id if a flexible Produce response has one partition, without an error.
 
-    None: it is another response, or has anything else in it.
+    Return None for any other response.
     """
     end = len(frame)
     if end < at + 2 or frame[at] != ONE:
@@ -270,7 +271,7 @@ def _stored_topic(frame: bytearray, version: int, at: int) -> bytes | None:
 
 
 def _stored_topic_before(frame: bytearray, at: int) -> bytes | None:
-    """Return the same of a response before version 9, as far as its partition."""
+    """Return the same for a response before version 9, of which only the first bytes are checked."""
     try:
         topics, size = FIRST_TOPIC.unpack_from(frame, at)
         begin = at + FIRST_TOPIC.size
@@ -287,7 +288,7 @@ class KeptAnswers:
         self._kept: dict[tuple[str, int, int, bytes], Encoded] = {}
 
     def answer(self, header: RequestHeader, response: Response, listener: str, make: Make) -> Answer:
-        """Return the answer that `make` returns, or returned for the same bytes. Raises what `make` raises."""
+        """Return the cached answer for these bytes, or call `make` and cache its answer. Raises what `make` raises."""
         if len(response.frame) > MAX_KEPT_BYTES:
             return Answer(make(header, response, listener))
         key = (listener, *header.api, bytes(memoryview(response.frame)[_PREFIX_BYTES:]))
@@ -323,7 +324,7 @@ class Rewriter:
         return encode_response(api_key, version, header.correlation_id, message)
 
     def rewrite_in_slices(self, api_key: int, message: Message, listener: str) -> Generator[None, None, None]:
-        """Replace the addresses in a decoded response, yielding after each. Not of Metadata."""
+        """Replace the addresses in a decoded response other than Metadata, yielding after each."""
         yield from _REWRITERS[api_key](self.addresses, message, listener)
 
 
@@ -352,7 +353,7 @@ def _rewrite_brokers(
 
 
 def _remove_controllers(_addresses: Addresses, message: Message, _listener: str) -> _Slices:
-    """Remove the addresses of controllers, where no gateway listens (version 2); clients know brokers without them."""
+    """Remove the addresses of controllers (version 2), which the gateway does not serve. Clients do not need them."""
     if "nodes" in message:
         message["nodes"] = []
     yield

@@ -1,8 +1,8 @@
-"""Rights to the gateway's own quotas: those that the client has at the cluster.
+"""Rights to the gateway's own quotas: the client needs the same rights on the cluster.
 
-The gateway first sends the broker a request of the same API that changes nothing, on the client's own connection. Where
-the broker refuses that, the gateway refuses the client's request, as a broker does: describing quotas needs
-DESCRIBE_CONFIGS on the cluster, altering them ALTER_CONFIGS. A cluster without an authorizer allows everything.
+The gateway first sends the broker a request of the same API that changes nothing, on the client's own connection. If
+the broker refuses it, the gateway refuses the client's request: as on a broker, describing quotas needs
+DESCRIBE_CONFIGS on the cluster, and altering them ALTER_CONFIGS. A cluster without an authorizer allows everything.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ _VERSION = 0
 
 
 class QuotaRights:
-    """The rights of one client to quotas; they take the place of an authorizer."""
+    """The rights of one client to quotas. It replaces an authorizer."""
 
     def __init__(self, operations: int) -> None:
         self._operations = operations
@@ -43,9 +43,9 @@ class QuotaRights:
 
 
 def with_quota_rights(handler: Handler, request: Request) -> Work:
-    """Serve a request by `handler`, with the right that the client has at the cluster.
+    """Call `handler` for a request, with the rights of the client on the cluster.
 
-    A malformed one is refused before the broker is asked. Raises `ProtocolError`.
+    Raises `ProtocolError` for a malformed request, before asking the broker.
     """
     yield from request.release_body((yield from request.body_in_slices()))
     connection: Any = request.connection

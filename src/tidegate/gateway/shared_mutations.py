@@ -9,9 +9,9 @@ together admit until any time at most what one bucket does, and the most that th
 the others have read it: `TICK_MS` and the way through the topic. That is a debt of every bucket then, so the error does
 not grow.
 
-The tokens are for what no increase says: a process that starts, a bucket that is used here for the first time, and a
-process that was not heard for `LOST_AFTER_MS`. The bucket is then lowered to the tokens of the other process. So what
-two gateways admit while they are cut off from each other is not charged twice when they meet again.
+The tokens are used where no increase is known: for a process that starts, for a bucket that is used here for the first
+time, and for a process whose reports did not arrive for `LOST_AFTER_MS`. The bucket is then lowered to the tokens of
+the other process. So mutations that two gateways admitted while they were cut off are not charged twice afterwards.
 
 Bounds: `MAX_FOLLOWED` buckets, divided between users. A bucket without room is charged by its own gateway alone.
 Whatever a report says, it leaves a debt of at most an hour (`MutationSensor.charge_for_others`).
@@ -32,7 +32,7 @@ from tidegate.quota.measure.throttle import MS_PER_S
 __all__ = ["SharedMutations"]
 
 _FORGET_MS = LONGEST_DEBT_S * 1000
-"""Time after which the tokens of a process that is lost are forgotten: what it has left owing is paid by then."""
+"""Time after which the tokens of a lost process are dropped: its debt is paid by then."""
 _AT_A_TIME = 10
 _NEGLIGIBLE = 1e-9
 
@@ -117,7 +117,7 @@ class SharedMutations:
         for place, key in enumerate(list(self._buckets)):
             bucket = self._buckets.get(key)
             if bucket is None:
-                continue  # it has lost its place meanwhile
+                continue  # the bucket has lost its place in the meantime
             sensor = bucket.sensor
             if sensor.charged != bucket.seen:
                 bucket.used_ms = now_ms
@@ -146,7 +146,7 @@ class SharedMutations:
             self._is_noted = self._on_shared()
         if before is not None and now_ms - before.heard_ms > LOST_AFTER_MS:
             before = None
-        # Found at once: a bucket that is followed from the next slice on is lowered to the tokens of this report.
+        # In one step: a bucket that is followed from the next slice on is lowered to the tokens of this report.
         due = [(key, self._buckets[key]) for key in report.mutations if key in self._buckets]
         for place, (key, bucket) in enumerate(due):
             if self._buckets.get(key) is bucket and bucket.sensor.bucket.is_first(offset, now_ms):
@@ -175,7 +175,7 @@ class SharedMutations:
         )
 
     def _lower_to_others(self, key: str, sensor: MutationSensor, now_ms: int) -> None:
-        """Lower a bucket to the fewest tokens that another process has reported, with those of the time since."""
+        """Lower a bucket to the fewest tokens that another process has reported, plus those refilled since."""
         heard = [(each, each.mutations[key]) for each in self._others.values() if key in each.mutations]
         if not heard or not sensor.bucket.is_first(max(each.offset for each, _ in heard), now_ms):
             return
@@ -185,7 +185,7 @@ class SharedMutations:
         sensor.lower(fewest, now_ms)
 
     def _charge(self, sensor: MutationSensor, charges: Charges, permits: float | None, now_ms: int) -> None:
-        """Charge permits of another gateway; None: they are not known, and its tokens tell."""
+        """Charge permits of another gateway. None: they are not known; lower the bucket to its tokens."""
         if permits is None:
             sensor.lower(charges.tokens, now_ms)
         elif permits > 0.0:
@@ -206,7 +206,7 @@ class SharedMutations:
         self._room.remove(key)
 
     def _has_room_for_process(self, now_ms: int) -> bool:
-        """Return whether another process can be heard: one that is lost leaves its place."""
+        """Return whether there is room for another process; lost processes are removed for it."""
         if len(self._others) < MAX_PROCESSES - 1:
             return True
         name = min(self._others, key=lambda name: self._others[name].heard_ms)

@@ -11,12 +11,12 @@ leaves it in the socket, so that the node begins with it.
 |---|---|
 | a broker | goes to the broker's node |
 | the cluster (bootstrap) | goes to the node of a broker that can be reached, in turn |
-| a broker that is not served, or cannot be reached | is closed, as a port without a listener would close it |
+| a broker that is not served, or cannot be reached | is closed, as if its port had no listener |
 | anything else, or no server | is refused with a TLS alert and a line in the log |
 
-Bounds: `MAX_WAITING` connections without a complete ClientHello, which have `MAX_LOGIN_S` time, and as many for each
-part that accepts none now; when there are more, the address that has most loses its oldest. Work is done in slices of
-0.3 ms, in rounds over brokers and addresses.
+Bounds: `MAX_WAITING` connections without a complete ClientHello, each for at most `MAX_LOGIN_S`, and as many for each
+part that does not accept now. If there are more, the oldest connection of the address with most connections is closed.
+Work is done in slices of 0.3 ms, in rounds over brokers and addresses.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class SharedPort:
         self._names = names
         self._loop = loop
         self._newcomers: ReclaimableBound[_Newcomer] = ReclaimableBound(MAX_WAITING)
-        self._arrived: Rounds[_Newcomer] = Rounds()  # those of which something has come
+        self._arrived: Rounds[_Newcomer] = Rounds()  # newcomers with bytes to examine
         self._parts: OrderedDict[int, BrokerPart] = OrderedDict()  # for a bootstrap name, the first is next
         self._ready: OrderedDict[BrokerPart, None] = OrderedDict()  # with connections for their nodes
         self._closing: deque[socket.SocketType] = deque()
@@ -98,7 +98,7 @@ class SharedPort:
             spread=spread,
         )
         self.port = self._listener.port
-        self.refused = 0  # connections, before they belonged to a broker
+        self.refused = 0  # connections that were refused before they belonged to a broker
         self._late: asyncio.Handle = loop.call_later(_LATE_EVERY_S, self._close_late)
 
     def part(
@@ -206,13 +206,13 @@ class SharedPort:
             hello = whole_hello(self._scratch[:count])
             if isinstance(hello, int):
                 newcomer.seen_bytes = count
-                # The kernel does not report what is less: a client that sends byte by byte costs no turn for each.
+                # The kernel does not report fewer bytes, so a client that sends byte by byte does not cost a turn each.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, hello)
                 self._await_bytes(newcomer)
                 return
             name = server_name(hello)
         except TlsError as error:
-            # A Kafka client without TLS would take an alert for the length of a response.
+            # No alert: a Kafka client without TLS would read it as the length of a response.
             is_tls = self._scratch[0] == HANDSHAKE
             self._refuse(newcomer, error.reason, _DECODE_ERROR if is_tls else None)
             return
@@ -236,7 +236,7 @@ class SharedPort:
         elif broker_id in self._parts:
             part = self._parts[broker_id]
         else:
-            # No alert: a client takes it for an error for good, and a broker that joins is served some seconds later.
+            # No alert: clients do not retry after one, and a broker that joins is served some seconds later.
             self._refuse(newcomer, f"server name {name!r} is of broker {broker_id}, which is not served here")
             return
         if part is None or part.is_refusing:
@@ -269,7 +269,7 @@ class SharedPort:
         )
         if alert is not None:
             try:
-                # What is left unread would make the kernel reset the connection, and the client lose the alert.
+                # Unread bytes would make the kernel reset the connection, and the client would not get the alert.
                 sock.recv_into(self._scratch)
                 sock.send(_ALERT.pack(_ALERT_TYPE, _TLS_1_2, 2, _FATAL, alert))
             except OSError:
@@ -295,7 +295,7 @@ class SharedPort:
         self._late = self._loop.call_later(_LATE_EVERY_S, self._close_late)
 
     def _make_room(self, host: str) -> bool:
-        """Close a connection, where that is fair, for a client at `host`: the system allows no more."""
+        """Close a waiting connection, or one of a node, so that a client at `host` can connect, if that is fair."""
         oldest = self._newcomers.victim(address_owner(host))
         if oldest is not None:
             self._drop(oldest)

@@ -1,12 +1,12 @@
 """Buckets of mutation quotas and rates of connections, in memory that the processes of a gateway share.
 
-A quota has one state, whichever process charges it: a client with one connection has its whole quota. Each process
-keeps the limit and the window of its quota, and finds the numbers that charges change in a place of a shared table. It
-locks the place while it reads or changes it, with a record lock of the kernel, which ends with its process.
+All processes charge the same state of a quota, so a client with one connection can use all of its quota. Each process
+has the limit and the window of the quota. The numbers that change with charges are in a place of a shared table. A
+process locks the place to read or change it, with a record lock of the kernel, which is released if the process ends.
 
-A state is named by a digest, and has one of the `PROBES` places from that of its digest on. A place that
-no process has charged for an hour is free, because sensors expire then. Without a free place, a new state takes the one
-that was charged least recently, whose quota begins anew.
+A state is identified by a digest, which selects the first of `PROBES` consecutive places that it may have. A place is
+free when no process has charged it for an hour, the time after which sensors expire. If none is free, a new state
+replaces the one that was charged least recently; the quota of that state begins again.
 """
 
 import fcntl
@@ -42,21 +42,21 @@ PROBES = 32
 MAX_BYTES = 96 << 20
 """Most memory of a table: with many samples in a window it has fewer places."""
 LATE_MS = 10_000
-"""Time after which no process charges a record of a topic that another one has charged: it would be cut off before.
+"""Longest time until all processes have read a record of the topic; a slower process is cut off.
 
-A smaller offset is then that of a new topic.
+A smaller offset after that time belongs to a new topic.
 """
 IDLE_MS = 3_600_000
 """Time without a charge after which a state begins anew, as a sensor that has expired."""
 _HEAD = struct.Struct("=Qq")  # digest, time of the last charge
 _KEY_BYTES = 8
 _YIELDS, _SLEEPS, _SLEEP_S = 50, 100, 50e-6
-"""Tries to lock, some 10 ms, before a process goes on without if another one was stopped while it held the lock.
+"""Tries to lock, some 10 ms. After them, a process continues without the lock if its holder was stopped.
 
-After the first tries it sleeps, so that a process that holds the lock and is not running can run.
+The process sleeps after the first tries, so that the holder gets a processor.
 """
 _LONGEST_S = 0.25
-"""Time to lock while the process that has the lock can run: on a busy machine it waits for a processor."""
+"""Longest time to lock while the holder can run: on a busy machine the holder may wait for a processor."""
 _FLOCK = struct.Struct("@hhqqi4x")  # of Linux on 64 bits: type, whence, start, bytes, process
 
 _P = ParamSpec("_P")
@@ -66,7 +66,7 @@ _R = TypeVar("_R")
 class SharedStates:
     """The table of all processes of a gateway. Made before the processes are forked.
 
-    numbers: those of a state, as `struct` describes them.
+    numbers: the `struct` format of the numbers of a state.
     """
 
     def __init__(self, numbers: str, *, places: int = PLACES) -> None:
@@ -79,10 +79,10 @@ class SharedStates:
         self._memory = mmap.mmap(self._fd, self._end)
 
     def find(self, key: int, now_ms: int) -> int:
-        """Return where the place of a state begins: its own, or one that becomes its own, with zeros."""
+        """Return the offset of the place of a state. If it has none, assign it a place, filled with zeros."""
         first = key % (self._places - PROBES) * self._size
         best, best_ms, idle_ms = first, now_ms, now_ms - IDLE_MS
-        with self.locked(self._end):  # behind the last place: the table as a whole
+        with self.locked(self._end):  # the offset after the last place locks the whole table
             for at in range(first, first + PROBES * self._size, self._size):
                 found, charged_ms = _HEAD.unpack_from(self._memory, at)
                 if found == key and charged_ms >= idle_ms:
@@ -95,7 +95,7 @@ class SharedStates:
         return best
 
     def holds(self, at: int, key: int) -> bool:
-        """Return whether a place is still that of a state."""
+        """Return whether a place still belongs to a state."""
         return bool(_HEAD.unpack_from(self._memory, at)[0] == key)
 
     def load(self, at: int) -> tuple[Any, ...]:
@@ -103,14 +103,14 @@ class SharedStates:
         return self._numbers.unpack_from(self._memory, at + _HEAD.size)
 
     def store(self, at: int, key: int, numbers: tuple[Any, ...], charged_ms: int | None) -> None:
-        """Keep the numbers of a state. charged_ms: None: nothing was charged."""
+        """Store the numbers of a state. charged_ms: the time of the charge; None: nothing was charged."""
         if charged_ms is not None:
             _HEAD.pack_into(self._memory, at, key, charged_ms)
         self._numbers.pack_into(self._memory, at + _HEAD.size, *numbers)
 
     @contextmanager
     def locked(self, at: int) -> Iterator[None]:
-        """Keep the other processes from a place of the table."""
+        """Lock a place of the table for the duration of the block."""
         has_lock = self._lock(at)
         try:
             yield
@@ -119,7 +119,7 @@ class SharedStates:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, self._size, at)
 
     def _lock(self, at: int) -> bool:
-        """Lock a place; return False where the process that has the lock does not go on."""
+        """Lock a place. Return False if the process that holds the lock does not continue."""
         end_s = 0.0
         for tries in count():
             with suppress(OSError):
@@ -135,7 +135,7 @@ class SharedStates:
         return False
 
     def _holder_can_run(self, at: int) -> bool:
-        """Return whether the process that has locked a place runs, or waits for a processor or for memory."""
+        """Return whether the process that holds the lock of a place runs, or waits for a processor or for memory."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, self._size, 0)
         kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
         if kind == fcntl.F_UNLCK:
@@ -143,7 +143,7 @@ class SharedStates:
         try:
             state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1]
         except OSError:
-            return True  # it has ended, and its lock with it
+            return True  # the process has ended, which released the lock
         return state in (b"R", b"D")
 
 
@@ -170,7 +170,7 @@ class _Place:
             if has_place:
                 state.load(table.load(at))
             yield
-            # Asked again: a new state may have taken the place meanwhile, behind the lock of the whole table.
+            # Check again: `find`, which locks the whole table, may have assigned the place to a new state.
             if has_place and table.holds(at, key):
                 table.store(at, key, state.numbers(), charged_ms)
 
@@ -178,7 +178,7 @@ class _Place:
 def _shared(
     method: Callable[Concatenate[Any, _P], _R], *, charges: bool = False
 ) -> Callable[Concatenate[Any, _P], _R]:
-    """Return a method that works on the shared state. charges: at the time that is its last argument."""
+    """Return a method that works on the shared state. charges: its last argument is the time of a charge."""
 
     def with_place(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _R:
         charged_ms: Any = args[-1] if charges else None
@@ -202,7 +202,7 @@ class _SharedBucket(TokenBucket):
         super().__init__(samples=window.samples, window_ms=window.window_ms, rate=rate)
 
     def _note_offset(self, offset: int, now_ms: int, /) -> bool:
-        """Return whether no process has charged the record at an offset, or one after it; note that this one does."""
+        """Return False if a process has charged the record at an offset, or a later one; otherwise store the offset."""
         if offset <= self._offset and now_ms - self._offset_ms < LATE_MS:
             return False
         self._offset, self._offset_ms = offset, now_ms

@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 def divide_limit(limit: float, own: Sequence[Usage], *, others: Usage, idle_sensors: int) -> list[Part]:
-    """Return for each sensor of `own` its part.
+    """Return the part of each sensor of `own`.
 
     others: the usage of sensors in other processes. idle_sensors: the number of sensors without usage. A demand above
     `UNLIMITED` counts as that, so that every sum is finite.

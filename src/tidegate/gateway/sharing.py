@@ -1,13 +1,13 @@
 """The cluster-wide quotas of one gateway process: their sensors, and the usage of the other processes. No I/O.
 
-`tick` takes the usage of the process's own sensors, sets their shares, and returns a report for the other processes.
-`receive` is given the reports of all processes, the own ones too: a process whose own reports do not come back is cut
-off, and so is one before `begin`. It then shares the limit divided by the last number of processes between its own
-brokers; a process that has known no other takes the limit as its own.
+`tick` measures the process's own sensors, sets their shares, and returns a report for the other processes. Pass the
+reports of all processes to `receive`, including this one's. A process is cut off before `begin`, and while its own
+reports do not come back. It then divides the limit by the last known number of processes, and that part between its own
+brokers. A process that has never known another one uses the full limit.
 
-Bounds: `MAX_FOLLOWED` sensors, one for each quota and broker, are followed, divided between users. A quota that finds
-no room for the sensor of a broker has a fair share of its limit at all brokers of the process for the time of a window.
-Reports name up to `MAX_OMITTED` such quotas. `MAX_PROCESSES` processes are counted.
+Bounds: at most `MAX_FOLLOWED` sensors, one for each quota and broker, are followed, divided between users. If there is
+no room for the sensor of a quota, the quota gets a fair share of its limit at all brokers of the process, for the time
+of a window. Reports name up to `MAX_OMITTED` such quotas. `MAX_PROCESSES` processes are counted.
 """
 
 import logging
@@ -38,7 +38,7 @@ LOST_AFTER_MS = 3000
 MAX_PROCESSES = 64
 _AT_A_TIME = 10
 _KEPT = 8
-"""Reports that can be confirmed: those of the time after which a process is lost, and two more."""
+"""Most reports that wait for confirmation: those of `LOST_AFTER_MS`, and two more."""
 _NEGLIGIBLE = 1e-6
 _UNUSED = Usage()
 
@@ -47,7 +47,7 @@ _UNUSED = Usage()
 class _Followed:
     """A sensor that is followed. refused: the rate of refused fetches, smoothed over ticks.
 
-    measured: the usage that was last measured. confirmed: the one that the other processes have, too.
+    measured: the last measured usage. confirmed: the usage in the last report that the other processes have, too.
     """
 
     sensor: ClusterSensor
@@ -76,7 +76,7 @@ class Sharing:
     """The shared quotas of a process. process: a name that no other process has. what: the quotas, for the log.
 
     is_cut_off: its own reports do not come back, or it has not begun. processes: the number of processes that share the
-    limits, this one included; the last one that was known if cut off.
+    limits, including this one; while cut off, the last known number.
     """
 
     def __init__(self, process: str, *, window_ms: int, what: str = "cluster-wide quotas") -> None:
@@ -105,7 +105,7 @@ class Sharing:
         return self._nodes - 1
 
     def forget_all(self) -> None:
-        """Follow no sensor any more, until it is used again."""
+        """Stop following all sensors, until they are used again."""
         for key in list(self._followed):
             for node in list(self._followed[key]):
                 self._forget(key, node)
@@ -115,7 +115,7 @@ class Sharing:
         self._confirmed_ms = now_ms
 
     def end(self) -> None:
-        """End sharing until `begin`: what the other processes have reported is out of date by then."""
+        """End sharing until `begin`, and drop the reports of other processes, which will be out of date."""
         self._confirmed_ms = None
         self._others.clear()
 
@@ -141,7 +141,7 @@ class Sharing:
     def tick_in_slices(self, now_ms: int) -> Generator[None, None, UsageReport]:
         """Measure the usage, set the shares, and return the report to publish; call it every `TICK_MS`."""
         self._look_at_processes(now_ms)
-        old_ms = now_ms - 2 * self._window_ms  # it may be used for one, and counts for another one
+        old_ms = now_ms - 2 * self._window_ms  # a fair share lasts one window, and counts during another one
         for key in [key for key, since_ms in self._omitted.items() if since_ms < old_ms]:
             del self._omitted[key]
         usage: dict[str, Usage] = {}
@@ -197,7 +197,7 @@ class Sharing:
         self._set_shares(sensor.key, now_ms)
 
     def _confirm(self, number: int) -> None:
-        """Use the usage of a report, which the other processes have, too; a later one may never have been sent."""
+        """Mark the usage in a report as confirmed: the other processes have it. Later reports may not have arrived."""
         for (key, node), usage in self._reported.get(number, {}).items():
             followed = self._followed.get(key, {}).get(node)
             if followed is not None:
@@ -219,7 +219,7 @@ class Sharing:
         return True
 
     def _omit(self, key: str, now_ms: int) -> None:
-        """Set a fair share of a quota at all brokers: those with room would use what the others have, too."""
+        """Set a fair share of a quota at all brokers. Otherwise brokers with room would use the others' shares, too."""
         for node in list(self._followed.get(key, ())):
             self._forget(key, node)
         self._omitted.pop(key, None)
@@ -231,7 +231,7 @@ class Sharing:
         sensor.set_share(own=0.0, others=0.0, part=1.0, divisor=self.processes * self._nodes)
 
     def _forget(self, key: str, node: int) -> None:
-        """Follow a sensor no longer, until it is used again."""
+        """Stop following a sensor, until it is used again."""
         sensor = self._followed[key].pop(node).sensor
         if not self._followed[key]:
             del self._followed[key]
@@ -300,7 +300,7 @@ class Sharing:
         return total, idle, busy
 
     def _look_at_processes(self, now_ms: int) -> None:
-        """Note whether this process is cut off, and which others are lost."""
+        """Update whether this process is cut off, and which others are lost."""
         has_begun = self._confirmed_ms is not None
         is_cut_off = self._confirmed_ms is None or now_ms - self._confirmed_ms > LOST_AFTER_MS
         if is_cut_off != self.is_cut_off:
@@ -336,7 +336,7 @@ class Sharing:
             self.processes = live + 1
 
     def _silent_ms(self, process: _Process, now_ms: int) -> int:
-        """Return for how long a process has published nothing, up to the last time when this one could have read it."""
+        """Return how long a process has published nothing, until the last time at which this one could read reports."""
         return (now_ms if self._confirmed_ms is None else self._confirmed_ms) - process.received_ms
 
 

@@ -1,8 +1,8 @@
-"""Names of topics, by the bytes that stand for them in messages.
+"""Names of topics, by their bytes in messages: a name, or an id.
 
-From Produce and Fetch 13 on, messages have ids of topics in place of names. The gateway asks the cluster for the name
-of an id that it sees for the first time. Until the answer has come the topic is unknown, as is every topic that the
-gateway's user may not describe.
+From version 13 on, Produce and Fetch have topic ids in place of names. When the gateway sees an id for the first time,
+it asks the cluster for the name. Until it has the answer, the topic is unknown. Topics that the gateway's user may not
+describe stay unknown.
 """
 
 import asyncio

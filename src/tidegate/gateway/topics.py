@@ -1,9 +1,9 @@
 """Topics of the Produce and Fetch requests of a gateway, for its usage record.
 
-The topic is read where it costs least. Of a Produce with one topic it lies in the response, beside the error code that
-says whether the broker has stored the records. Only of a request with several topics are the sizes of the records read.
-Of a Fetch it lies in the response, too: of a long one, which is forwarded while it comes, in the beginning that has
-been received.
+The topic is read where that costs least. For a Produce with one topic, that is the response, next to the error code
+that tells whether the broker stored the records. The sizes of records are read only for a request with several topics.
+For a Fetch, the topic is in the response, too. A long response is forwarded while it arrives: read the topic from the
+part that was received.
 """
 
 import struct

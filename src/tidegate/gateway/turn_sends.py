@@ -1,7 +1,7 @@
-"""Requests that leave for the broker together, at the end of a turn (decision 0159).
+"""Requests that are sent to the broker together, at the end of a turn (decision 0159).
 
-A gateway that sends each request when it has read it wakes the broker for each: a broker that is faster then serves one
-request at a time, and wakes its threads for each. Requests that come together cost it less.
+If the gateway sent each request as soon as it was read, a fast broker would serve one request at a time, and wake its
+threads for each. Requests that arrive together cost the broker less.
 """
 
 from collections.abc import Callable
@@ -17,21 +17,21 @@ class _Sender(Protocol):
     """The connection of one client to the broker."""
 
     def send_put_off(self, since_ns: int) -> int:
-        """Send what was put off, charge its client for the time since `since_ns`, and return the time."""
+        """Send the queued requests, charge their client for the time since `since_ns`, and return the time."""
 
     def on_failed(self, error: Exception) -> None:
         """Close the connection after an error of ours."""
 
 
 class TurnSends:
-    """The connections with requests that were put off. A `Turn` of a front."""
+    """The connections with queued requests. A `Turn` of a front."""
 
     def __init__(self, monotonic_ns: Callable[[], int]) -> None:
         self._monotonic_ns = monotonic_ns
         self._senders: list[_Sender] = []
 
     def add(self, sender: _Sender) -> int:
-        """Call `sender` at the end of the turn at the latest; return the time of sends meanwhile, which is charged."""
+        """Queue `sender` for the end of the turn. Return the time of sends in this call, which is charged."""
         self._senders.append(sender)
         if len(self._senders) < MAX_TOGETHER:
             return 0
@@ -40,7 +40,7 @@ class TurnSends:
         return self._monotonic_ns() - begun_ns
 
     def finish(self) -> bool:
-        """Send all; return that it is done: a connection that breaks or fails answers its own request."""
+        """Send all queued requests. Return True: a connection that breaks or fails answers its own request."""
         if self._senders:
             senders, self._senders = self._senders, []
             at_ns = self._monotonic_ns()

@@ -1,20 +1,19 @@
 """The requests of one client connection, sent to the broker, and their responses.
 
-A channel serves one request at a time, so that the next bytes that the broker sends are its response. Behind a Produce
-others like it may have been sent (`ahead`): their responses wait here until the channel serves them.
+A channel serves one request at a time, so the next bytes from the broker are its response. Similar requests may have
+been sent after a Produce (`ahead`): their responses wait here until the channel serves them.
 
     deferred = upstream.forward(request, respond)   # `respond` makes the answer from the response
 
-If the broker closes the connection, or breaks the protocol, the client's connection closes: that is what the client
-would see of the broker itself. Responses that have come before are served first.
+If the broker closes the connection, or breaks the protocol, the client's connection closes, as if the client were
+connected to the broker. Responses that have arrived before are served first.
 
 A request of up to `MAX_COPIED_BYTES` is copied, and leaves at the end of the turn together with those of other clients
 (`turn_sends`). A longer one leaves at once.
 
-Bounds: one request, which lies in the memory of its channel until it was copied or has left, and
-`ahead.MAX_AHEAD_BYTES` behind it; of responses that came early, two times `STREAMED_BYTES`; of a response that has to
-be read as a whole, `MAX_COLLECTED_BYTES`; of any other response `STREAMED_BYTES`, and what fits into a pipe
-(`upstream_response`).
+Bounds: one request, which stays in the memory of its channel until it is copied or sent, and `ahead.MAX_AHEAD_BYTES` of
+requests after it; twice `STREAMED_BYTES` of early responses; `MAX_COLLECTED_BYTES` of a response that has to be read
+completely; `STREAMED_BYTES` of any other response, and the capacity of a pipe (`upstream_response`).
 """
 
 import logging
@@ -40,9 +39,9 @@ __all__ = ["MAX_COLLECTED_BYTES", "STREAMED_BYTES", "Respond", "Upstream"]
 _log = logging.getLogger("tidegate.gateway")
 
 STREAMED_BYTES = 64 * 1024
-"""Responses up to this size, length prefix included, are received as a whole before they are forwarded."""
+"""Longest response, length prefix included, that is received completely before it is forwarded."""
 MAX_COLLECTED_BYTES = 64 << 20
-"""Longest response that is read as a whole because something in it has to change."""
+"""Longest response that is received completely because something in it has to change."""
 MAX_COPIED_BYTES = 32 * 1024
 """Longest request that is copied, and so can wait for the end of a turn."""
 _LENGTH = struct.Struct(">i")
@@ -111,25 +110,25 @@ class Upstream:
         self._is_sending_rest = False
         self._wait: Wait | None = None  # until more of the request can be sent
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
-        self._ahead: deque[int] = deque()  # sizes of the frames behind it that were sent, too
-        self._unsent = b""  # bytes of requests that were copied and that the socket has not taken
-        self._is_paused = False  # because many responses came early, or the broker ended behind some
+        self._ahead: deque[int] = deque()  # sizes of later requests that were sent with it
+        self._unsent = b""  # copied bytes of requests that the socket has not accepted yet
+        self._is_paused = False  # many early responses wait, or the broker closed after some
         self._long: LongResponses | None = None  # once there was one
         self.closed = False
         self.login: object = None
         """The state of a login that passes through, for `tidegate.gateway.logins`."""
         self.withheld_session = 0
-        """The id of a fetch session that the broker has created and the client was not told of; 0: there is none."""
+        """The id of a fetch session of the broker that the client does not know; 0: none."""
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def forward(
         self, request: Request, respond: Respond, *, is_streamed: bool = False, alike_until: int = 0
     ) -> Answer | Deferred | Work:
-        """Send a request; its answer is what `respond` makes of the response.
+        """Send a request. `respond` makes its answer from the broker's response.
 
-        is_streamed: `respond` needs only the beginning. alike_until: send also the requests behind it that are like it
-        in so many first bytes; 0: none.
+        is_streamed: `respond` needs only the first part of the response. alike_until: also send later requests whose
+        first `alike_until` bytes are the same (`ahead`); 0: none.
         """
         if self._ahead:
             return self._serve_ahead(request, respond, alike_until)
@@ -174,7 +173,7 @@ class Upstream:
         return deferred
 
     def send_rest(self, request: Request) -> Generator[Wait | None, None, None]:
-        """Send what is left of a request as the socket takes it. Its frame may lie elsewhere than at the beginning."""
+        """Send the rest of a request as the socket accepts it. The frame may have moved in memory since the start."""
         frame, connection = request.frame, self._connection
         end = _LENGTH.size + len(frame)
         self._is_sending_rest = True
@@ -190,7 +189,7 @@ class Upstream:
         connection.on_sent()
 
     def _send_copy(self, request: Request, alike_until: int) -> None:
-        """Copy a request, and those like it behind it, and send them."""
+        """Copy a request, and similar ones that follow it, and send them."""
         frame = request.frame
         data = _LENGTH.pack(len(frame)) + frame
         self._sent = len(data)
@@ -202,14 +201,14 @@ class Upstream:
         self._send_in_turn(request)
 
     def _send_in_turn(self, request: Request) -> None:
-        """Send the bytes that wait at the end of the turn; at once where there is none."""
+        """Send the copied bytes at the end of the turn, or now outside of a turn."""
         if request.turn is None:
             self._send_unsent()
         else:
             request.others_ns += self._turn_sends.add(self)
 
     def send_put_off(self, since_ns: int) -> int:
-        """Send what was put off, charge its client for the time since `since_ns`, and return the time."""
+        """Send the queued requests, charge their client for the time since `since_ns`, and return the time."""
         self._send_unsent()
         now_ns = self._monotonic_ns()
         if self._deferred is not None:
@@ -219,7 +218,7 @@ class Upstream:
         return now_ns
 
     def _send_unsent(self) -> None:
-        """Send what the socket takes of the requests whose bytes wait, and the rest when it takes more."""
+        """Send as many copied bytes as the socket accepts, and the rest when it accepts more."""
         transport = self._connection.transport
         if transport is None or not self._unsent:
             return
@@ -229,23 +228,23 @@ class Upstream:
             pass
         except OSError:
             self._unsent = b""
-            transport.end()  # behind the responses that have come
+            transport.end()  # after the responses that have arrived
         if self._unsent:
             transport.start_writing(self._send_more)
         else:
             self._connection.on_sent()
 
     def _send_more(self) -> None:
-        """Send on, now that the socket takes more."""
+        """Continue to send: the socket accepts more."""
         self.send_put_off(self._monotonic_ns())
         transport = self._connection.transport
         if transport is not None and not self._unsent:
             transport.stop_writing()
 
     def _serve_ahead(self, request: Request, respond: Respond, alike_until: int) -> Answer | Deferred:
-        """Serve a request that was sent before; return its answer if the response has come.
+        """Serve a request that was sent ahead of its turn; return its answer if the response has arrived.
 
-        Requests like it that came meanwhile are sent, too. Raises what `respond` raises, but for `ProtocolError`.
+        Send similar requests that have arrived since, too. Raises what `respond` raises, except `ProtocolError`.
         """
         deferred, answer = Deferred(), None
         deferred.at_once = True
@@ -280,13 +279,13 @@ class Upstream:
         return len(pending) >= _LENGTH.size + int(_LENGTH.unpack_from(pending)[0])
 
     def unserved(self) -> list[tuple[RequestHeader, int]]:
-        """Return the requests that were sent and not served, once."""
+        """Return the requests that were sent but not served, and forget them."""
         header, ahead = self._header, list(self._ahead)
         self._ahead.clear()
         return [] if header is None else [(header, size) for size in ahead]
 
     def _open(self) -> int:
-        """Begin to connect, or to log in again; return the bytes that were sent of a request, which are none."""
+        """Begin to connect, or to log in again. Return 0, the number of bytes sent of the request."""
         self._connection.open()
         return 0
 
@@ -315,22 +314,22 @@ class Upstream:
 
     @property
     def is_sending(self) -> bool:
-        """True while a part of a request has been sent."""
+        """True while a request is sent in part."""
         return self._is_sending_rest or bool(self._unsent)
 
     def on_ready(self) -> None:
-        """Send on, where a request waits."""
+        """Continue to send the request that waits, if any."""
         wait, self._wait = self._wait, None
         if wait is not None:
             wait.resume()
 
     def on_readable(self) -> None:
-        """Receive once; when the response is there, complete the answer."""
+        """Receive once, and complete the answer if the response has arrived."""
         since_ns = self._monotonic_ns()
         connection = self._connection
         if connection.transport is None:
             return
-        # What is received of a streamed response is copied; the rest stays in the kernel.
+        # Received bytes of a streamed response are copied, so receive few; the rest stays in the kernel.
         is_bounded = self._is_streamed or self._ahead
         target = self._scratch[:STREAMED_BYTES] if is_bounded else self._scratch
         try:
@@ -370,7 +369,7 @@ class Upstream:
             deferred.complete(answer)
 
     def _keep_early(self, data: memoryview | bytearray, since_ns: int) -> None:
-        """Keep what belongs to requests that the channel has not served yet."""
+        """Keep responses to requests that the channel has not served yet."""
         if self._pending is None:
             self._pending = bytearray()
         self._pending += data
@@ -380,7 +379,7 @@ class Upstream:
         self.channel.network_ns += self._monotonic_ns() - since_ns
 
     def _on_end(self, reason: str) -> None:
-        """Close: nothing more comes. Not before the responses that have come were served: the next read ends again."""
+        """Close both connections, because the broker sends no more; but first serve responses that have arrived."""
         if self._deferred is None and self.has_response:
             self._is_paused = True
             self._connection.pause()
@@ -388,19 +387,19 @@ class Upstream:
             self.on_broken(reason)
 
     def leave(self, addresses: Set[SocketAddress]) -> None:
-        """Close both connections if that to the broker leads to one of these addresses, which are of other brokers."""
+        """Close both connections if the broker's address is one of `addresses`, which belong to other brokers now."""
         if self._connection.address in addresses:
             self.on_broken("another broker has its address now")
 
     def on_broken(self, reason: str) -> None:
-        """Close both connections: the client sees what it would see of the broker."""
+        """Close both connections, as the broker would close the client's."""
         if self.closed:
             return
         if self._connection.is_ready:
             self._link.on_lost()
         connection = self.channel.connection
-        # Between two requests a broker may close a connection, such as one that was idle for long. In a request it is
-        # often the client's mistake.
+        # Between requests, a broker may close a connection that was idle for long. During a request, the reason is
+        # often a mistake of the client.
         is_closed = reason == _CLOSED
         about = connection.client_host if is_closed else self._link.name
         _log.log(
@@ -416,7 +415,7 @@ class Upstream:
             self.channel.close()
 
     def on_failed(self, error: Exception) -> None:
-        """Log an error of ours, and close both connections."""
+        """Log an internal error, and close both connections."""
         connection = self.channel.connection
         _log.error(
             "closed connection %d from %s: internal error while sending to broker %s",
@@ -432,9 +431,9 @@ class Upstream:
     # --- responses --------------------------------------------------------------------------------------------------
 
     def _receive(self, data: memoryview | bytearray) -> Answer | None:
-        """Return the answer if enough of the response has come; else keep what has come.
+        """Return the answer if enough of the response has arrived; otherwise keep the data.
 
-        A response that is wrong ends the connection, and completes the deferred answer.
+        An invalid response closes the connection, and completes the deferred answer.
         """
         count = len(data)
         if count >= _PREFIX.size:
@@ -466,7 +465,7 @@ class Upstream:
         return None
 
     def _answer(self, respond: Respond, header: RequestHeader, response: Response) -> Answer | None:
-        """Return the answer to the request in flight, which is none then. None: the connection has ended."""
+        """Return the answer to the request in flight, and end that request. None: the connection was closed."""
         try:
             answer = respond(header, response)
         except ProtocolError as error:
@@ -489,9 +488,9 @@ class Upstream:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Close the connection, and answer the request in flight by none; return whether there was one.
+        """Close the connection, and end the request in flight without an answer; return whether there was one.
 
-        It is charged even if its client has left: leaving evades no quota.
+        Its client is charged, even if it has left.
         """
         deferred, header = self._deferred, self._header
         self._close_connection()

@@ -4,8 +4,8 @@
     connection.open()          # once, and again whenever a request comes while it is not ready
     connection.transport       # carries requests and responses from `owner.on_ready()` on
 
-Where the gateway logs in with credentials of its own, it does so before the first request, and again before a request
-when the session is about to end (`upstream_login`, KIP-368): the connection is not ready until then.
+If the gateway logs in with its own credentials, it does so before the first request, and again before a request when
+the session is about to end (`upstream_login`, KIP-368). The connection is not ready during a login.
 """
 
 import errno
@@ -34,7 +34,7 @@ __all__ = [
 CONNECT_TIMEOUT_S = 10.0
 """Longest time to connect and log in. Follows: Kafka `socket.connection.setup.timeout.ms`."""
 _RENEWAL_MIN_S = 1.05
-"""A broker takes another login of a connection after a second at the earliest (KIP-368)."""
+"""Shortest time between two logins of a connection that a broker accepts (KIP-368)."""
 
 SocketAddress = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 """Address family and address, as `getaddrinfo` returns them and `socket.connect` takes them."""
@@ -49,17 +49,17 @@ class UpstreamLink(Protocol):
 
     @property
     def host(self) -> str:
-        """The broker's host as the cluster names it, which its certificate has to have."""
+        """The advertised host of the broker, which its certificate must contain."""
 
     @property
     def address(self) -> SocketAddress | None:
         """The address to connect to, now."""
 
     def on_unreachable(self) -> None:
-        """Note that no connection to the broker can be made now."""
+        """Report that the broker cannot be reached now."""
 
     def on_lost(self) -> None:
-        """Note that a connection to the broker has ended that was not meant to."""
+        """Report that a connection to the broker has ended unexpectedly."""
 
 
 class ConnectionOwner(Protocol):
@@ -67,23 +67,23 @@ class ConnectionOwner(Protocol):
 
     @property
     def is_sending(self) -> bool:
-        """True while a part of a request has been sent: no login may come between."""
+        """True while a request is sent in part: no login may interrupt it."""
 
     def on_ready(self) -> None:
-        """Send requests: the connection is made, and the login, if any, accepted."""
+        """Send requests: the connection is open, and the broker has accepted the login, if any."""
 
     def on_readable(self) -> None:
         """Receive: the broker has sent something, or has closed the connection."""
 
     def on_broken(self, reason: str) -> None:
-        """Close the connection, which cannot be used."""
+        """Close the connection, which is broken or could not be opened."""
 
 
 class UpstreamConnection:
     """One connection to a broker. `is_ready`: requests can be sent. `transport`: None before `open`, and once closed.
 
-    address: what it leads to; None before `open`.
-    login: the gateway's own, while it is under way; what the broker sends is for it.
+    address: the address of the broker; None before `open`.
+    login: the gateway's own login, while it is in progress; it gets the bytes that the broker sends.
     """
 
     __slots__ = (
@@ -114,12 +114,12 @@ class UpstreamConnection:
     ) -> None:
         self._owner = owner
         self._link = link
-        self._client = client  # its turns count for it
+        self._client = client  # the turns of the connection count for this client
         self._security = security
         self._poller = poller
         self._loop = loop
-        self._ends_when_sent = False  # the session is over, but for the rest of a request
-        self._timer: Timer | None = None  # until it is ready, then until the session is about to end
+        self._ends_when_sent = False  # the session is over after the rest of the request is sent
+        self._timer: Timer | None = None  # limits the time to get ready, later the time until the next login
         self.address: SocketAddress | None = None
         self.transport: SocketTransport | TlsTransport | None = None
         self.login: UpstreamLogin | None = None
@@ -146,7 +146,7 @@ class UpstreamConnection:
             self.transport = transport = SocketTransport(sock, self._poller)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A broker that is gone without a word is noticed, as Kafka's clients would notice it.
+            # Detect a broker that disappeared without closing the connection, as Kafka's clients do.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in GONE_PROBES:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -167,7 +167,7 @@ class UpstreamConnection:
             self.transport.start_reading(self._owner.on_readable)
 
     def pause(self) -> None:
-        """Leave what comes in the kernel."""
+        """Stop reading: received bytes stay in the kernel."""
         if self.transport is not None:
             self.transport.pause_reading(_ignore)
 
@@ -223,19 +223,19 @@ class UpstreamConnection:
         transport.start_reading(self._owner.on_readable)
 
     def on_established(self, certificate: bytes | None) -> None:
-        """Log in, where the gateway does so itself; otherwise requests can be sent."""
+        """Log in if the gateway has its own credentials; otherwise the connection is ready."""
         if self._security.credentials is None:
             self._become_ready()
         else:
             self._begin_login()
 
     def on_handshake_failed(self, reason: str) -> None:
-        """Leave that to `on_readable` of the owner, which closes the connection."""
+        """Ignore the failure: `on_readable` of the owner closes the connection."""
 
     # --- the gateway's own login ------------------------------------------------------------------------------------
 
     def _begin_login(self) -> None:
-        """Begin a login of the gateway's own: the first one, or another one before the session ends."""
+        """Begin the gateway's own login: the first one, or the next one before the session ends."""
         credentials = self._security.credentials
         assert credentials is not None
         self.login = UpstreamLogin(credentials, send=self._send_login, on_end=self._on_logged_in)
@@ -251,11 +251,11 @@ class UpstreamConnection:
         except OSError as error:
             self._owner.on_broken(reason_of(error))
             return
-        if sent < len(frame):  # the socket is empty: it takes the few bytes of a login
+        if sent < len(frame):  # unexpected: the socket buffer is empty, and a login is short
             self._owner.on_broken("it takes no bytes of a login")
 
     def _on_logged_in(self, failure: str, lifetime_ms: int) -> None:
-        """End a login. failure: why it has failed; empty: it has not."""
+        """End a login. failure: why it failed; empty: it succeeded."""
         self.login = None
         if self.is_closed:
             return
@@ -268,7 +268,7 @@ class UpstreamConnection:
             self._timer = self._loop.call_later(renewal_s, self._end_session)
 
     def _end_session(self) -> None:
-        """Mark the session as over: the next request begins with a login. Not before the present one is sent."""
+        """Mark the session as over, once the current request is sent: a login precedes the next request."""
         self._timer = None
         if self._owner.is_sending:
             self._ends_when_sent = True
@@ -276,7 +276,7 @@ class UpstreamConnection:
             self.is_ready = False
 
     def on_sent(self) -> None:
-        """Note that the owner has sent a request whole: a login may come before the next one."""
+        """Record that the owner has sent a complete request: a login may precede the next one."""
         if self._ends_when_sent:
             self._ends_when_sent = self.is_ready = False
 
@@ -305,4 +305,4 @@ def reason_of(error: OSError) -> str:
 
 
 def _ignore() -> None:
-    """Leave a break to the next read or write."""
+    """Ignore that the connection broke: the next read or write reports it."""

@@ -2,7 +2,7 @@
 
     login = UpstreamLogin(credentials, send=..., on_end=...)
     login.begin()              # sends the first request
-    login.receive(data)        # for what comes, until `on_end` is called
+    login.receive(data)        # for each response, until `on_end` is called
 
 The password of a SCRAM user is salted once for each salt and number of iterations, on a thread: the broker chooses how
 long that takes, and it chooses the same for every connection.

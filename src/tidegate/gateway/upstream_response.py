@@ -1,8 +1,8 @@
 """A response of a broker, received as a whole or forwarded while it comes.
 
-A short response is received as a whole. Of a long one the beginning is enough: the rest goes from socket to socket
-through a pipe, without passing through this process (`ResponseRest`). By TLS it passes through this process, in parts
-of `ENCRYPTED_PART_BYTES`.
+A short response is received completely. Only the first part of a long response is received: the rest goes from socket
+to socket through a pipe, without being copied into this process (`ResponseRest`). With TLS, it is copied into this
+process, in parts of `ENCRYPTED_PART_BYTES`.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ _F_SETPIPE_SZ = 1031  # Linux
 class LongResponses:
     """The long responses of one connection, one at a time.
 
-    scratch: memory to receive into, for no longer than a call. drained: bytes of a response that are to be ignored when
-    they come.
+    scratch: memory to receive into, used only during a call. drained: bytes of a dropped response, to be ignored when
+    they arrive.
     """
 
     __slots__ = ("_connection", "_pipe", "_scratch", "drained")
@@ -69,7 +69,7 @@ class LongResponses:
         self._connection.wait_for_bytes(call)
 
     def end(self, *, unread: int, in_pipe: int) -> None:
-        """End a response; `unread` bytes of it have not been received, `in_pipe` not left the pipe."""
+        """End a response. unread: its bytes that were not received. in_pipe: its bytes that are still in the pipe."""
         self.drained = unread
         if in_pipe:
             self.close()
@@ -173,7 +173,7 @@ class ResponseRest:
         return True
 
     def release(self) -> None:
-        """Note that it was sent, or that it will not be."""
+        """End the response, which was sent or will not be sent."""
         responses, self._responses = self._responses, None
         if responses is not None:
             responses.end(unread=self._unread, in_pipe=self._in_pipe)

@@ -44,7 +44,7 @@ _DECIMALS = 3
 
 
 class Charges(NamedTuple):
-    """The use of a bucket of mutations. permits: charged since the report `since`. tokens: left, below 0: owed."""
+    """The use of a mutation bucket. permits: charged since the report `since`. tokens: left; below 0: a debt."""
 
     permits: float
     tokens: float

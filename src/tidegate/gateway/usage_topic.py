@@ -86,7 +86,7 @@ class UsageExchange:
             tasks.create_task(self._read_all())
 
     async def close(self) -> None:
-        """Leave the other processes the share of this one, and close the connections."""
+        """Publish that this process stops, so that the others use its share, and close the connections."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -103,9 +103,9 @@ class UsageExchange:
         next_s = loop.time()
         while True:
             if loop.time() - next_s > LOST_AFTER_MS / 1000:
-                self._end()  # the process was stopped, and the reports that it reads next are old
+                self._end()  # the process was suspended, so the next reports that it reads are old
             next_s = max(next_s + _TICK_S, loop.time())
-            if self._is_wanted() and self._is_tried:  # a process that starts is not cut off yet
+            if self._is_wanted() and self._is_tried:  # a process that is starting is not cut off yet
                 report = await run_work(self._sharing.tick_in_slices(self._now_ms()))
                 report = await self._with_mutations(report)
                 if self._is_open:
@@ -118,7 +118,7 @@ class UsageExchange:
         return replace(report, gateway=self._mutations.gateway, mutations=await run_work(work))
 
     def _publish(self, report: UsageReport) -> None:
-        """Send a report, unless one before it is still under way: that cluster does not answer."""
+        """Send a report, unless an earlier one is still unanswered: the cluster does not respond then."""
         if self._sending is not None and not self._sending.done():
             return
         self._sending = asyncio.get_running_loop().create_task(
@@ -131,7 +131,7 @@ class UsageExchange:
             try:
                 if not self._is_wanted():
                     if self._is_open:
-                        self._end()  # by the time it is wanted again, the reports are old
+                        self._end()  # the reports will be old when sharing is wanted again
                     await asyncio.sleep(_PAUSE_S)
                 elif self._is_open:
                     await self._read(_PAUSE_S)

@@ -1,7 +1,7 @@
 """Consumer groups of the classic protocol: their members, generations and sessions.
 
-A state machine: it is told what requests say and what time it is, and calls back with answers. It knows neither sockets
-nor storage; `GroupCoordinator` has everything that the broker calls.
+A state machine: the caller passes in requests and the time, and it calls back with answers. It uses neither sockets nor
+storage; `GroupCoordinator` has everything that the broker calls.
 """
 
 from tidegate.groups.coordinator import GroupCoordinator

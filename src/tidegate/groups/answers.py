@@ -14,7 +14,7 @@ __all__ = ["answers_to_joins", "answers_to_syncs", "joined", "members_for_leader
 
 
 def joined(group: Group, member: Member) -> Message:
-    """Return the answer to a member's JoinGroup: the leader is told of all members."""
+    """Return the answer to a member's JoinGroup; the leader's answer lists all members."""
     return next(answers_to_joins(group, [member]))
 
 

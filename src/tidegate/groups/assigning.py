@@ -1,4 +1,4 @@
-"""SyncGroup: what the leader of a generation assigns is kept, and every member is told its part.
+"""SyncGroup: the leader's assignment is stored, and each member receives its part.
 
 Follows: Kafka 4.3 `GroupMetadataManager.classicGroupSync`.
 """
@@ -28,7 +28,7 @@ class Assigning:
         self._rebalances = rebalances
 
     def sync(self, request: SyncRequest, respond: Respond, now_ms: int) -> None:
-        """Answer a member's assignment: when the leader has sent it, and it is kept."""
+        """Answer a member's SyncGroup as soon as the leader's assignment is stored."""
         if not request.group_id:
             respond(sync_refusal(error_codes.INVALID_GROUP_ID))
             return
@@ -54,7 +54,7 @@ class Assigning:
             self._assign(group, request.assignments, now_ms)
 
     def _assign(self, group: Group, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        """Keep what the leader assigns; then every member has its part."""
+        """Store the leader's assignment; once it is stored, send each member its part."""
         stored = group.stored(assignments)
         generation = group.generation
         if stored.size > min(self._store.max_bytes, MAX_GROUP_BYTES):

@@ -1,10 +1,10 @@
 """The coordinator of consumer groups: joins, generations, assignments, sessions, and the right to commit.
 
     coordinator.join(JoinRequest(...), respond, now_ms)  # MEMBER_ID_REQUIRED at once, or an answer later
-    coordinator.run(now_ms)  # when `next_ms` has come: sessions and rebalances that are over
+    coordinator.run(now_ms)  # when `next_ms` has come: expired sessions, and rebalances that are due
 
-What a request says is looked at here and in `joining` and `assigning`; what happens over time in `rebalances`. A member
-whose session is over, or that did not come back for a rebalance, is removed.
+This module, `joining` and `assigning` check requests; `rebalances` handles what happens over time. A member is removed
+when its session expires, or when it does not rejoin in time for a rebalance.
 
 Every method returns at once. `respond` is called once for each request, at once or later, also for one that Kafka
 forgets (a member that joins again while its first JoinGroup still waits): with UNKNOWN_MEMBER_ID.
@@ -75,7 +75,7 @@ class GroupCoordinator:
         self._joining.join(request, respond, now_ms)
 
     def sync(self, request: SyncRequest, respond: Respond, now_ms: int) -> None:
-        """Answer a member's assignment: when the leader has sent it, and it is kept."""
+        """Answer a member's SyncGroup as soon as the leader's assignment is stored."""
         self._assigning.sync(request, respond, now_ms)
 
     # --- Heartbeat, LeaveGroup, commits

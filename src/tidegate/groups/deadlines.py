@@ -1,4 +1,4 @@
-"""Deadlines on a clock that comes in as `now_ms`: set, put off and cancelled far more often than they are over.
+"""Deadlines on a clock that the caller passes in as `now_ms`. Most are set, postponed and cancelled before they end.
 
 >>> deadlines, one = Deadlines(), Deadline()
 >>> deadlines.start(one, 10)

@@ -33,7 +33,7 @@ class Group:
     """A group. Members are in the order in which they came; `awaiting_join` counts those whose JoinGroup waits.
 
     owner: the principal that created it. payer: the principal that it counts for while it has members: the first one's.
-    held_bytes: about how many it takes in memory with all its members, kept by the coordinator.
+    held_bytes: approximate memory of the group with all its members, in bytes; the coordinator updates it.
     subscriptions: the members' metadata when the generation began; they stay alive until the next one does.
     """
 
@@ -128,7 +128,7 @@ class Group:
         return earlier
 
     def take_join(self, member: Member) -> Respond | None:
-        """Return how a member's JoinGroup is answered, and let it wait no longer."""
+        """Remove and return the callback of a member's waiting JoinGroup, None if none waits."""
         join, member.join = member.join, None
         self.awaiting_join -= join is not None
         return join
@@ -277,7 +277,7 @@ class Group:
     # --- what is kept
 
     def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:
-        """Return what is kept of the group, with these assignments or those that its members have.
+        """Return the state of the group to store, with these assignments or, by default, with those of its members.
 
         Fields of members are given by position, which is faster: a thousand members are stored at once.
         """

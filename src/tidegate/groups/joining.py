@@ -1,7 +1,7 @@
 """JoinGroup: new members, their ids, and static members that come back.
 
-A member without an id is given one and comes back with it (KIP-394); a static member that was started anew goes on
-where it was, and what it was is fenced (KIP-345, 814).
+A member that joins without an id is given one and joins again with it (KIP-394). A static member that has restarted
+keeps its place in the group, and its earlier member id is fenced (KIP-345, 814).
 
 Follows: Kafka 4.3 `GroupMetadataManager.classicGroupJoin`, KIP-345, 394, 559, 800, 814.
 """
@@ -31,7 +31,7 @@ _NAME_CHARS = 8000  # of a client id in a member id: with up to four bytes each 
 
 
 class Joining:
-    """Lets members into the groups of a table."""
+    """Handling of the JoinGroup requests to the groups of a table."""
 
     __slots__ = ("_new_id", "_rebalances", "_settings", "_store", "_table")
 
@@ -84,10 +84,10 @@ class Joining:
         self._join_group(group, request, respond, now_ms)
 
     def _make_room(self, request: JoinRequest, group: Group | None, now_ms: int) -> bool:
-        """Remove what is not missed, where there is no room for a new group or id; return whether there is then.
+        """Evict entries to make room for a new group or member id. Return whether there is room.
 
-        It is a group without members, of which the positions stay, or an id that no member has come with: the oldest of
-        the principal that holds most of them.
+        Groups without members can be evicted, and their positions stay; so can ids with which no member has joined yet.
+        The victim is the oldest entry of the principal that holds most or, in a full group, the group's oldest id.
         """
         if group is None:
             owner = self._store.owner(request.group_id) or request.owner
@@ -249,7 +249,7 @@ class Joining:
         self._store.save(stored, self._answering_in_place(group, member, request, respond, leader_before))
 
     def _put_in_place(self, group: Group, old: Member, member_id: str) -> Member:
-        """Return what goes on in the place of a static member, which is told that it is fenced."""
+        """Replace a static member by a new one, and return that. Answer the old one with FENCED_INSTANCE_ID."""
         group.answer_join(old, join_refusal(error_codes.FENCED_INSTANCE_ID, old.member_id))
         old.answer_sync(sync_refusal(error_codes.FENCED_INSTANCE_ID))
         self._table.deadlines.cancel(old)
@@ -273,7 +273,10 @@ class Joining:
     def _answering_in_place(
         group: Group, member: Member, request: JoinRequest, respond: Respond, leader_before: str | None
     ) -> Callable[[bool, int], None]:
-        """Return what answers a static member that goes on in its generation, once that is kept."""
+        """Return the callback that answers a restarted static member once its group is stored.
+
+        The member stays in the current generation.
+        """
         generation = group.generation
 
         def on_saved(is_kept: bool, _: int) -> None:
@@ -306,9 +309,10 @@ class Joining:
 
 
 def _protocols_that_count(request: JoinRequest) -> Sequence[tuple[str, bytes]]:
-    """Return the protocols by which a request is accepted: all for one that is given an id, as in Kafka.
+    """Return the protocols that decide whether a request is accepted.
 
-    One that joins then is refused for protocols that it names twice. Kafka never answers it, nor its group again.
+    For a client that is given a member id these are all of its protocols, as in Kafka. When that client joins with its
+    id, protocols that it names twice do not count, so it is refused. Kafka never answers it, nor its group after that.
     """
     is_given_id = not request.member_id and request.needs_known_id and request.instance_id is None
     return request.protocols if is_given_id else request.distinct_protocols()

@@ -22,8 +22,8 @@ class Member(Deadline):
     join, sync: how its waiting JoinGroup or SyncGroup is answered.
     owner: the principal that it counts for.
     is_new: it has not been in a generation yet.
-    source, session_mark_ms, rebalance_mark_ms: by what it spoke last, and for how long that had been muted when the
-        session, or the rebalance, began.
+    source, session_mark_ms, rebalance_mark_ms: the connection of its last request, and the total muted time of that
+        connection when the session began, or the rebalance.
     """
 
     __slots__ = (

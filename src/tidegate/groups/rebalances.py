@@ -4,8 +4,8 @@ Members join (PREPARING_REBALANCE); when all have, at the latest when the longes
 the next generation begins. Its leader assigns (COMPLETING_REBALANCE); when that is kept, all have their assignment
 (STABLE).
 
-Neither a session nor a rebalance ends over time for which a member's connection was muted, unless it is to be as in
-Kafka (`GroupSettings.exact`).
+Time for which a member's connection is muted counts neither toward its session nor toward a rebalance, unless
+`GroupSettings.exact` selects Kafka's behaviour.
 
 Follows: Kafka 4.3 `GroupMetadataManager` (classic groups), KIP-62, 134.
 """
@@ -152,12 +152,15 @@ class Rebalances:
         if not due.work:
             return
         work = due.work.popleft()
-        if due.work:  # set before any member is answered: others have their answer also where that fails
+        if due.work:  # before any answer: if one raises, the other members are still answered
             self._deadlines.start(due, now_ms)
         work(now_ms)
 
     def _answer_all_due(self, group: Group, now_ms: int) -> None:
-        """Answer members that wait for an answer of the last rebalance, before the next one, or a session's end."""
+        """Answer the members that still wait for their answers to the last rebalance.
+
+        Called before the next rebalance begins and before a session ends.
+        """
         due = group.due_answers
         while due.work:
             due.work.popleft()(now_ms)

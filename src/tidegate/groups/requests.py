@@ -104,5 +104,5 @@ def sync_refusal(error_code: int) -> Message:
 
 
 def why(reason: str | None) -> str:
-    """Return the end of a line of the log, where a client has said why it joins or leaves."""
+    """Return the reason that a client gave for joining or leaving, as the end of a log line."""
     return f"; reason given by the client: {reason[:_REASON_CHARS]!r}" if reason else ""

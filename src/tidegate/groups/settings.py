@@ -21,19 +21,19 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 MAX_MEMBERS: Final = 20_000
 """Members of all groups of a node: a threshold bound, divided between the principals that join."""
 MAX_METADATA_BYTES: Final = 128 << 20
-"""Names, protocol metadata and assignments of all members of a node: divided likewise. A member that finds no room gets
+"""Names, protocol metadata and assignments of all members of a node: a threshold bound too. A member without room gets
 GROUP_MAX_SIZE_REACHED."""
 MAX_EMPTY_GROUP_BYTES: Final = 24 << 20
-"""Groups without members, of which each counts 1000 bytes and its name: a reclaimable bound. A group that is removed
-keeps its positions."""
+"""Groups without members, each counted as 1000 bytes and its name: a reclaimable bound. An evicted group keeps its
+positions."""
 MAX_PENDING_BYTES: Final = 16 << 20
 """Ids that were given to members that have not joined yet, 500 bytes and the id each: a reclaimable bound."""
 MAX_GROUP_MEMBERS: Final = 1_000
 """Members of one group, whatever `group.max.size` allows: completing a rebalance takes some ms for so many."""
 MAX_GROUP_BYTES: Final = 16 << 20
-"""Names, metadata and assignments of one group: its leader is answered with the metadata of all."""
+"""Names, metadata and assignments of one group: the answer to its leader contains the metadata of all members."""
 MAX_PROTOCOLS: Final = 20
-"""Protocols (assignors) of one member: choosing one looks at those of every member."""
+"""Protocols (assignors) of one member: the choice of a protocol reads the protocols of every member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class StoredGroup:
 
 
 class GroupStore(Protocol):
-    """Keeps groups, in the order in which it is given them."""
+    """A store of groups, which writes them in the order in which they are passed to it."""
 
     @property
     def max_bytes(self) -> int:
@@ -68,7 +68,7 @@ class GroupStore(Protocol):
         ...
 
     def owner(self, group_id: str) -> str | None:
-        """Return the principal that a group of which positions are kept counts for; None where there is none."""
+        """Return the principal that owns a group's stored positions; None if the group has none."""
         ...
 
     def forget(self, group_id: str) -> None:

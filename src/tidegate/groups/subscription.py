@@ -35,8 +35,8 @@ def subscribed_topics_in_slices(
 ) -> Generator[None, None, set[str] | None]:
     """Return the topics of a subscription that are also in `among`, None where it cannot be read.
 
-    Of a subscription of any version only the part is read that version 0 has: some clients say a version whose further
-    fields they leave out. A subscription of a megabyte may name half a million topics: so many are neither read at
+    Only the fields of version 0 are read, whatever version a subscription names: some clients name a version and leave
+    out its further fields. A subscription of a megabyte may name half a million topics. So many are neither read at
     once nor kept.
 
     >>> from tidegate.in_slices import run_at_once
@@ -54,7 +54,7 @@ def subscribed_topics_in_slices(
 def assigned_partitions_in_slices(
     assignment: bytes, *, most: int
 ) -> Generator[None, None, list[tuple[str, int]]]:
-    """Return the partitions of an assignment by topic name, at most so many; those before an unreadable part.
+    """Return at most `most` assigned partitions by topic name; of a malformed assignment, those before the damage.
 
     >>> from tidegate.in_slices import run_at_once
     >>> assignment = bytes.fromhex("0000 00000001 0001 74 00000002 00000000 00000003")
@@ -108,7 +108,7 @@ class _Reader:
 
 
 def _read(reader: _Reader, among: Container[str]) -> Generator[None, None, set[str]]:
-    reader.read_number(_SHORT)  # the version, of which nothing depends here
+    reader.read_number(_SHORT)  # the version; all versions begin with the fields that are read here
     topics = set()
     for number in range(reader.count()):
         topic = reader.content(reader.read_number(_SHORT)).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """All groups of a node, what they hold in memory, and the sessions of their members.
 
-For how long a member's connection had been muted is noted when its session begins: that time does not count against
-it.
+The table notes, when a session begins, how long the member's connection has been muted: only later muted time extends
+the session.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ __all__ = ["GroupTable"]
 class GroupTable:
     """Groups by id, and what they hold, divided between principals.
 
-    members, metadata: how many members there are, and the bytes of all groups that have any: of the principals that
-    join. empty: groups without members, of the principals that created them. pending: ids that were given out and not
-    used yet, of the principals that asked for them.
+    members, metadata: the number of members, and the bytes of all groups with members, both counted for the principals
+    that join. empty: groups without members, counted for the principals that created them. pending: ids that were given
+    out and not used yet, counted for the principals that requested them.
     """
 
     __slots__ = ("_saving", "_settings", "deadlines", "empty", "groups", "members", "metadata", "pending")
@@ -88,7 +88,7 @@ class GroupTable:
     def has_room(self, request: JoinRequest, group: Group | None) -> bool:
         """Return whether there is room for what a request would leave in memory.
 
-        A member that joins again for the same principal, and says no more than before, always has.
+        There always is for a member that joins again for the same principal with a request that is not larger.
         """
         size = request.size
         held = 0 if group is None else group.held_bytes
@@ -111,22 +111,22 @@ class GroupTable:
         return len(group.members) + len(group.pending) < MAX_GROUP_MEMBERS
 
     def empty_victim(self, owner: str, size: int) -> Group | None:
-        """Return the group without members that has to go so that a principal may create one; None: none has to."""
+        """Return the group without members to evict so that a principal may create one; None: no eviction is needed."""
         return None if self.empty.fits(size) else self.empty.victim(owner, size)
 
     def pending_victim(self, group: Group, owner: str, size: int) -> PendingMember | None:
-        """Return the id that has to go so that a principal may be given one of so many bytes; None: none has to.
+        """Return the id to evict so that a principal may be given one of `size` bytes; None: no eviction is needed.
 
-        No member has come with it yet: a client does at once.
+        No member has joined with it yet, although clients do so at once.
         """
         if not self.has_group_room(group):
             return next(iter(group.pending.values()), None)
         return None if self.pending.fits(size) else self.pending.victim(owner, size)
 
     def reserve(self, group: Group, owner: str, size: int) -> bool:
-        """Count assignments that are not kept yet for the leader's principal; return whether there is room for them.
+        """Count assignments that are not stored yet for the leader's principal. Return whether there is room for them.
 
-        Where the group's members had as much before there always is.
+        There always is if the group's assignments do not grow.
         """
         grown = size - sum([len(member.assignment) for member in group.members.values()])
         if grown > 0 and not self.metadata.may_add(owner, grown):
@@ -149,7 +149,7 @@ class GroupTable:
         self.count_bytes(group, member.owner, member.size)
 
     def _count_first(self, group: Group, member: Member) -> None:
-        """Count a group that has a member now for that member's principal."""
+        """Count a group for the principal of its first member, instead of as one without members."""
         if group in self.empty:
             self.empty.remove(group)
             group.payer = member.owner
@@ -171,7 +171,7 @@ class GroupTable:
             self.empty.add_entry(group, group.owner, group.size)
 
     def set_owner(self, member: Member, owner: str) -> None:
-        """Count a member for the principal that speaks for it now."""
+        """Count a member for the principal that sends its requests now."""
         if member.owner != owner:
             size = member.size
             self.members.remove(member.owner)
@@ -181,14 +181,14 @@ class GroupTable:
             self.metadata.count_use(owner, size)
 
     def add_pending(self, group: Group, member_id: str, owner: str, until_ms: int) -> None:
-        """Wait for the member that was given an id, until then."""
+        """Remember a member id that was given out, until a member joins with it or `until_ms` has come."""
         pending = group.pending[member_id] = PendingMember(group.group_id, member_id)
         self.pending.add_entry(pending, owner, pending.size)
         group.held_bytes += pending.size
         self.deadlines.start(pending, until_ms)
 
     def forget_pending(self, group: Group, member_id: str) -> None:
-        """Wait no longer for the member that was given an id, if any was."""
+        """Remove a member id from those that were given out and not used, if it is one of them."""
         pending = group.pending.pop(member_id, None)
         if pending is not None:
             self.pending.remove(pending)
@@ -197,14 +197,14 @@ class GroupTable:
 
     @staticmethod
     def hear(member: Member, source: Source | None) -> None:
-        """Note by what a member speaks."""
+        """Note the connection of a member's request."""
         # Another connection has its own sum of muted time: marks of the old one would mean nothing.
         if source is not None and source is not member.source:
             member.source = source
             member.session_mark_ms = member.rebalance_mark_ms = source.throttled_ms
 
     def hear_session(self, member: Member, source: Source | None, now_ms: int) -> None:
-        """Note by what a member speaks; its session begins anew."""
+        """Note the connection of a member's request, and start a new session."""
         self.hear(member, source)
         self.begin_session(member, member.session_timeout_ms, now_ms)
 

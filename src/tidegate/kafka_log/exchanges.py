@@ -28,7 +28,7 @@ FORWARDED_US_MAX = 60_000_000
 ANSWERING_US = 500
 """Between the moment that a controller states a throttle time and the end of making the response (measured)."""
 LEARNED_US_MAX = 5_000_000
-"""Longest time after which every broker describes a topic as its controller has changed it."""
+"""Longest time until every broker describes a topic as its controller has changed it."""
 
 
 class Topics:
@@ -47,15 +47,15 @@ class Topics:
         self._changed_us: dict[str, int] = {}
 
     def handler_us(self, exchange: LoggedExchange) -> int:
-        """Return the time over which the topics of a request were charged: with ZooKeeper each is written meanwhile."""
+        """Return the time during which topics were charged: with ZooKeeper, the handler writes each one meanwhile."""
         return exchange.handler_us if self._has_zookeeper else 0
 
     def mutations(self, exchange: LoggedExchange) -> Iterator[tuple[int, bool, bool]]:
-        """Yield the permits that a request asked for, topic by topic, whether strictly, and whether in vain.
+        """Yield the permits of each topic in a request, whether they were strict, and whether they were refused.
 
         The order in which Kafka charged topics is not in the log: a controller shuffles the answer of DeleteTopics, and
-        puts errors last in others. Any order with the accepted topics first and the largest of them last charges as
-        much and accepts the same topics: a strict request is refused from the first topic on that finds no tokens.
+        puts errors last in others. Any order with the accepted topics first, and the largest of them last, charges as
+        much and accepts the same topics, because a strict request is refused from the first topic on without tokens.
         """
         if self._has_zookeeper and exchange.request.get("validateOnly"):
             return

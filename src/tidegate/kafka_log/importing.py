@@ -1,8 +1,8 @@
 """`tidegate import`: request logs of real brokers become a usage record, in processes side by side.
 
 The files are read here, block by block; other processes make columns of the lines; hour by hour they are sorted and
-written as Parquet. What is held in memory is the rows of one hour, blocks under way, and what requests state
-about topics and quotas.
+written as Parquet. Memory holds the rows of one hour, the blocks under way, and the topics and quotas that requests
+state.
 """
 
 import os
@@ -252,7 +252,7 @@ class _Import:
         self._manifest.files.append(taken)
 
     def _known_start(self, source: Source, log: LogFile) -> tuple[ImportedFile | None, Any, str]:
-        """Return what was taken of a file already, with the digest of that; the file stands behind it."""
+        """Return the imported part of a file and its digest, and the digest of the head. The log is left behind it."""
         head = log.read(HEAD_BYTES)
         head_digest = blake2b(head, digest_size=16).hexdigest()
         for known in self._manifest.files_that_begin_like(source.node_id, head_digest):
@@ -276,7 +276,7 @@ class _Import:
             self._collect(2 * (os.cpu_count() or 1))
 
     def _collect(self, leave: int) -> None:
-        """Wait for blocks, in their order, until so many are under way."""
+        """Add the results of blocks, in order, until at most `leave` blocks are under way."""
         while len(self._under_way) > leave:
             file, future = self._under_way.pop(0)
             self._add(file, future.result())

@@ -1,4 +1,4 @@
-"""One line of the request log: what is taken from it, and what is wrong with one that cannot be read.
+"""One line of the request log: the request in it, or the reason why it cannot be read.
 
     [2026-11-21 09:42:57,018] DEBUG Completed request:{…one JSON object…} (kafka.request.logger)
 
@@ -206,7 +206,7 @@ def _written_zone(written: str) -> tzinfo | None:
 
 
 def has_fractions(line: bytes) -> bool:
-    """Return whether the time of a line is told to less than a second; that of one without a time is."""
+    """Return whether the time of a line has fractions of a second; True also for a line without a time."""
     match = _TIME.search(line, 0, _PREFIX_BYTES_MAX)
     return match is None or match[4] is not None
 

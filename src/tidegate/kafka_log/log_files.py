@@ -26,12 +26,12 @@ __all__ = [
 BLOCK_BYTES = 8 << 20
 """Bytes of lines that are read at a time."""
 LINE_BYTES_MAX = 64 << 20
-"""A longer line is none of a request log."""
+"""Longest line of a request log; a longer one belongs to another file."""
 
 _CORRUPT = "the gzip file is corrupt; the last requests before the damage may be wrong"
 _GZIP = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 16
-"""Read at once: what comes before a damage is read up to the last of them."""
+"""Bytes that are read at once: the readable part of a damaged file ends with the last whole piece."""
 _HINT = "give request logs of Apache Kafka, or directories that contain them; see docs/import.md"
 _NAMED_MAX = 3
 
@@ -57,7 +57,7 @@ _REASONS = {
         "import the request logs of the brokers: they also contain these requests",
     ),
 }
-"""Error and hint, by reason why lines were skipped; the first that fits is told."""
+"""Error and hint, by the reason why lines were skipped; the first reason that applies is reported."""
 
 
 class LogFileError(TidegateError):
@@ -73,7 +73,7 @@ class Source:
 
 
 def find_logs(sources: Iterable[Source], out: Path) -> list[Source]:
-    """Return every file of the sources, directories searched, by name within one; not what was imported to `out`.
+    """Return the files of the sources; directories are searched, by name, and files below `out` are left out.
 
     Raises `ConfigError` where there is none.
     """
@@ -174,8 +174,8 @@ def no_requests_error(
 ) -> LogFileError:
     """Return the error for files of which no request could be read.
 
-    damaged: those of them that could not be read, and why; skipped: lines that are no requests of clients, by reason;
-    bad: how many lines were rejected, which `rejected` lists.
+    damaged: files that could not be read, and why; skipped: number of lines that are not client requests, by reason;
+    bad: number of rejected lines, which `rejected` lists.
     """
     names = names_text(files)
     for reason, (what, hint) in _REASONS.items():

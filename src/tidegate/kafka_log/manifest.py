@@ -28,7 +28,7 @@ from tidegate.usage.files import HOUR_US, IMPORT_MANIFEST
 __all__ = ["HEAD_BYTES", "ImportedFile", "Manifest", "TimeRange", "time_text"]
 
 HEAD_BYTES = 4096
-"""By the digest of so many bytes files are found that may be the same."""
+"""Bytes at the beginning of a file, by whose digest files are found that may be the same."""
 
 _MANIFEST_BYTES_MAX = 1 << 30
 _US_PER_MS = 1000

@@ -28,7 +28,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class PlacedEvent(NamedTuple):
-    """An event beside the requests, and its place among them: before the request of its line, or behind it."""
+    """An event that a request states, and its place: before the request of its line, or behind it."""
 
     decided_us: int
     line: int
@@ -36,7 +36,7 @@ class PlacedEvent(NamedTuple):
     columns: dict[str, Any]
 
     def all_columns(self, node_id: int) -> Event:
-        """Return all columns of the event, but for its `seq`. Raises `EventError` where a value has no room in them."""
+        """Return all columns of the event, without its `seq`. Raises `EventError` for a value that is out of range."""
         placed = {"node_id": node_id, "seq": 0, "ts_ms": self.decided_us // 1000}
         return whole_event({**placed, **self.columns})
 
@@ -96,9 +96,9 @@ def hour_table(
 
 
 def _doubles(rows: pa.Table, decided_us: Int64s, was_there: npt.NDArray[np.bool_]) -> int:
-    """Return how many requests look like the one before them in all that tells requests of one time apart.
+    """Return how many requests have the time of the request before them and equal values in all `_TELLING` columns.
 
-    was_there: which rows were there before; two of those do not count again.
+    was_there: which rows an earlier import wrote; two such rows do not count again.
     """
     same = (np.diff(decided_us) == 0) & ~(was_there[1:] & was_there[:-1])
     same &= pc.equal(rows["kind"], "request").to_numpy()[1:]
@@ -164,7 +164,7 @@ def _request_rows(node_id: int, requests: pa.Table, topic_names: Mapping[str, st
 
 
 def _estimated_fetches(requests: pa.Table) -> tuple[Int64s, int]:
-    """Return the bytes of fetches; a throttled one would have brought what the next one of its connection did."""
+    """Return the bytes of fetches. For a throttled one, use those of the connection's next fetch with records."""
     fetch_bytes = _ints(requests, "fetch_bytes").copy()
     unknown = fetch_bytes == UNKNOWN_BYTES
     if unknown.any():
@@ -184,10 +184,10 @@ def _estimated_fetches(requests: pa.Table) -> tuple[Int64s, int]:
 
 
 def _lag_bytes(requests: pa.Table) -> Int64s:
-    """Return about how many bytes the lags of fetches are: by the size of the records that its connection was sent.
+    """Return estimates of the lags in bytes, by the median size of the records that the connection fetched.
 
-    From a Fetch to the next of the same partitions the offsets tell how many records came, and `record_bytes` their
-    bytes. The median counts: an offset that is set to somewhere else is not read.
+    From one Fetch to the next of the same partitions, the offsets show how many records came, and `record_bytes` how
+    many bytes. The median ignores offsets that the consumer has set to another place.
     """
     lag, connection = _ints(requests, "lag"), _ints(requests, "connection_id")
     record_bytes = _ints(requests, "record_bytes")
@@ -218,7 +218,7 @@ def _named(topics: pa.DictionaryArray, topic_names: Mapping[str, str]) -> pa.Dic
 
 
 def _software(requests: pa.Table) -> dict[str, pa.Array]:
-    """Return the software's names: the broker knows them from some request of a connection on, they hold for all."""
+    """Return the names of the client software. A name known from one request holds for the whole connection."""
     found = {}
     connection = _ints(requests, "connection_id")
     for name in ("client_software", "client_software_version"):
@@ -240,7 +240,7 @@ def _software(requests: pa.Table) -> dict[str, pa.Array]:
 
 
 def _increasing(wanted: Int64s) -> Int64s:
-    """Return numbers that rise, each as wanted or as little more as possible."""
+    """Return strictly increasing numbers, each as wanted or larger by as little as possible."""
     # Without `steps`, "at least one more than before" becomes "not less than before", which `maximum` computes.
     steps = np.arange(len(wanted), dtype=np.int64)
     return np.maximum.accumulate(wanted - steps) + steps

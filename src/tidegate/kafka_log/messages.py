@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 NO_LAG = -1
-"""A line does not say where it reads, or where the end is."""
+"""Value for a line that does not contain the offsets from which it reads, or the end of the log."""
 
 SIZE_MAX = 2**31 - 1
 """Largest size of a message; its length is an INT32."""
@@ -118,9 +118,10 @@ def bytes_of_records(response: dict[str, Any]) -> int:
 def fetch_positions(
     asked: list[dict[str, Any]], answered: list[dict[str, Any]]
 ) -> tuple[int, int, int] | None:
-    """Return lag, offsets and partitions of a Fetch (`RequestColumns.table`), of those in request and answer alike.
+    """Return lag, offsets and partitions of a Fetch (`RequestColumns.table`).
 
-    In a fetch session a request names those alone whose offset has changed, and an answer those with something new.
+    Only partitions in both request and answer count: in a fetch session a request names only those whose offset has
+    changed, and an answer only those with something new.
     """
     if not asked or not answered:
         return None

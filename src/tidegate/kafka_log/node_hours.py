@@ -78,7 +78,7 @@ class HourWriter:
     rejected: list[str]
 
     def write_node(self, node: NodeRows, *, is_new: bool) -> None:
-        """Write the hours of a node. is_new: the record has nothing of it."""
+        """Write the hours of a node. is_new: the record has no rows of it yet."""
         if node.has_zookeeper:
             move_to_handler_start(node.exchanges)
         moved_us = move_to_controller(node.exchanges)
@@ -98,7 +98,7 @@ class HourWriter:
             default=None,
         )
         began_us = None if is_new else self._began_us(node.node_id)
-        moved: set[int] = set()  # the hour that began with what stands before the first request
+        moved: set[int] = set()  # the hour in which the record began so far: its start and gap move
         if first_us is not None and (began_us is None or first_us < began_us):
             events[first_us // HOUR_US] += events_before(first_us, self.in_force)
             events[first_us // HOUR_US] += self.wanted.quotas_before(all_events, first_us)
@@ -167,7 +167,7 @@ class HourWriter:
             node_id=node_id,
             first_seq=seq[0].as_py(),
             last_seq=max(seq[-1].as_py(), *(file.last_seq for file in files), 0),
-            compacted=bool(superseded),  # who reads meanwhile leaves out those that it is made of
+            compacted=bool(superseded),  # a reader ignores the files that a compacted one replaces
         )
         made = self.out / STAGING / f"{node_id}-{hour}.parquet"
         write_parquet(made, table.cast(table_schema()))
@@ -185,7 +185,7 @@ class HourWriter:
             try:
                 found += exchange_events(exchange, topics)
             except (KeyError, TypeError, ValueError, AttributeError):
-                # The request counts, what it states does not.
+                # The request still counts; only the topics or quotas in it are ignored.
                 self.summary.bad += 1
                 self.rejected.append(
                     f"line {exchange.line % LINES_PER_FILE}: a field has an unexpected type\n"

@@ -5,9 +5,9 @@
         taken.add(number, line)
     taken.table()
 
-The time of a decision is not in the log, but what came after it is: the response waited for a network thread, was sent,
-and the line was made. A fetch that was throttled was answered empty, and what it would have brought is not in the log:
-its bytes are unknown here (`UNKNOWN_BYTES`) and estimated when the whole connection is known (`merge`).
+The log does not contain the time of a decision, only what came after it: the response waited for a network thread and
+was sent, and the line was made. A throttled fetch was answered empty, and the log does not contain its size: its bytes
+are unknown here (`UNKNOWN_BYTES`) and estimated when the whole connection is known (`merge`).
 
 Follows: B§6.2-6.4 for what is charged.
 """
@@ -107,8 +107,8 @@ _NUMBERS = {
 class LoggedExchange:
     """The topics or quotas in one request and its response, with its place among the requests.
 
-    asked_us: when permits were asked for: before the change was written to the metadata log, which answers wait for;
-    handler_us: how long the handler took before that.
+    asked_us: time at which permits were requested, before the change was written to the metadata log, for which answers
+    wait; handler_us: how long the handler took before that.
     client: the columns that identify the client; key: matches the line of a broker with the line of its controller.
     """
 
@@ -132,7 +132,7 @@ class LoggedExchange:
 
 
 class RequestColumns:
-    """Takes lines of one broker, in any order, and keeps columns of them; bodies of `KEPT_APIS` alone, in `exchanges`.
+    """Columns of the lines of one broker, added in any order. Bodies are kept only for `KEPT_APIS`, in `exchanges`.
 
     bad: the number of each line that could not be read, and why; at most `BAD_KEPT` of them, `bad_lines` counts all.
     skipped: how many lines were left out, by reason. exchanges: requests and responses that state more than a row
@@ -194,10 +194,10 @@ class RequestColumns:
     def table(self) -> pa.Table:
         """Return one row a request, in the order of the lines; names are dictionary-encoded.
 
-        lag: in records, of a Fetch, or `NO_LAG`; offsets: the sum of where it reads; partitions: a number for those it
-        reads. By these two the next Fetch of the same partitions tells how many records this one brought.
-        topic: by name or id, of a Produce or Fetch, that with the most bytes of records; other_topics: the number of
-        others, or `NO_TOPICS`.
+        lag: of a Fetch, in records, or `NO_LAG`; offsets: the sum of the offsets that it reads from; partitions: a
+        number that identifies the partitions it reads. The next Fetch of the same partitions shows, by its offsets, how
+        many records this one brought. topic: the topic of a Produce or Fetch with the most bytes of records, by name or
+        id; other_topics: the number of others, or `NO_TOPICS`.
         """
         values = list(zip(*self._rows, strict=True)) or [()] * (len(_NUMBERS) + 2)
         columns: dict[str, pa.Array] = {
@@ -222,10 +222,10 @@ class RequestColumns:
         return pa.table(columns)
 
     def _throttles(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-        """Return throttle times of mutations apart from those of request time.
+        """Return the throttle times of mutations and of request time, separated.
 
-        With ZooKeeper the broker imposes both and logs the longer one twice. With KRaft it logs its own, of request
-        time, and in the response the longer of that and the controller's.
+        With ZooKeeper the broker applies both, and logs the longer one twice. With KRaft it logs its own, for request
+        time, and the response contains the longer of that and the controller's.
         """
         own, stated = (columns[name].to_numpy() for name in ("throttle_ms", "mutation_throttle_ms"))
         if self.has_zookeeper:
@@ -241,7 +241,7 @@ class RequestColumns:
             return
         after_us = MAKING_A_LINE_US + round((logged.send_time_ms + logged.response_queue_time_ms) * 1000)
         decided_us = line_us - after_us + (HALF_A_MS_US if whole_ms else 0)
-        if logged.is_forwarded:  # its broker has a line of it too; when permits were asked for, this one says
+        if logged.is_forwarded:  # the broker's log has it too; this line only gives the time of the permits
             self.skipped["forwarded"] += 1
             if logged.request_header.request_api_key in _MUTATIONS:
                 self.exchanges.append(LoggedExchange(decided_us, number, logged, {}))
@@ -306,7 +306,7 @@ class RequestColumns:
         self.requests += 1
 
     def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
-        """Store what an exchange states, of topics only what differs from what was last seen here."""
+        """Store the topics or quotas of an exchange. Partition counts are stored only if they have changed here."""
         assert isinstance(logged.response, dict)
         self.topic_names |= names_by_id(logged.response)
         if logged.request_header.request_api_key in (METADATA, DESCRIBE_TOPIC_PARTITIONS):
@@ -323,7 +323,7 @@ class RequestColumns:
         self.exchanges.append(LoggedExchange(decided_us, number, logged, client))
 
     def _connection(self, text: str) -> tuple[int, str]:
-        """Return the id of a connection, the same wherever it is met, and the address of its client."""
+        """Return the id of a connection, equal in all lines and files, and the address of its client."""
         match = _CONNECTION.fullmatch(text)
         if match is None:
             raise LineError(

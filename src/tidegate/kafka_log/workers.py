@@ -66,15 +66,15 @@ class WorkerError(TidegateError):
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[Executor]:
-    """Keep `count` processes for the block, none of which outlives it. Raises `WorkerError`."""
+    """Run `count` processes during the block; all of them end with it. Raises `WorkerError`."""
     with ExitStack() as started:
         with safe_path():
-            ensure_running()  # or it starts below, and lets go of the signal
+            ensure_running()  # else the tracker starts below, and unblocks the signal
             with _held_back(signal.SIGINT):
                 pool = started.enter_context(
                     ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
                 )
-                for _ in range(count):  # each is started by what it is given
+                for _ in range(count):  # each task starts one process
                     pool.submit(os.getpid)
         try:
             yield pool
@@ -110,7 +110,7 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
 
 
 def _begin() -> None:
-    """End with the process that began this one."""
+    """End this process when its parent ends."""
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -122,7 +122,7 @@ def _end_with_parent() -> None:
 
 
 def workers_for(files: Sequence[Source], processes: int | None) -> AbstractContextManager[Executor | None]:
-    """Return the executor that reads the blocks of the files; None inside where this process reads them itself."""
+    """Return an executor for the blocks of the files, or None in its place if this process reads them itself."""
     is_little = sum(bytes_on_disk(source.path) for source in files) < IN_PROCESS_BYTES
     count = processes or (1 if is_little else os.cpu_count() or 1)
     return nullcontext(None) if count == 1 else worker_processes(count)

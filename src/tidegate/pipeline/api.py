@@ -54,7 +54,7 @@ _MOST = 2**31 - 1
 
 
 class NotRecordedError(UsageFilesError):
-    """Raise when a record cannot contain what is asked for."""
+    """Raise when a record cannot contain the requested information."""
 
 
 def usage(

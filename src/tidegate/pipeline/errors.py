@@ -60,7 +60,7 @@ class MissingJavaError(TidegateError):
 
 
 class _FromExecutorsError(ConfigError):
-    """Has its hint as a note in an executor, of whose errors nothing but the traceback comes back."""
+    """An error whose hint is also a note: only the traceback of an executor's error reaches the driver."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What a row is: two bits of kind, two bits of charge, three flags, four bits of what is known of the client, two more
-# flags. A request that may ask for permits is `STRICT` too.
+# Bits of a row: two for its kind, two for its charge, three flags, four for the client's software, two more flags.
+# A request that may ask for permits is `STRICT` too.
 KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
 CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
 PIPELINES, SENDS_ON, READS_AHEAD, LOOKS_IN_STEPS = 128, 256, 512, 1024
 OBSERVED = 2048
-"""Flag of a request whose decision was not enforced, and of permits that were not refused, though the API would."""
+"""Flag of a request whose decision was not enforced, and of permits that were admitted although the API is strict."""
 BEFORE_RANGE = 4096
 """Flag of a row before the replayed range: the row is decided, because of the state that it leaves, but not counted."""
 
@@ -29,9 +29,9 @@ PRODUCE, FETCH, REQUEST, MUTATION = range(4)
 SENSOR, CAP_MS, CAP_BYTES, IS_CLUSTER_WIDE = range(4)
 ACCOUNT_COLUMNS = 4
 
-# Columns of `State.rate_use` and `State.bucket_use`: it is ready while this equals `settings[SWEEP]` (-1: never); time
-# of the last record; sweeps that had been when it was last made ready; why its state is not known (`EXACT`: it is).
-# What follows is of rates that are not known, see `certainty`.
+# Columns of `State.rate_use` and `State.bucket_use`. `READY`: the entry is ready while this equals `settings[SWEEP]`
+# (-1: never). `LAST_MS`: time of the last record. `SWEPT`: number of sweeps when it was last made ready. `REASON`: why
+# its state is not known (`EXACT`: it is). The other columns are for rates that are not known, see `certainty`.
 READY, LAST_MS, SWEPT, REASON, UNKNOWN_MS, SEEN_MS, EARLIEST_MS, LATEST_MS, LAPS, SYNCED_MS = range(10)
 SUMS_FROM_MS, PERIOD_MS, SUM, SUM_BEFORE = range(10, 14)
 USE_COLUMNS = 14
@@ -40,17 +40,18 @@ USE_COLUMNS = 14
 EXACT, AFTER_GAP, MISSING_ROWS, COLD_START, CAPPED_FETCH, IMPORTED, CLUSTER_WIDE = range(7)
 REASON_NAMES = ("", "gap", "missing rows", "cold start", "capped fetch", "imported", "cluster-wide")
 
-# Entries of `State.settings`: the first four say which quota types are enabled. Then: how many sweeps were before the
-# last gap; why the definitions are not known; why the permits are not, that a request without any had asked for.
-# `DEBT_MAX_S`: the deepest debt of a bucket of permits, in seconds of its rate; 0: no bound. `OBSERVES`: clients that
-# were observed (`OBSERVED`) are so here, too: of the quotas in force alone. `FINDS_LIMITS`: a fetch that was recorded
-# throttled is not charged, as its client has asked again.
+# Entries of `State.settings`: the first four are the quota types that are enabled. `SWEEPS_BEFORE`: number of sweeps
+# before the last gap. `QUOTAS_REASON`: why the definitions are not known. `PERMITS_REASON`: why it is not known which
+# permits a request asked for that has no recorded ones. `DEBT_MAX_S`: the largest debt of a bucket of permits, in
+# seconds of its rate; 0: no bound. `OBSERVES`: clients that were observed (`OBSERVED`) are observed in the replay too,
+# which applies to the quotas in force only. `FINDS_LIMITS`: a fetch that was recorded as throttled is not charged,
+# because its client has asked again.
 SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP = range(4, 9)
 SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES, DEBT_MAX_S, OBSERVES, FINDS_LIMITS = range(9, 16)
 SETTINGS = 16
 
-# Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided; decisions that are not
-# exact are counted `APPROXIMATE` plus their reason. `CUT_AMOUNT`: what fetches had above a plan's cap.
+# Columns of `State.tallies`. The recorded value is `RECORDED` columns after the decided one. Decisions that are not
+# exact are counted in column `APPROXIMATE` plus their reason. `CUT_AMOUNT`: bytes of fetches above a plan's cap.
 REQUESTS, DIFFERENT, APPROXIMATE_DIFFERENT, CAPPED, AMOUNT = range(5)
 THROTTLED, TOTAL_MS, LONGEST_MS, FIRST_TS_MS, DELAYED_AMOUNT, REJECTED_PERMITS = range(5, 11)
 RECORDED = 6
@@ -62,10 +63,10 @@ TALLIES = CUT_AMOUNT + 1
 RATE, LARGEST = range(2)
 PEAKS = 2
 
-# What is said of an account beyond its tallies. Of a forecast (closed loop), null in open loop: how long requests
-# waited for their muted connections, when the last was answered and when that was recorded, how many were sent again.
-# What was recorded: in the tallies each attempt of a fetch counts, and of one that was cut what was left of it. And
-# between which numbers a forecast lies, whatever kind of client the record is of (`closed_loop`).
+# Columns of an account beyond its tallies. A forecast (closed loop) has: how long requests waited for their muted
+# connections; when the last one was answered, and when that was recorded; how many were sent again; and its range over
+# all kinds of client software (`closed_loop`). In open loop these are null. `recorded_requests` and `recorded_amount`
+# are needed because the tallies count each attempt of a fetch, and of a fetch that was cut only the rest.
 FORECAST_COLUMNS = (
     "waited_ms",
     "longest_wait_ms",
@@ -84,9 +85,9 @@ FORECAST_COLUMNS = (
     "last_ts_ms_high",
 )
 
-# Columns of `State.modes`: the number of the smooth mode that the sensor is in (0: none), and of the one that it has to
-# be in when it is used next; of that one the burst and the deepest debt in seconds, whether its clients are observed,
-# and whether the bucket is asked before it is charged.
+# Columns of `State.modes`. `HELD`: number of the sensor's smooth mode (0: none). `WANTED`: number of the mode for its
+# next use, which the other columns describe: burst and largest debt in seconds, whether its clients are observed, and
+# whether the bucket is checked before it is charged.
 HELD, WANTED, BURST_S, MODE_DEBT_S, IS_OBSERVED, CHECKS_FIRST = range(6)
 MODE_COLUMNS = 6
 

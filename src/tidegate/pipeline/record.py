@@ -97,7 +97,7 @@ def open_record(paths: Path_ | Sequence[Path_], **opening: Unpack[Opening]) -> I
 def opened(
     paths: Paths, *, with_before: bool = True, is_lazy: bool, **opening: Unpack[Opening]
 ) -> Iterator[Record]:
-    """Open what a job was given; a record that is open takes no `opening`.
+    """Open the paths that a job was given. For a record that is open already, `opening` must be empty.
 
     with_before: a replay also reads the rows of the first hour before `start`. is_lazy: with a session, files are kept
     until this process ends, because the data frames of the job are used after this block.
@@ -123,7 +123,7 @@ def opened(
 def _opened(
     paths: Path_ | Sequence[Path_], stack: ExitStack, *, with_before: bool, **opening: Unpack[Opening]
 ) -> Record:
-    """Return the record at paths, whose files the stack closes."""
+    """Return the record at the paths; `stack` closes its files."""
     given = _checked(opening)
     places, spark = _places(paths), given.get("spark")
     if spark is not None:
@@ -215,7 +215,7 @@ def _together(parts: Sequence[UsageFiles]) -> UsageFiles:
 
 
 def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
-    """Return whether a job is done in this process, and the reason in a few words."""
+    """Return whether a job runs in this process, and the reason in a few words."""
     if master is not None:
         return False, f"on Spark: --master {master}"
     if connect_address(master) is not None:

@@ -130,7 +130,7 @@ def usage_schema(by: Sequence[str] = CLIENT) -> StructType:
 
 
 def usage_sums(by: Sequence[str] = CLIENT) -> tuple[str, ...]:
-    """Return what usage by the columns `by` adds up; by topic, also what belongs to requests with several topics."""
+    """Return the sums of usage by the columns `by`; by topic, also the sums of requests with several topics."""
     return (*USAGE_SUMS, *(TOPIC_SUMS if "topic" in by else ()))
 
 
@@ -162,15 +162,15 @@ WATCHED_USAGE = _table([*((name, _STRING) for name in CLIENT), *_SUMS, *_TIMES])
 USAGE_SUMS = tuple(name for name, _ in _SUMS)
 """Columns that usage sums up."""
 TOPIC_SUMS = tuple(name for name, _ in _OF_SEVERAL)
-"""Columns that usage by topic sums up, too: requests with records of several topics, and their bytes."""
+"""Columns that usage by topic adds up, too: requests with records of several topics, and their bytes."""
 USAGE_PEAKS = tuple(name for name, _ in _PEAKS)
-"""Columns of which usage keeps the largest value."""
+"""Columns whose largest value usage keeps."""
 
 EARLY_BUCKETS: Mapping[str, int] = {
     f"early_up_to_{limit_ms}_ms": limit_ms
     for limit_ms in (*(digit * 10**power for power in range(6) for digit in (1, 2, 5)), 2**31 - 1)
 }
-"""Columns that count who came early by so many ms, and by more than the column before: to 500 s, and all others."""
+"""Columns that count early requests, by how many ms early they were: up to 500 s, and one column for all others."""
 
 _SOFTWARE: list[_Column] = [("client_software", _STRING), ("client_software_version", _STRING)]
 _EARLY: list[_Column] = [
@@ -230,12 +230,12 @@ _ENTITY: list[_Column] = [
 
 REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_TALLY])
 """The effect of a plan on one client. An entity part is null where its level is not used.
-`entity_tags`: those that a quota callback chose, as JSON, unless they are `user` and `client-id`. `bound`: the limit in
-force whenever it was used, and `bound_of` the kind of entity that has the quota (`user`, `default user`, `user and
-client-id`, ...); both null where nothing limits, or where `bound_changed`: it was not always the same.
-`amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,
-`approximate_requests` may have been decided otherwise, the other `approximate_` columns say why
-(docs/usage-record.md); `different_decisions` are of exact ones only, compared with what was recorded."""
+`entity_tags`: the tags that a quota callback chose, as JSON; null for tags `user` and `client-id`. `bound`: the limit
+that was always in force when it was used; `bound_of`: the kind of entity that has the quota (`user`, `default user`,
+`user and client-id`, ...). Both are null without a limit, and if the limit changed (`bound_changed`).
+`amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). `approximate_requests`: requests whose
+decision may differ, by reason in the other `approximate_` columns (docs/usage-record.md). `different_decisions`: exact
+decisions that differ from the recorded ones."""
 
 REPLAY_STATE = _table(
     [
@@ -247,17 +247,17 @@ REPLAY_STATE = _table(
         ("state", _STRING),
     ]
 )
-"""State for a replay of the hours after, see `replay.carried`. `user` and `client_id` of a sensor are its tags; they
-are null for the sensor of a group, whose name is in its state."""
+"""State from which a replay of the next hours continues, see `replay.carried`. `user` and `client_id`: the tags of a
+sensor; null for the sensor of a group, whose name is in its state."""
 
 REPLAY_LEAVING_STATE = _table([*_columns(REPLAY_BY_CLIENT), ("kind", _STRING), ("state", _STRING)])
 """Rows of `REPLAY_BY_CLIENT`, where `state` is null, and of `REPLAY_STATE`."""
 
 REPLAY_WITH_DECISIONS = _table([*_columns(REPLAY_LEAVING_STATE), ("file", _STRING)])
-"""The same, where `file` is null; else the name of a file that a task has written decisions to."""
+"""Rows of `REPLAY_LEAVING_STATE`, or in `file` the name of a file to which a task has written decisions."""
 
 REPLAY_BY_ENTITY = _table([*_ENTITY, ("only_user", _STRING), ("only_client_id", _STRING), *_TALLY])
-"""The same for all clients, on all nodes, that share a quota. `only_user`: that of all of them; null: of several."""
+"""The same for all clients that share a quota, on all nodes. `only_user`: the user of all of them; null if several."""
 
 _LIMITED: list[_Column] = [
     ("quota_type", _STRING),
@@ -279,8 +279,8 @@ LIMITS_BY_NODE = _table(
 bytes or percent; 0 for mutations. `largest_amount`: of one request, in bytes or ns."""
 
 LIMITS_BY_ENTITY = _table([*_LIMITED, *_USED, ("never_throttled", DoubleType()), ("tolerable", DoubleType())])
-"""The smallest limits of an entity on any of its nodes, per second: one that would have throttled nothing, and one
-that would have delayed what is tolerated. 0: any limit would do, for nothing was charged, or all of it at once."""
+"""The limits that an entity needs on any of its nodes, per second: the smallest that would have throttled nothing, and
+the smallest that would have delayed what is tolerated. 0: any limit is enough, for no charge, or one charge of all."""
 
 RUNGS = _table(
     [
@@ -324,9 +324,9 @@ DECISIONS = _table(
         ("request_approximate", _STRING),
     ]
 )
-"""One row per plan and `request` or `mutation` row. `throttle_ms` is that of the byte quota, or of the mutation
-quota where no bytes are charged. `approximate`: why that is not exact, and `request_approximate` why
-`request_throttle_ms` is not (`layout.REASON_NAMES`); null where it is."""
+"""One row per plan and `request` or `mutation` row. `throttle_ms`: of the byte quota, or of the mutation quota if no
+bytes are charged. `approximate`: the reason why `throttle_ms` is not exact; `request_approximate`: the reason why
+`request_throttle_ms` is not (`layout.REASON_NAMES`). Both are null for exact times."""
 
 WORK = _table([("place", _INT), ("work", BinaryType())])
 """Pickled items of work in their order, and their pickled results."""

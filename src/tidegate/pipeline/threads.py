@@ -1,6 +1,6 @@
 """Work on several cores in one process, in threads: Arrow and compiled kernels do not hold Python's lock.
 
-What comes out is in the order of what goes in, whatever the number of threads.
+Results are in the order of the items, whatever the number of threads.
 """
 
 import os
@@ -29,10 +29,10 @@ def available_cores() -> int:
 def mapped(
     function: Callable[[_A], _B], items: Iterable[_A], *, threads: int, ahead: int = 0
 ) -> Iterator[_B]:
-    """Yield what a function returns for each item, in their order; as many are begun ahead as there are threads.
+    """Yield the result of a function for each item, in their order. Begin as many items ahead as there are threads.
 
-    ahead: how many more are begun, so that no thread is idle while an earlier item takes longer. Their results wait in
-    memory.
+    ahead: number of further items to begin, so that no thread is idle while an earlier item takes longer. Their results
+    wait in memory.
     """
     if threads == 1 and not ahead:
         yield from map(function, items)
@@ -54,7 +54,7 @@ def mapped(
 
 @contextmanager
 def made_ahead(items: Iterable[_A]) -> Iterator[Iterator[_A]]:
-    """Yield an iterator of the same items; a thread of its own makes them before they are asked for."""
+    """Yield an iterator of the same items, which a thread makes before they are needed."""
     made: queue.Queue[tuple[bool, Any]] = queue.Queue(_AHEAD)
     is_over = False
 

@@ -1,9 +1,9 @@
-"""Choose how kernels run: as Python where there is little to do, else compiled; and compile them ahead.
+"""Run kernels as Python for small input, otherwise compiled; and compile them ahead.
 
-The open loop of the replay, the closed one, each of them with smooth mode, and what adds usage up are compiled apart,
-ten to thirty seconds each. `tidegate warm-up` compiles them ahead. Where a kernel is not compiled, small input is
-processed by the same functions as Python, with equal results, while a process in the background compiles for the
-commands after this one (decision 0134). On Spark, a process compiles while Spark starts.
+Each kernel is compiled separately, which takes ten to thirty seconds: the open loop of the replay, the closed loop,
+both with smooth mode, and the sums of usage. `tidegate warm-up` compiles them ahead. If a kernel is not compiled, the
+same functions process small input as Python, with equal results, while a background process compiles for later commands
+(decision 0134). On Spark, a process compiles while Spark starts.
 """
 
 import fcntl
@@ -56,7 +56,7 @@ OPEN, CLOSED, USAGE = "open", "closed", "usage"
 OPEN_SMOOTH, CLOSED_SMOOTH = "open-smooth", "closed-smooth"
 
 INTERPRETED_DECISIONS = 50_000
-"""Most rows, times plans and replays, that are replayed as Python: 2 s, half a minute where most are throttled."""
+"""Largest product of rows, plans and replays that is replayed as Python: 2 s, or 30 s if most are throttled."""
 INTERPRETED_ROWS = 200_000
 """Most rows whose usage is added up as Python: 3 seconds."""
 
@@ -65,7 +65,7 @@ _BUSY = "compiling"  # a lock file: one process compiles in the background
 _NICE = 19
 _BACKGROUND: list[
     "subprocess.Popen[bytes]"
-] = []  # an object that is let go of would warn that its process runs
+] = []  # keeps the objects: a deleted one would warn that its process still runs
 
 
 class _Kernel(NamedTuple):
@@ -200,7 +200,7 @@ KERNEL_NAMES: Mapping[str, str] = {name: kernel.what for name, kernel in _KERNEL
 def _not_compiled(
     plans: Iterable[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool
 ) -> list[str]:
-    """Return the kernels that are wanted and not kept from before."""
+    """Return the kernels that are needed and not compiled yet."""
     plans = list(plans)
     wanted = {_kernel_of(plan) for plan in plans} | ({USAGE} if with_usage else set())
     if any(plan.is_in_force for plan in plans) and any(map(_was_beyond_kafka, timelines)):
@@ -215,7 +215,7 @@ def _kernel_of(plan: Plan) -> str:
 
 
 def _was_beyond_kafka(timeline: Timeline) -> bool:
-    """Return whether something was in force that the quotas in force need another kernel for."""
+    """Return whether settings beyond Kafka were in force, for which the quotas in force need another kernel."""
     return bool(timeline.steps.where(lambda step: step.record is not None and is_beyond_kafka(step.record)))
 
 
@@ -250,7 +250,7 @@ def _locked(base: Path) -> Iterator[bool]:
 
 
 def _compile_in_background(names: Iterable[str]) -> None:
-    """Compile what is not compiled, after everything else that this machine does, unless another process is at it."""
+    """Compile kernels that are not compiled, at the lowest priority, unless another process does so already."""
     with _locked(cache_base(os.environ)) as is_ours:
         if is_ours:
             os.nice(_NICE)

@@ -7,7 +7,7 @@ A line says which principal made the change, from which address and over which l
 A handler opens an `Audit` for its request. The code that makes a change calls `changed` once the change is stored, so a
 change that fails has no line. A client without permission gets one WARNING line for the whole request. Lines go to the
 logger `tidegate.audit`; each record has the same facts as fields, for `--log-format json`.
-Secrets are hidden by the code that calls: passwords, salts, keys.
+The caller hides secrets: passwords, salts, keys.
 """
 
 import logging
@@ -41,7 +41,7 @@ Value = str | float | None
 
 
 class Audit:
-    """The audit lines of one request. A context manager: its end writes what was only counted.
+    """The audit lines of one request. A context manager: at its end, it writes the line about counted changes.
 
     connection: the client that sent the request.
     """
@@ -78,8 +78,8 @@ class Audit:
     ) -> None:
         """Write the line of one change that is stored.
 
-        resource: the kind of what was changed. name: which one, as it appears in the line. key: the changed value;
-        old, new: None where there was none, or is none any more.
+        resource: the kind of the changed resource. name: its name, as in the line. key: the name of the changed value;
+        old, new: the values; None if there was or is none.
         """
         self._changes += 1
         if self._changes > MAX_LINES:

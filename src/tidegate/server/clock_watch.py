@@ -1,4 +1,4 @@
-"""Notice steps of the wall clock: quotas go on in engine time, and the usage record says how far the two are apart."""
+"""Detection of steps of the wall clock. Quotas use engine time; the usage record contains the difference of the two."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from tidegate.clock import Clock
 __all__ = ["LEAST_STEP_MS", "ClockWatch"]
 
 LEAST_STEP_MS = 100
-"""Steps below are left out: they pile up until they are this large, as a clock that is slewed does not."""
+"""Smallest step, in ms, that is reported. Smaller steps add up until they are as large."""
 
 _log = logging.getLogger("tidegate.server")
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("tidegate.server")
 class ClockWatch:
     """Compares the clocks of one node; `look` every second.
 
-    on_step: if any, called with engine time and with how many ms the wall clock is ahead of it from now on.
+    on_step: if given, called with engine time and with the ms by which the wall clock is now ahead of it.
     """
 
     def __init__(self, clock: Clock, on_step: Callable[[int, int], None] | None) -> None:

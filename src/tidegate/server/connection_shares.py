@@ -39,14 +39,14 @@ class ConnectionShares:
             self._all.add_entry(channel, connection.owner)
 
     def remove(self, channel: Channel) -> None:
-        """Count a connection no longer. Harmless where it is not counted."""
+        """Remove a connection from the counts. Do nothing if it is not counted."""
         self._all.remove(channel)
         of_listener = self._by_listener.get(channel.connection.listener)
         if of_listener is not None:
             of_listener.remove(channel)
 
     def log_in(self, channel: Channel) -> None:
-        """Count a connection for the principal that has logged in. Does nothing where it has closed."""
+        """Count a connection for its principal after a login. Do nothing if it has closed."""
         if not channel.closed:
             self.remove(channel)
             self.count_connection(channel)
@@ -54,7 +54,8 @@ class ConnectionShares:
     def least_used(self, host: str, listener: str | None = None) -> Channel | None:
         """Return the connection to close so that a client at `host` can connect.
 
-        listener: one whose own maximum is reached. None where no principal has more than the client's would have.
+        listener: the one whose own maximum is reached, if that is the reason. Return None unless a principal has more
+        connections than the client's principal would then have.
         """
         counted = self._all if listener is None else self._by_listener.get(listener, self._all)
         owner, largest = owner_of(ANONYMOUS, host), counted.largest()

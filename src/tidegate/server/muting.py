@@ -23,7 +23,7 @@ REAP_NS = 5_000_000
 
 
 class Throttle(NamedTuple):
-    """A throttle of one channel. client_id: that of the request that was throttled, None where it was not kept."""
+    """A throttle of one channel. client_id: that of the throttled request; None: it was too long to keep."""
 
     quota_type: QuotaType
     throttled: ThrottledChannel
@@ -52,8 +52,8 @@ class Muting:
     ) -> None:
         """Mute `channel`, because of a request of `client_id`, until `throttle_ms` after `since_ns`, or after now.
 
-        since_ns: when the answer began to leave. A client may have it long before `send` returns here, and waits from
-        then on. Follows: Kafka `RequestHandlerHelper.throttle`, which is called before the response is sent.
+        since_ns: the time at which sending the answer began. The client may receive it long before `send` returns, and
+        waits from then on. Follows: Kafka `RequestHandlerHelper.throttle`, which runs before the response is sent.
         """
         now_ns = self._monotonic_ns()
         queue = self.queues[quota_type]
@@ -66,7 +66,7 @@ class Muting:
             lambda: self._on_early(channel), lambda is_broken: self._on_gone(channel, is_broken)
         )
         if channel.unread_bytes():
-            # Bytes that were received before are no event for the watch.
+            # The watch does not report bytes that were received before.
             self._on_early(channel)
         self._wake_at(throttled.end_ns, now_ns)
 
@@ -82,7 +82,7 @@ class Muting:
         return list(self._throttled.items())
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield how many channels are throttled for the sake of each quota type."""
+        """Yield the number of channels that are throttled by each quota type."""
         for quota_type, queue in self.queues.items():
             yield Metric(group=quota_type.value, name="queue-size", tags={}, value=float(queue.size))
 
@@ -92,8 +92,8 @@ class Muting:
             self._timer.cancel()
 
     def _end(self, channel: Channel) -> None:
-        """Unmute a channel; what it had sent is served at once, and may throttle it again."""
-        # First: unmuting may close the channel, and `forget` must not cancel a throttle that has ended.
+        """Unmute a channel. Requests that it has sent are served at once, and may throttle it again."""
+        # Remove it first: unmuting may close the channel, and `forget` must not cancel a throttle that has ended.
         del self._throttled[channel]
         channel.transport.unwatch()
         try:
@@ -103,7 +103,7 @@ class Muting:
             channel.close()
 
     def _wake_at(self, at_ns: int, now_ns: int) -> None:
-        """Reap at `at_ns`, or earlier where that is planned already."""
+        """Set the timer to `at_ns`, unless it is set to an earlier time."""
         if self._timer is not None:
             if self._timer_at_ns <= at_ns:
                 return
@@ -112,10 +112,10 @@ class Muting:
         self._timer = self._loop.call_later(max(at_ns - now_ns, 0) / 1e9, self._reap)
 
     def _reap(self) -> None:
-        """End what is over, in the order of the ends; what takes too long goes on in the loop's next turn.
+        """End expired throttles, the earliest first. If that takes too long, continue in the loop's next turn.
 
-        A channel may be throttled anew meanwhile, in any queue and for any time: the timer is set for the first end of
-        all, whatever it was set for.
+        During this, a channel may be throttled again, in any queue and for any time. So set the timer to the earliest
+        end of all throttles, whatever it was set to.
         """
         self._timer = None
         now_ns = self._monotonic_ns()
@@ -128,12 +128,12 @@ class Muting:
             if end_ns > now_ns or now_ns >= until_ns:
                 self._wake_at(end_ns, now_ns)
                 return
-            # One at a time, so that `REAP_NS` is looked at in between.
+            # One at a time, so that `REAP_NS` is checked in between.
             queue.reap(now_ns=now_ns, limit=1)
             now_ns = self._monotonic_ns()
 
     def _first_to_end(self) -> tuple[int, DelayQueue] | None:
-        """Return the queue whose first throttle ends before all others, and when that is."""
+        """Return the queue with the throttle that ends first, and the time of that end."""
         first = None
         for queue in self.queues.values():
             end_ns = queue.next_end_ns
@@ -147,7 +147,7 @@ class Muting:
             channel.early_ms = max(left_ns, 0) // NS_PER_MS
 
     def _on_gone(self, channel: Channel, is_broken: bool) -> None:
-        """Close a channel whose client has left, unless what it sent before is still to be served or answered."""
+        """Close a channel whose client has left, unless its requests or answers wait for the end of the throttle."""
         try:
             channel.broken = channel.broken or is_broken
             if not channel.waits_for_throttle():

@@ -1,7 +1,7 @@
 """One node: listeners, channels, quotas, usage record, and the timers that look after them.
 
-A node is given a table of handlers (`api key -> handler`) and the administration of quotas, to which it subscribes;
-ApiVersions and requests to that administration it answers itself. Everything runs on one event loop, in one thread.
+A node gets a table of handlers (`api key -> handler`) and the administration of quotas, to which it subscribes. It
+answers ApiVersions, and requests to that administration, itself. Everything runs on one event loop, in one thread.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Relay(Protocol):
     def on_close(self, channel: Channel) -> Iterable[tuple[RequestHeader, int]]:
         """Close the connection of a channel that has closed.
 
-        Return header and size of each Produce that was forwarded and has not had its turn: it is charged, too.
+        Return header and size of each Produce that was forwarded ahead of its turn: they are charged, too.
         """
 
     def gauges(self) -> Iterable[tuple[str, float, str]]:
@@ -153,7 +153,7 @@ class Node:
         )
         self._poller = network.poller
         self._quotas: QuotaAdministration | None = None
-        self._is_serving = False  # from then on there is what `serve` makes:
+        self._is_serving = False  # if True, these attributes exist, which `serve` sets:
         self._front: Front
         self._logins: Logins
         self.closing: Closing
@@ -193,7 +193,7 @@ class Node:
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
-        """The host and port that clients of each listener are told to connect to."""
+        """The advertised host and port of each listener."""
         addresses = {}
         for listener in self.config.listeners:
             told = listener.advertised or listener.address
@@ -204,7 +204,7 @@ class Node:
 
     @property
     def bound(self) -> dict[str, tuple[str, int]]:
-        """The host and port that each listener is bound to; the host as the settings have it, maybe empty."""
+        """The host and port that each listener is bound to. The host is that in the settings, maybe empty."""
         return {
             listener.name: (listener.address.host, self._acceptors[listener.name].listener.port)
             for listener in self.config.listeners
@@ -310,11 +310,11 @@ class Node:
 
     @property
     def has_work(self) -> bool:
-        """Return whether any work is under way that runs in slices."""
+        """Return whether there is unfinished work in slices."""
         return len(self._slices) > 0
 
     def refuse_connections(self) -> None:
-        """Refuse new connections until `accept_connections`: a gateway's broker cannot be reached."""
+        """Refuse new connections until `accept_connections`, because a gateway cannot reach its broker."""
         for acceptor in self._acceptors.values():
             acceptor.listener.refuse()
 
@@ -358,19 +358,19 @@ class Node:
         self.connections.set_ip_rate(address, rate)
 
     def _limit_hosts(self, quotas: QuotaAdministration, hosts: list[str]) -> None:
-        """Apply the limits of these hosts of `max.connections.per.ip.overrides` when the hosts are resolved."""
+        """Apply the limits of hosts in `max.connections.per.ip.overrides` when their names are resolved."""
 
         def on_host(host: str, addresses: Addresses) -> None:
             warn_of_unknown(host, addresses)
             count = parse_per_ip_overrides(self.config["max.connections.per.ip.overrides"]).get(host)
-            if count is not None:  # they may have changed meanwhile
+            if count is not None:  # the overrides may have changed in the meantime
                 for address in addresses:
                     self.connections.set_ip_override(address, count)
 
         quotas.host_names.look_up_later(hosts, on_host)
 
     def _load_settings(self, settings: DynamicSettings | None) -> None:
-        """Follow the changed settings; without them where their callback cannot be loaded any more."""
+        """Use the settings that were changed at run time, but not a callback that can no longer be loaded."""
         given = self.config
         if settings is not None:
             settings.attach(given["node.id"], self)
@@ -400,7 +400,7 @@ class Node:
     def put_in_force_in_slices(
         self, config: ServerConfig, prepared: Any
     ) -> Generator[Wait | None, None, None]:
-        """Follow other settings."""
+        """Apply changed settings."""
         assert self._quotas is not None
         callback, tls = prepared
         self.tls.put_in_force(tls)
@@ -430,10 +430,10 @@ class Node:
     # --- metrics --------------------------------------------------------------------------------------------------
 
     def metrics(self, now_ms: int, *, with_clients: bool = True) -> Iterator[Metric]:
-        """Yield every metric as it is at the engine time `now_ms`, each read when it is taken; nothing changes by it.
+        """Yield every metric for the engine time `now_ms`, each read when it is yielded, without changing any state.
 
-        Requests may be served, and clients come and go, between two of them. With 50,000 clients all of them take a
-        second or so: `metrics_in_slices` leaves the loop to others meanwhile. with_clients: also those of clients.
+        Between two metrics, requests may be served, and clients may connect or leave. With 50,000 clients, all metrics
+        take about a second; `metrics_in_slices` does not block the loop. with_clients: include those of clients.
         """
         return chain(
             self.managers.metrics(now_ms) if with_clients else self.managers.shared_metrics(now_ms),
@@ -451,7 +451,7 @@ class Node:
     async def metrics_in_slices(
         self, now_ms: int, *, with_clients: bool = True
     ) -> AsyncIterator[list[Metric]]:
-        """Yield what `metrics` does, in lists that take about a millisecond each, with a turn of the loop between."""
+        """Yield the metrics in lists that take about a millisecond each, with a turn of the loop after each."""
         part, until_ns = [], self.clock.monotonic_ns() + METRICS_SLICE_NS
         for metric in self.metrics(now_ms, with_clients=with_clients):
             part.append(metric)
@@ -524,7 +524,7 @@ class Node:
         self._on_slots()
 
     def _make_room(self, listener: str | None, host: str) -> bool:
-        """Close a connection for a client at `host` whose principal has fewer; return whether there was one."""
+        """Close a connection of a principal with more than the client at `host` has; return whether there was one."""
         if self.config["tidegate.kafka.exact"]:
             return False
         channel = self._shares.least_used(host, listener)
@@ -538,11 +538,11 @@ class Node:
             acceptor.slot_freed()
 
     def _follow_others(self) -> None:
-        """Use slots that other processes have freed, and close connections that are too many together with theirs."""
+        """Use slots that other processes have freed, and close connections above the limit over all processes."""
         self.closing.excess()
         self._on_slots()
 
 
 def reachable_host(host: str) -> str:
-    """Return a host that clients can connect to; a wildcard address is none."""
+    """Return a host that clients can connect to, in place of a wildcard address."""
     return socket.gethostname() if host in ("", "0.0.0.0", "::") else host

@@ -56,7 +56,7 @@ class PeriodicWork:
             timer.cancel()
 
     def every(self, name: str, period_s: float, call: Callable[[], None]) -> None:
-        """Call `call` every so many seconds, until `close`."""
+        """Call `call` at intervals, until `close`."""
 
         def run() -> None:
             self._timers[name] = self._loop.call_later(period_s, run)
@@ -72,7 +72,7 @@ class PeriodicWork:
             self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
 
     def _roll_usage(self, recorder: Recorder) -> None:
-        """Hand old rows of the usage record to its writer; write the engine's state where that is due."""
+        """Hand old segments of the usage record to the writer, and write the engine's state when that is due."""
         now_ms = self._clock.now_ms()
         recorder.maybe_roll(now_ms)
         if recorder.snapshot_due(now_ms):
@@ -80,9 +80,9 @@ class PeriodicWork:
             self._slices.start(work, self._clock.monotonic_ns)
 
     def _expire_sensors(self) -> None:
-        """Sweep idle sensors, in slices; the record has the sweep where its first slice is, which decides it all."""
+        """Sweep idle sensors in slices. The first slice selects all of them, so the sweep is recorded at its time."""
         if self._sweep is not None:
-            return  # the last one is not over yet
+            return  # the previous sweep is not over
         now_ms = self._clock.now_ms()
         self._sweep = chain(
             self._managers.expire_in_slices(now_ms), self._connections.expire_in_slices(now_ms)

@@ -17,7 +17,7 @@ _GROUPS = "sys/fs/cgroup"
 
 
 def process_memory_bytes(root: Path = _ROOT) -> int:
-    """Return it. root: where the system's files are."""
+    """Return the memory limit. root: the root directory of the system's files."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         soft, _ = resource.getrlimit(kind)
@@ -30,7 +30,7 @@ def process_memory_bytes(root: Path = _ROOT) -> int:
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """Yield the files that may hold a limit; most of them are not there."""
+    """Yield the files that may contain a limit. Most of them do not exist."""
     yield root / _GROUPS / "memory.max"
     yield root / _GROUPS / "memory" / "memory.limit_in_bytes"
     try:

@@ -1,15 +1,15 @@
-"""Log lines that a client can cause by the thousand: the first is written at once, its like are counted.
+"""Log lines that a client can cause by the thousand: the first is written at once, similar ones are counted.
 
-The caller that logs such a line names its kind; lines of the same kind are alike:
+The caller of the log names the kind of the line; lines of the same kind are similar:
 
     _log.warning("closed %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
 
-Where a client's text decides on the kind, the line also has what it is counted for, `"repeats_of"`: the client's
-address. So that lines of one address cannot use up all kinds, those that are distinguished are divided between
-addresses (`tidegate.fair_share.ThresholdBound`); what is beyond counts as one kind, `others`.
+If the kind depends on a text of the client, the line also has the client's address, as `"repeats_of"`. The number of
+kinds is divided between addresses (`tidegate.fair_share.ThresholdBound`), so that one address cannot use all of them;
+further lines count as one kind, `others`.
 
-The filter belongs to the handler that writes the lines. Of each kind it lets one pass in `PERIOD_S`, which says how
-many there were since the one before; `sums` has those that are left when no more follow.
+The filter is set on the handler that writes the lines. It passes one line of each kind in `PERIOD_S`, with the number
+of lines that were dropped since the last one. `sums` returns the counts of kinds that have ended.
 
 >>> lines = RepeatedLines(lambda: 0.0)
 >>> record = logging.LogRecord("tidegate", logging.WARNING, "", 0, "closed %s", ("connection 1",), None)
@@ -31,7 +31,7 @@ __all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines", "kind_of", "repeats"]
 
 PERIOD_S = 60.0
 MAX_KINDS = 100
-"""Kinds that are distinguished at a time; those beyond count as one."""
+"""Most kinds that are distinguished at a time. Lines of further kinds count as one kind."""
 _OTHERS = "others"
 _MAX_TEXT = 1000
 _KIND_CHARS = 80
@@ -39,12 +39,12 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 def kind_of(reason: str) -> str:
-    """Return the beginning of a reason without its digits: lines that differ in numbers are of one kind."""
+    """Return the first part of a reason without digits, so that lines which differ only in numbers are of one kind."""
     return reason.translate(_NO_DIGITS)[:_KIND_CHARS]
 
 
 def repeats(kind: str, host: str) -> dict[str, str]:
-    """Return what makes a line one of many that the client at `host` can cause, as `extra` of a log call."""
+    """Return the `extra` of a log call for a line that the client at `host` can cause many times."""
     return {"repeats": f"{kind} {host}", "repeats_of": address_owner(host)}
 
 
@@ -59,7 +59,7 @@ class _Kind:
 
 
 class RepeatedLines(logging.Filter):
-    """Lets one line of a kind pass in a period. monotonic_s: the time in seconds."""
+    """A filter that passes one line of each kind in a period. monotonic_s: returns the time in seconds."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class RepeatedLines(logging.Filter):
         self._shares = ThresholdBound(MAX_KINDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether `record` is written; it may get the count of those that were not."""
+        """Return whether to write `record`. Add the number of dropped lines to its text, if any."""
         name: str | None = getattr(record, "repeats", None)
         if name is None:
             return True
@@ -92,7 +92,7 @@ class RepeatedLines(logging.Filter):
         return True
 
     def sums(self, now_s: float) -> list[str]:
-        """Return a line for each kind whose period is over and that has lines left out; forget those kinds."""
+        """Return a line for each kind whose period is over and that has dropped lines; remove these kinds."""
         over = [name for name, kind in self._kinds.items() if now_s >= kind.until_s]
         kinds = [self._forget(name) for name in over]
         return [
@@ -102,7 +102,7 @@ class RepeatedLines(logging.Filter):
         ]
 
     def _drop_old(self, now_s: float) -> None:
-        """Forget kinds whose period is over and that have nothing left to say; they are in the order of their ends."""
+        """Remove kinds whose period is over and that have no dropped lines. Kinds are in the order of their ends."""
         for name, kind in list(self._kinds.items()):
             if now_s < kind.until_s:
                 return
@@ -110,7 +110,7 @@ class RepeatedLines(logging.Filter):
                 self._forget(name)
 
     def _may_add(self, owner: str) -> bool:
-        """Return whether one more kind of an address is distinguished; lines of no address are not divided."""
+        """Return whether one more kind of an address can be distinguished; lines without an address are not limited."""
         shares = self._shares
         return shares.fits() if owner == UNKNOWN_OWNER else shares.may_add(owner)
 

@@ -1,7 +1,7 @@
 """Kafka's `recovery-point-offset-checkpoint`: up to which offset each partition is on the disk.
 
-What is said of a topic that was deleted must not apply to its successor of the same name: the caller that creates one
-asks `names` first, and has the file written again.
+An entry for a deleted topic must not apply to a later topic of the same name. Before a topic is created, the caller
+therefore checks `names`, and rewrites the file if the name is in it.
 
 Follows: Kafka `OffsetCheckpointFile`.
 """
@@ -23,16 +23,16 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckpointFile:
-    """The file in one data directory. names: of the topics that it may say something of."""
+    """The file in one data directory. names: the topics that the file may have entries for."""
 
     def __init__(self, directory: Path) -> None:
         self.names: frozenset[str] = frozenset()
         self._path = directory / CHECKPOINT
-        self._begun = self._written = 0  # what was written begun last, and what is in the file, by number
+        self._begun = self._written = 0  # numbers of the latest write that began, and of the one in the file
         self._lock = threading.Lock()
 
     def read(self) -> dict[tuple[str, int], int]:
-        """Return the offsets, by topic and partition; none from a file that has no sense."""
+        """Return the offsets, by topic and partition; none if the file is missing or malformed."""
         try:
             version, _, *lines = self._path.read_text().splitlines()
             rows = [line.split(" ") for line in lines if line]
@@ -43,7 +43,7 @@ class CheckpointFile:
         return points if version == "0" else {}
 
     def write(self, topics: Topics) -> None:
-        """Write how far all logs of `topics` are. Raises `OSError`."""
+        """Write the recovery points of all logs of `topics`. Raises `OSError`."""
         lines = [line for topic in topics for line in _lines(topic)]
         self._replace(self._next(), lines)
         self.names = frozenset(topics.by_name)
@@ -56,7 +56,7 @@ class CheckpointFile:
             self._cannot_write(error)
 
     def write_later(self, topics: Topics, submit: Callable[..., object]) -> Iterator[None]:
-        """Write the same on the thread that `submit` runs functions on: it waits for the disk. Yields often."""
+        """Write the same on the disk thread, to which `submit` passes functions. Yields often."""
         version, names = topics.version, frozenset(topics.by_name)
         lines: list[str] = []
         for topic in list(topics):

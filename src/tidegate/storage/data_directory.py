@@ -26,7 +26,7 @@ __all__ = [
     "prepare_open_files",
 ]
 
-_OTHER_FILES = 1_000  # left for connections and the rest when there are as many partitions as there may be
+_OTHER_FILES = 1_000  # left for connections and other files when all permitted partitions exist
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DATABASE = "tidegate.db"
 NO_BOOT = ""

@@ -45,7 +45,7 @@ class AppendError(TidegateError):
         self.error_message = error_message
 
     def without_frames(self) -> "AppendError":
-        """Return the error without the frames that it and its causes came through: a frame that keeps it is a cycle."""
+        """Return the error without the tracebacks of itself and its causes: a frame that keeps the error is a cycle."""
         return AppendError(
             self.error_code, str(self), log_start_known=self.log_start_known, error_message=self.error_message
         )

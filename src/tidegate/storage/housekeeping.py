@@ -56,7 +56,7 @@ def start_chore(
 
 
 class _Chore:
-    """Work that is done from time to time, in slices with pauses; what goes wrong once does not end it for good."""
+    """Work that is repeated at an interval, in slices with pauses. An error is logged and does not end it."""
 
     def __init__(
         self,

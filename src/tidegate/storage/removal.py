@@ -1,8 +1,8 @@
 """Removing files that are no longer needed, on a thread of its own.
 
-A client that deletes topics with thousands of partitions keeps this thread busy for seconds. Nothing waits for it:
-syncs and writes of other clients have the disk thread to themselves. What is not removed when the process ends is
-removed at the next start, which finds it by its name.
+A client that deletes topics with thousands of partitions keeps this thread busy for seconds. Nothing waits for it: the
+syncs and writes of other clients run on the disk thread. Files that are left when the process ends are found by their
+names and removed at the next start.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class FileRemoval:
         self._thread.shutdown(wait=True)
 
     def _remove_directories(self) -> None:
-        """Remove all directories that have come up to now. On the thread."""
+        """Remove all directories that were queued so far. Runs on the thread."""
         some = [self._directories.popleft() for _ in range(len(self._directories))]
         if not some:
             return

@@ -146,7 +146,7 @@ class Storage:
 
     @staticmethod
     def check_owner(directory: Path) -> None:
-        """Refuse a data directory that is another broker's, and write nothing there. Raises `StorageError`."""
+        """Refuse the data directory of another broker, without writing to it. Raises `StorageError`."""
         check_owner(directory, directory / DATABASE)
 
     def _recover(self) -> None:
@@ -175,12 +175,12 @@ class Storage:
                 trust_writes=trust,
                 progress=progress,
             )
-            if log.start_offset < start_offset:  # what comes after the records that were lost is none of them
+            if log.start_offset < start_offset:  # later records are none of those that were lost
                 self.store.put_start_offsets({key: log.start_offset})
             return log
 
         self.topics.load(open_stored, points)
-        self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
+        self.store.set_meta("boot_id", boot_id)  # set last: an interrupted recovery is repeated
         self._replay_journal()
         self.store.groups.load_offsets(self.offsets)
         self.topics.watch_log = self.commits.watch
@@ -188,7 +188,7 @@ class Storage:
         self._topics_synced = self.topics.version
 
     def _replay_journal(self) -> None:
-        """Write to the database what a killed process has left in the journal alone."""
+        """Apply the changes that a killed process left in the journal to the database."""
         records = self._journal.read(self.store.groups.journaled())
         if records:
             self.store.groups.replay(records, self._journal.number)
@@ -281,7 +281,7 @@ class Storage:
         return [log for topic in self.topics for log in topic.logs]
 
     def look_after_files(self) -> Iterator[None]:
-        """Notice files that were removed while they are in use; say so, and take no more requests for them.
+        """Check for files that were removed while in use; log them, and refuse further requests for them.
 
         Each yield is a pause after a few microseconds.
         """

@@ -1,11 +1,11 @@
-"""Room for rows: the segment that is being written, when it is replaced, and what happens without room.
+"""Room for rows: the current segment, its replacement, and the loss of events when there is no room.
 
-`Appender` holds the state that a row is packed into: the buffer `_rows` from `_at` on, up to `_end`. `_write_rows`
-writes what was packed since the last time to the segment, in one call. Without room (the spool is at its bound, or its
-disk takes nothing) `_at` and `_end` are 0, events are counted as lost, and room is looked for again every `RETRY_MS`.
-The next segment then begins with a `gap` row.
+A row is packed into the buffer `_rows` of `Appender`, between `_at` and `_end`. `_write_rows` writes all rows that were
+packed since the last call to the segment, in one call. If there is no room (the spool is at its bound, or its disk is
+full), `_at` and `_end` are 0, and events are counted as lost. The appender checks for room every `RETRY_MS`. The next
+segment then begins with a `gap` row.
 
-Segments are handed over in order, and none is begun before the last one is: the writer relies on it.
+Segments are handed over in order, and each before the next one begins: the writer relies on it.
 """
 
 import logging
@@ -33,7 +33,7 @@ __all__ = ["RETRY_MS", "Appender"]
 RETRY_MS = 250
 """Interval of checks for room when the spool is full."""
 BUFFER_ROWS = 512
-"""Rows in memory: more than a turn of requests has, few enough to stay in the processor's cache."""
+"""Rows in memory: more than the requests of a turn need, and few enough for the processor's cache."""
 
 _pwrite = os.pwrite
 _packers = {kind: row_packer(kind) for kind in KINDS}
@@ -47,7 +47,7 @@ class Appender:
     lost_events: how many events found no room so far.
     segment_bytes: size of a segment's rows; max_spool_bytes: most that all segments together take on disk;
     segment_age_ms: `maybe_roll` hands a segment with rows over after this long.
-    Raises `ConfigError` for settings that do not fit and a directory that is not this node's alone.
+    Raises `ConfigError` for sizes that do not fit together, and for a directory of another node or process.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Appender:
         self._fd = -1
         self._offset = HEADER_BYTES  # of `_rows` in the segment's file
         self._at = self._end = 0
-        self._written = 0  # where the rows end that are in the segment
+        self._written = 0  # the end of the rows in `_rows` that are already in the segment
         self._lost = self.lost_events = self._gaps = 0
         self._retry_ns = 0
 
@@ -92,7 +92,7 @@ class Appender:
             self._find_room(now_ms)
 
     def close(self) -> None:
-        """Hand the last segment to the writer and let go of the directory. No calls may follow."""
+        """Hand the last segment to the writer, and release the directory. No calls may follow."""
         if self._lost:
             # Do not wait for `RETRY_MS`: this is the last chance to record the lost events as a `gap`.
             self._retry_ns = 0
@@ -140,7 +140,7 @@ class Appender:
             self._lose_unwritten(OSError(f"wrote only {written} of {at - first} bytes"))
 
     def _lose_unwritten(self, error: OSError) -> None:
-        """Count the rows that the file did not take as lost. Their `seq` is not used again."""
+        """Count the rows that could not be written to the file as lost. Their `seq` is not used again."""
         # `_at` is set back first: `_close_segment` would otherwise try to write these rows again.
         lost = (self._at - self._written) // ROW_BYTES
         self._at = self._written
@@ -164,7 +164,7 @@ class Appender:
         )
 
     def _after_gap(self, now_ms: int) -> None:
-        """Write what has to follow a gap."""
+        """Write the rows that have to follow a `gap` row."""
 
     def _number(self, names: Names, now_ms: int) -> int | None:
         """Return the number of `names` in the segment of the next row; None: no room, counted as lost."""
@@ -184,7 +184,7 @@ class Appender:
         return None
 
     def _find_room_or_drop(self, now_ms: int) -> bool:
-        while self._at == self._end:  # what follows a gap can fill a segment
+        while self._at == self._end:  # the rows after a gap may fill a segment
             if not self._find_room(now_ms):
                 self._lose(1)
                 return False
@@ -253,7 +253,7 @@ class Appender:
         return (self._rows_at + self._at) // ROW_BYTES
 
     def _close_segment(self) -> None:
-        self._write_rows()  # which closes it by itself where it fails
+        self._write_rows()  # if this fails, it closes the segment itself
         segment = self._segment
         if segment is None:
             return

@@ -34,10 +34,10 @@ KINDS = (
     "start", "quota", "mutation", "request", "network", "expire", "gap", "clock", "callback", "tags", "forwarded",
     "snapshot",
 )  # fmt: skip
-"""Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
+"""All kinds of events. The spool stores the number of a kind in this list, from 1 (0 marks an unused row)."""
 
 SEQ_PER_US = 1024
-"""`seq` of an imported row is the time of its decision in µs times this, and more where that is taken."""
+"""The `seq` of an imported row is the time of its decision in µs times this; the next free number if it is used."""
 
 STRICT = 1
 REJECTED = 2
@@ -251,7 +251,7 @@ COLUMNS: tuple[Column, ...] = tuple(
 """Every column, in the order of the Parquet files."""
 
 FORMAT_VERSION = 7
-"""The version of the record that is written: one more for each change of columns (`docs/usage-record.md`).
+"""The version of the record that is written. Each change of columns increases it by one (`docs/usage-record.md`).
 
 A Parquet file names it in its metadata, under `FORMAT_KEY`; files without it are of the versions 1 to 6.
 """
@@ -270,7 +270,7 @@ ADDED_COLUMNS: Mapping[str, int] = {
     "topic": 7,
     "other_topics": 7,
 }
-"""The version that brought a column. Earlier files lack it, and are read as if each row had `empty_value`."""
+"""The version that added a column. In files of earlier versions it is read as `empty_value` in each row."""
 
 NAME_COLUMNS: Mapping[str, tuple[str, ...]] = {
     kind: tuple(
@@ -278,16 +278,16 @@ NAME_COLUMNS: Mapping[str, tuple[str, ...]] = {
     )
     for kind in KINDS
 }
-"""The names in the row of each kind, which the spool keeps as one record. Records of a size hold the same columns.
+"""The names in the rows of each kind. The spool stores them as one record; records of equal size have equal columns.
 
-A topic has a record of its own: a client that uses a thousand topics has no thousand records of its names.
+A topic has a record of its own, so that the names of a client are stored only once, however many topics it uses.
 """
 
 _EMPTY: dict[str, Any] = {"string": "", "bool": False, "double": 0.0}
 
 
 def empty_event(kind: str) -> dict[str, Any]:
-    """Return an event of `kind` with every column at the value it has when the kind does not fill it.
+    """Return an event of `kind` in which every column has the value of a column that the kind does not fill.
 
     >>> empty_event("expire")["handler_ns"], empty_event("expire")["mutations"]
     (0, None)

@@ -1,8 +1,8 @@
-"""Compact a whole record by hand: what its broker's writer would do, where no broker is left to start one.
+"""Compact a complete record by hand, as the writer of a running broker does.
 
-What lies in the spools becomes Parquet, and the files of each hour and node one file. The locks of the nodes are held
-meanwhile, so that no broker and no writer is at work on them. It does nothing that the writer does not, in the same
-order: killed at any point, nothing is lost or twice, and the next run goes on.
+Convert the spools to Parquet, and merge the files of each hour and node into one. Meanwhile, hold the locks of all
+nodes, so that no broker or writer can use the record. The steps and their order are those of the writer: if the process
+is killed at any point, no row is lost or duplicated, and the next run continues.
 """
 
 import os
@@ -33,7 +33,7 @@ from tidegate.usage.segment import BAD_SUFFIX, segment_paths
 
 __all__ = ["Compacted", "compact_record"]
 
-_END_OF_TIME_MS = 2**62  # every hour is over
+_END_OF_TIME_MS = 2**62  # a time at which every hour is over
 _HINT = "stop the broker first; its writer then ends by itself"
 
 
@@ -55,11 +55,11 @@ class Compacted:
 def compact_record(
     directory: Path, *, from_ms: int | None = None, to_ms: int | None = None, last_ms: int | None = None
 ) -> Compacted:
-    """Merge the files of the record in a usage directory, what lies in its spools included, into one an hour and node.
+    """Merge the files of a usage record, including its spools, into one file per hour and node.
 
-    from_ms, to_ms: only hours that have some time from the first on and before the second; None: no limit. last_ms:
-    instead, hours of the last so many ms before the end of the newest hour. The spools are converted completely.
-    Raises `ConfigError` where there is no record or somebody is at work on it, `OSError`.
+    from_ms, to_ms: only hours that overlap the range from `from_ms` to before `to_ms`; None: no limit. last_ms: the
+    length of a range that ends with the newest hour, instead. The spools are always converted completely. Raises
+    `ConfigError` if there is no record or another process uses it, and `OSError`.
     """
     parquet = parquet_directory(directory)
     spools = sorted(path for path in directory.glob("spool/node-*") if path.is_dir())
@@ -103,7 +103,7 @@ def compact_record(
 
 @contextmanager
 def _held(spool: Path) -> Iterator[int]:
-    """Hold the locks of a node, with its open segments closed; give its id. Raises `ConfigError` where one is taken."""
+    """Hold the locks of a node, close its open segments, and yield its id. Raises `ConfigError` if a lock is taken."""
     node_id = node_of(spool)
     if spool != spool_directory(spool.parent.parent, node_id):
         raise ConfigError(
@@ -127,7 +127,7 @@ def _held(spool: Path) -> Iterator[int]:
 
 
 def _files(parquet: Path) -> list[ParquetFile]:
-    """Return the files that count: those that are superseded are not among them."""
+    """Return the files that are not superseded."""
     hours = (hour.iterdir() for _, hour in hour_directories(parquet))
     found = ([file for file in map(ParquetFile.parse, hour) if file is not None] for hour in hours)
     return [file for hour in found for file in split_superseded(hour)[0]]

@@ -1,9 +1,9 @@
-"""Spool segments into Parquet, compaction of hours that are over, and retention: what the writer does.
+"""The work of the writer: convert spool segments to Parquet, compact past hours, and delete expired hours.
 
-No loss and no duplicates, killed at any point: a segment becomes files whose names follow from it, and is deleted
-after they are on disk; done again, the same files are put in the same places. Segments are taken in order and
-none is skipped, so nothing can still come for a sequence range that has been compacted.
-pyarrow is loaded where there is something to convert: a writer that has nothing to do stays small.
+If the writer is killed at any point, no row is lost or duplicated: the names of a segment's files follow from the
+segment, which is deleted only after they are on disk. A repeated conversion replaces the same files. Segments are
+converted in order, and none is skipped, so no rows can come later for a sequence range that was compacted.
+pyarrow is loaded only when there is a segment to convert, so an idle writer uses little memory.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ _log = logging.getLogger(__name__)
 
 
 def drain(spool: Path, parquet: Path, *, timeout_s: float = 60.0) -> int:
-    """Turn every closed segment in `spool` into Parquet now and return how many there were.
+    """Convert all closed segments in `spool` to Parquet now, and return how many there were.
 
-    For one-shot use: a writer that is still finishing is waited for, and a `ConfigError` is raised when it is
-    not done after `timeout_s`. A recorder's last segment is closed by `Recorder.close`.
+    First wait for a writer that is still finishing. Raises `ConfigError` if it has not ended after `timeout_s`.
+    `Recorder.close` closes a recorder's last segment.
     """
     node_id = node_of(spool)
     lock = _wait_for_lock(spool, time.monotonic() + timeout_s)
@@ -80,7 +80,7 @@ def _wait_for_lock(spool: Path, deadline_s: float) -> int:
 
 
 def convert_all(spool: Path, parquet: Path, *, node_id: int) -> int:
-    """Turn every closed segment into Parquet, in order, and return how many there were. Raises `OSError`."""
+    """Convert all closed segments to Parquet, in order, and return how many there were. Raises `OSError`."""
     paths = segment_paths(spool, CLOSED_SUFFIX)
     for path in paths:
         convert_segment(path, parquet, node_id=node_id)
@@ -128,12 +128,12 @@ def compact(
     from_ms: int = 0,
     to_ms: int | None = None,
 ) -> Iterator[None]:
-    """Merge the node's files of each hour that is over into one, sorted by `seq`, and delete what it supersedes.
+    """Merge a node's files of each past hour into one, sorted by `seq`, and delete the files that it supersedes.
 
     Superseded files stay for `SUPERSEDED_KEEP_MS`, for readers that have listed them. wall_ms: the wall clock, if
-    `now_ms` is another. from_ms, to_ms: only hours with some time from the first on and before the second.
-    Yields now and then, so that segments that have closed meanwhile can be turned into Parquet in between.
-    Hours with a file that cannot be read, or with files that overlap, are left as they are and added to `unreadable`.
+    `now_ms` is not. from_ms, to_ms: only hours that overlap the range from `from_ms` to before `to_ms`.
+    Yields from time to time, so that the caller can convert segments that were closed in the meantime. Hours with a
+    file that cannot be read, or with files that overlap, are left unchanged and added to `unreadable`.
     """
     unreadable = set() if unreadable is None else unreadable
     for hour_ms, directory in hour_directories(parquet):
@@ -178,10 +178,10 @@ def _delete_superseded(by: ParquetFile, files: list[ParquetFile], now_ms: int) -
 
 
 def delete_expired(parquet: Path, *, retention_ms: int, now_ms: int, wall_ms: int) -> None:
-    """Delete the hours that ended `retention_ms` ago or earlier, by their name and by the age of their files.
+    """Delete the hours that are older than `retention_ms`, both by their names and by the age of their files.
 
     now_ms: engine time, as in the names; wall_ms: the wall clock, as in the file system. Hours that were recorded
-    before somebody set the clock (1970) have old names only.
+    before the clock was set (1970) have old names, and stay until their files are old.
     """
     for hour_ms, directory in hour_directories(parquet):
         if hour_ms + HOUR_MS + retention_ms > now_ms:

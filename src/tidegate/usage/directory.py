@@ -1,18 +1,17 @@
-"""A node's spool directory: its lock, the numbers it has given away, and what a dead process left in it.
+"""A node's spool directory: its lock, its reserved numbers, and recovery after a process was killed.
 
-    lock                  held (flock) by the recorder of the node for as long as it lives
-    writer.lock           held by the process that turns segments into Parquet
-    state.json            the node, and the first number that no process has been given yet
+    lock                  held (flock) by the recorder of the node as long as its process runs
+    writer.lock           held by the process that converts segments to Parquet
+    state.json            the node, and the first number that no process has reserved yet
     spare                 the next file of rows, see `spare`
     <first seq>.*         segments, see `segment`
 
-Sequence numbers and connection ids must not repeat over restarts, however a process ended. So each process
-reserves a block of 2**32 on disk before it uses the first of them, and what it did not use stays unused. A
-directory without state (new, or deleted by somebody) begins at the wall clock in microseconds, which is past
-whatever the node gave away before.
+Sequence numbers and connection ids must never repeat, also after a process was killed. So each process reserves a block
+of 2**32 numbers on disk before it uses the first; the rest of a block stays unused. A directory without state (new, or
+deleted) begins at the wall clock in microseconds, which is more than all numbers that the node used before.
 
-The record is private to the broker's user. A group may read it where the mode of the usage directory says so
-(`share_directory`): what is made inside follows that mode, in the broker, the writer and `tidegate compact` alike. Lock
+The record is private to the broker's user. A group can read it if the mode of the usage directory allows that
+(`share_directory`): the broker, the writer and `tidegate compact` create files and directories with that mode. Lock
 files stay private, because a reader could take the lock.
 """
 
@@ -53,34 +52,34 @@ __all__ = [
 ]
 
 RESERVED_NUMBERS = 1 << 32
-"""Numbers that a process takes for itself at a time; an int64 has room for 2**31 such blocks."""
+"""Numbers that a process reserves at a time; an int64 has room for 2**31 such blocks."""
 
 WRITER_LOCK = "writer.lock"
-"""File that the process at work on the closed segments holds locked."""
+"""File that the process which converts closed segments keeps locked."""
 
 _LOCK = "lock"
 _LOCKS = (_LOCK, WRITER_LOCK)
 _SHARED_DIRECTORY = 0o2750  # what is made inside has the same group
 _SHARED_FILE = 0o640
 _STATE_BYTES_MAX = 4096
-_LARGEST_NUMBER = 2**62  # with room for all that one process gives away
+_LARGEST_NUMBER = 2**62  # leaves room for all numbers that one process uses
 _log = logging.getLogger(__name__)
 
 
 def spool_directory(usage_directory: Path, node_id: int) -> Path:
-    """Return where the recorder of a node appends: `spool/node-N` under the server's usage directory."""
+    """Return the directory to which the recorder of a node appends: `spool/node-N` in the usage directory."""
     return usage_directory / "spool" / f"node-{node_id}"
 
 
 def parquet_directory(usage_directory: Path) -> Path:
-    """Return where the writers of all nodes put Parquet: `parquet` under the server's usage directory."""
+    """Return the directory to which the writers of all nodes write Parquet: `parquet` in the usage directory."""
     return usage_directory / "parquet"
 
 
 def make_private_directory(path: Path) -> None:
-    """Make `path` and what is missing above it, for the owner only: names in the record are personal data.
+    """Create `path` and its missing parents, for the owner only, because names in the record are personal data.
 
-    In a directory that is shared with a group, make it for the group, too.
+    In a directory that is shared with a group, create them for the group, too.
     """
     missing = [directory for directory in (path, *path.parents) if not directory.is_dir()]
     for directory in reversed(missing):
@@ -109,7 +108,7 @@ def share_directory(directory: Path, group_id: int) -> None:
             try:
                 os.chown(path, -1, group_id)
                 os.chmod(path, _SHARED_FILE)
-            except FileNotFoundError:  # a writer that is finishing has converted it
+            except FileNotFoundError:  # a writer that is finishing has converted the segment
                 continue
 
 
@@ -151,7 +150,7 @@ def lock_file(path: Path) -> int | None:
 
 
 def holds_lock(fd: int, path: Path) -> bool:
-    """Return whether the lock that `fd` keeps is the one at `path`: not when somebody has removed the file."""
+    """Return whether the locked file `fd` is the one at `path`. It is not if the file was removed."""
     try:
         there = path.stat()
     except OSError:
@@ -161,7 +160,7 @@ def holds_lock(fd: int, path: Path) -> bool:
 
 
 def node_of(spool: Path) -> int:
-    """Return the node that a spool directory belongs to. Raises `ConfigError` where none has written there."""
+    """Return the node that a spool directory belongs to. Raises `ConfigError` if no node has written there."""
     state = _read_state(spool / "state.json")
     if state is None:
         raise ConfigError(f"{str(spool)!r} is not a usage spool, expected a directory with a state.json")
@@ -169,7 +168,7 @@ def node_of(spool: Path) -> int:
 
 
 def _read_state(path: Path) -> tuple[int, int] | None:
-    """Return node id and first number not given away; None where there is no state, or a damaged one."""
+    """Return the node id and the first unreserved number; None if the state is missing or damaged."""
     try:
         with path.open("rb") as file:
             state = json.loads(file.read(_STATE_BYTES_MAX))
@@ -189,7 +188,7 @@ def _read_state(path: Path) -> tuple[int, int] | None:
 class SpoolDirectory:
     """Own a node's spool directory. Raises `ConfigError` when it is another node's or in use, else `OSError`.
 
-    `next_number`: the first sequence number and connection id that this process may give away.
+    `next_number`: the first sequence number and connection id that this process may use.
     """
 
     def __init__(self, path: Path, *, node_id: int, now_ms: int) -> None:
@@ -217,7 +216,7 @@ class SpoolDirectory:
         self.reserve(self.next_number)
 
     def reserve(self, number: int) -> None:
-        """Make sure that `number` is this process's to give away, on disk, before it does."""
+        """Reserve numbers on disk up to `number`, if they are not reserved. Call it before using `number`."""
         if number >= self.reserved:
             reserved = number + RESERVED_NUMBERS
             state = {"node_id": self._node_id, "next_number": reserved}
@@ -225,7 +224,7 @@ class SpoolDirectory:
             self.reserved = reserved
 
     def restore(self) -> None:
-        """Make the directory again if somebody has removed it; what was in it is lost. Raises `OSError`."""
+        """Create the directory again if it was removed; its content is lost. Raises `OSError`."""
         if holds_lock(self._lock, self.path / _LOCK):
             return
         make_private_directory(self.path)
@@ -244,7 +243,7 @@ class SpoolDirectory:
         size = 0
         for suffix in (OPEN_SUFFIX, CLOSED_SUFFIX, NAMES_SUFFIX, BAD_SUFFIX):
             for path in segment_paths(self.path, suffix):
-                with contextlib.suppress(FileNotFoundError):  # the writer is done with it
+                with contextlib.suppress(FileNotFoundError):  # the writer has deleted it
                     size += path.stat().st_size
         return size
 
@@ -262,7 +261,7 @@ class SpoolDirectory:
         return lock
 
     def _recover(self) -> None:
-        """Close what a dead process has left open, and remove what it has left over."""
+        """Close the open segments of a killed process, and remove its incomplete files."""
         for path in segment_paths(self.path, OPEN_SUFFIX):
             close_segment(path)
         kept = {path.stem for path in segment_paths(self.path, CLOSED_SUFFIX)}

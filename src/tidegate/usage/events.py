@@ -1,7 +1,7 @@
-"""Events as plain dicts: those of a segment, and those of anybody else.
+"""Events as plain dicts: events of a segment, and validation of events from other sources.
 
-The Parquet writer decodes whole columns at a time (`segment_table`); this is the plain reading of the format, with the
-standard library only, and the one that says what is wrong with a segment. A property test holds the two together.
+The Parquet writer decodes complete columns (`segment_table`). This module reads the format row by row, with only the
+standard library, and reports what is wrong with a segment. A property test checks that both give the same events.
 """
 
 import struct
@@ -63,7 +63,7 @@ _LARGEST = {"ts_ms": TS_MS_MAX, "seq": 2**63 - 1, "node_id": 2**31 - 1}  # none 
 
 
 class EventError(TidegateError, ValueError):
-    """Raise when an event is none of the usage record: which one, counted from 0, its column, and what was expected."""
+    """Raised for an invalid event: its number, from 0, the column, and the expected value."""
 
     def __init__(self, number: int, column: str, *, found: object, expected: str) -> None:
         super().__init__(f"event {number}: {column} is {found!r}, expected {expected}")
@@ -74,10 +74,10 @@ class EventError(TidegateError, ValueError):
 
 
 def whole_event(event: Mapping[str, Any], number: int = 0) -> Event:
-    """Return an event with every column, those that `event` has not as `empty_event` has them.
+    """Return an event with all columns: those of `event`, and the others as in `empty_event`.
 
-    Raises `EventError` for a column that is missing, unknown, not of this kind, or not of its type; `number` is the
-    event's place in whatever it comes from.
+    Raises `EventError` for a column that is missing, unknown, not of this kind, or not of its type. number: the number
+    of the event in its source, for the error.
 
     >>> whole_event({"kind": "gap", "ts_ms": 5, "seq": 1, "node_id": 1, "lost_events": 3})["lost_events"]
     3
@@ -139,7 +139,7 @@ def _expected(column: Column) -> str:
 def read_segment(path: Path) -> Iterator[Event]:
     """Yield the events of the spool segment whose file of rows is `path`, open or closed.
 
-    Raises `SpoolError` where the bytes are not what a recorder writes, `OSError` where they cannot be read.
+    Raises `SpoolError` if the file is damaged, `OSError` if it cannot be read.
     """
     return segment_events(load_segment(path))
 
@@ -168,7 +168,7 @@ def _gap(segment: Segment, place: int, lost_events: int, ts_ms: int) -> Event:
 
 
 def _row_event(segment: Segment, place: int) -> Event | None:
-    """Return the event in one place; None when a crash lost it."""
+    """Return the event of one row; None if a crash lost it."""
     row = dict(zip(_FIELDS, _ROW.unpack_from(segment.rows, place * ROW_BYTES), strict=True))
     if row["marker"] == 0 or (row["marker"] == MARKER and _has_lost_names(segment, row)):
         return None
@@ -189,7 +189,7 @@ def _row_event(segment: Segment, place: int) -> Event | None:
 
 
 def _wrapped(value: int, type_name: str) -> int:
-    """Return a number as the columns have it: of a damaged row it may not fit.
+    """Return a number wrapped to the width of its column: a number in a damaged row may be too large.
 
     >>> _wrapped(-1, "int32"), _wrapped(1 << 32, "int32"), _wrapped(-(1 << 63) - 1, "int64") == (1 << 63) - 1
     (-1, 0, True)

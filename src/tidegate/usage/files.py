@@ -1,12 +1,12 @@
-"""The Parquet files of the usage record: their names, and which of them count.
+"""The Parquet files of the usage record: their names, and which of them are superseded.
 
     <parquet>/date=YYYY-MM-DD/hour=HH/node-N-<first seq>-<last seq>.parquet
     <parquet>/date=YYYY-MM-DD/hour=HH/node-N-<first seq>-<last seq>-compacted.parquet
 
-A file holds the rows of its sequence range that belong to its hour (UTC, by `ts_ms`). A compacted file holds
-all that the files of its node within its range hold, and supersedes them: they stay for a while, for readers that
-listed them before, and `list_files` leaves them out. So read what `list_files` returns, not the directory.
-Files whose name begins with `.` are not complete.
+A file contains the rows of its sequence range that belong to its hour (UTC, by `ts_ms`). A compacted file contains all
+rows of its node's files in its range, and supersedes these files. They stay for a while, for readers that listed them
+before. `list_files` omits them, so read the files that it returns, not the directory. Files whose names begin with `.`
+are incomplete.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ __all__ = [
 HOUR_MS = 3_600_000
 HOUR_US = HOUR_MS * 1000
 IMPORT_MANIFEST = "import.json"
-"""Stands beside `parquet` where the record was made of logs of another broker."""
+"""File next to `parquet` that marks a record as imported from the logs of another broker."""
 
 _NAME = re.compile(r"node-(\d{1,10})-(\d{20})-(\d{20})(-compacted)?\.parquet")
 _HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)")
@@ -61,7 +61,7 @@ class ParquetFile:
 
     @classmethod
     def parse(cls, path: Path) -> "ParquetFile | None":
-        """Return what the name of `path` says; None when it is no name of ours."""
+        """Return the parts of the name of `path`; None if it is not the name of a file of the record."""
         match = _NAME.fullmatch(path.name)
         if match is None:
             return None
@@ -76,7 +76,7 @@ class ParquetFile:
 
 
 def hour_directory(parquet: Path, ts_ms: int) -> Path:
-    """Return the directory of rows of `ts_ms`.
+    """Return the directory for rows with the time `ts_ms`.
 
     >>> hour_directory(Path("out"), 1_700_000_000_000).as_posix()
     'out/date=2023-11-14/hour=22'
@@ -85,7 +85,7 @@ def hour_directory(parquet: Path, ts_ms: int) -> Path:
 
 
 def hour_directories(parquet: Path) -> Iterator[tuple[int, Path]]:
-    """Yield each hour there is: its first millisecond and its directory, oldest first."""
+    """Yield the first millisecond and the directory of each hour that has one, oldest first."""
     for path in sorted(parquet.glob("date=*/hour=*")):
         hour_ms = _hour_ms(path)
         if hour_ms is not None:
@@ -93,9 +93,9 @@ def hour_directories(parquet: Path) -> Iterator[tuple[int, Path]]:
 
 
 def in_hours(files: Iterable[Path], *, from_ms: int | None, to_ms: int | None) -> list[Path]:
-    """Return those of `files` that lie in hours from `from_ms` on and before `to_ms`; None: no end.
+    """Return the files of the hours that begin at `from_ms` or later, and before `to_ms`; None: no limit.
 
-    A file that lies in the directory of no hour can have rows of any hour, so it is returned.
+    A file outside the directories of hours may have rows of any hour, so it is always returned.
 
     >>> names = ["date=2023-11-14/hour=22/a.parquet", "date=2023-11-14/hour=23/b.parquet"]
     >>> [file.name for file in in_hours(map(Path, names), from_ms=1_700_002_800_000, to_ms=None)]
@@ -112,7 +112,7 @@ def in_hours(files: Iterable[Path], *, from_ms: int | None, to_ms: int | None) -
 
 
 def hour_of(file: Path) -> int | None:
-    """Return the first millisecond of the hour in whose directory a file lies; None: it lies in that of no hour."""
+    """Return the first millisecond of the hour whose directory a file is in; None: it is in no such directory."""
     return _hour_ms(file.parent)
 
 
@@ -125,15 +125,15 @@ def parquet_path(
 
 
 def temporary_path(path: Path) -> Path:
-    """Return where `path` is written before it is complete; Spark and `list_files` do not look there."""
+    """Return the path for writing a file until it is complete. Spark and `list_files` ignore such paths."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def list_files(path: Path) -> list[Path]:
     """Return the Parquet files that together hold every row under `path` once, in order of time and sequence.
 
-    `path`: the server's usage directory, its `parquet` directory, one date or hour in there, or one file.
-    Parquet files with other names are taken as they are. Raises `ConfigError` when there is nothing at `path`.
+    `path`: the server's usage directory, its `parquet` directory, one date or hour in it, or one file.
+    Parquet files with other names are always included. Raises `ConfigError` if nothing exists at `path`.
     """
     if path.is_file():
         return [path]
@@ -144,7 +144,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def listed(paths: Iterable[Path]) -> list[Path]:
-    """Return those of all `paths` in a directory, and below, that `list_files` does."""
+    """Return the files that `list_files` returns for a directory. paths: all paths in it and below."""
     by_directory: dict[Path, list[Path]] = {}
     for path in paths:
         if path.name.endswith(".parquet") and path.name[0] not in "._":
@@ -157,7 +157,7 @@ def listed(paths: Iterable[Path]) -> list[Path]:
 
 
 def is_imported(path: Path) -> bool:
-    """Return whether the record at `path`, which is as for `list_files`, was made of logs of another broker."""
+    """Return whether a record was imported from the logs of another broker. path: as for `list_files`."""
     path = path.absolute()
     levels_below = 4  # of a file: parquet, date, hour, its name
     return any((above / IMPORT_MANIFEST).is_file() for above in (path, *path.parents[:levels_below]))
@@ -169,7 +169,7 @@ def node_files(directory: Path, node_id: int) -> list[ParquetFile]:
 
 
 def split_superseded(files: Iterable[ParquetFile]) -> tuple[list[ParquetFile], list[ParquetFile]]:
-    """Return the `files` of one hour that count, in order of node and sequence, and those that are superseded."""
+    """Return the current files of one hour, in order of node and sequence, and the superseded ones."""
     current: list[ParquetFile] = []
     superseded: list[ParquetFile] = []
     compacted_to: dict[int, int] = {}  # node -> last seq of the compacted files seen so far
@@ -184,7 +184,7 @@ def split_superseded(files: Iterable[ParquetFile]) -> tuple[list[ParquetFile], l
 
 
 def remove_hour(directory: Path) -> None:
-    """Delete the files of the record in the directory of an hour, and the directory when nothing else is in it."""
+    """Delete the record's files in the directory of an hour, and the directory if it is empty then."""
     for path in list(directory.glob("*.parquet")) + list(directory.glob(".node-*.tmp")):
         if _NAME.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -194,14 +194,14 @@ def remove_hour(directory: Path) -> None:
 
 
 def remove_temporary_files(parquet: Path, node_id: int) -> None:
-    """Delete what a killed writer of the node left unfinished."""
+    """Delete the incomplete files of a killed writer of the node."""
     for path in parquet.glob(f"date=*/hour=*/.node-{node_id}-*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def _hour_ms(directory: Path) -> int | None:
-    """Return the first millisecond of the hour whose directory it is; None: of none."""
+    """Return the first millisecond of the hour that a directory belongs to; None: it is not an hour's."""
     match = _HOUR.fullmatch(f"{directory.parent.name}/{directory.name}")
     if match is not None:
         with contextlib.suppress(ValueError):

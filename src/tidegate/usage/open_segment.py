@@ -28,11 +28,11 @@ from tidegate.usage.spare import make_rows_file, take_spare
 __all__ = ["NAMES_FULL", "OpenSegment"]
 
 NAMES_FULL = -1
-"""Answer of `OpenSegment.name_index` when the table of names takes no more."""
+"""Result of `OpenSegment.name_index` if the table of names is full."""
 
 
 class OpenSegment:
-    """A segment on disk with all its blocks reserved: writing a row meets no full disk. Raises `OSError`.
+    """A segment on disk. All its blocks are reserved, so that a full disk cannot stop a row. Raises `OSError`.
 
     fd: of the file of rows; size_bytes: of its header and all rows.
     """
@@ -67,9 +67,9 @@ class OpenSegment:
             raise OSError(f"{self._path}: wrote only {written} of {len(data)} bytes")
 
     def name_index(self, names: Names) -> int:
-        """Return the number of `names`, written to the names file before; `NAMES_FULL` when it is full.
+        """Return the number of `names`, after writing new ones to the names file; `NAMES_FULL` if that is full.
 
-        The table holds as many bytes as the file, `NAMES_BYTES_MAX` at most.
+        The table has as many bytes as the file of rows, at most `NAMES_BYTES_MAX`.
         """
         record = encode_names(names)
         number = self._numbers.get(record)

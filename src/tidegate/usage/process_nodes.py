@@ -9,7 +9,7 @@ Jobs read the rows of all processes as one node, the broker (`tidegate.pipeline.
 __all__ = ["ALL_PROCESSES", "MAX_BROKER_ID", "broker_of_node", "node_of_process", "process_of_node"]
 
 ALL_PROCESSES = 0
-"""Number that stands for all processes of a broker. None of them has it."""
+"""Number for all processes of a broker together. No single process has it."""
 FIRST_NODE = 1 << 30
 _BITS = 6
 MAX_BROKER_ID = (FIRST_NODE >> _BITS) - 1
@@ -28,7 +28,7 @@ def process_of_node(node_id: int) -> tuple[int, int] | None:
 
 
 def broker_of_node(node_id: int) -> int:
-    """Return the node under whose id jobs show rows: of a process its broker, of a broker itself.
+    """Return the node id that jobs show for a row: for a process the id of its broker, for a broker its own.
 
     >>> broker_of_node(node_of_process(7, 2)), broker_of_node(7)
     (7, 7)

@@ -1,9 +1,9 @@
 """Readers of the usage record: which files to read, the rows that are still in a spool, and those of a segment.
 
-A job that reads the usage directory of a running broker, or of one that was killed, needs the last rows, too. So
-`complete_files` copies the rows in the spool to Parquet files of their own, before it lists the Parquet files. A
-segment that the writer converts meanwhile is then in both, by the same sequence numbers, and its copy is left out.
-Nothing in the usage directory is changed.
+A job that reads the usage directory of a running or killed broker needs the rows in the spool, too. So `complete_files`
+copies these rows to separate Parquet files before it lists the Parquet files. If the writer converts a segment in the
+meantime, its rows are in both, with the same sequence numbers, and the copy is omitted. Nothing in the usage directory
+is changed.
 """
 
 import logging
@@ -33,10 +33,10 @@ _log = logging.getLogger("tidegate.usage.unconverted")  # a name that users may 
 
 @contextmanager
 def complete_files(path: Path) -> Iterator[list[Path]]:
-    """Yield the Parquet files that together hold every row under `path` once, including rows still in the spool.
+    """Yield the Parquet files that together contain each row under `path` once, including rows in the spool.
 
-    `path`: as for `list_files`; only a usage directory has a spool. The copies are in a directory of their own under
-    the system's temporary one (`TMPDIR`), which is removed afterwards. Raises `ConfigError` if nothing is at `path`.
+    `path`: as for `list_files`; only a usage directory has a spool. The copies are in a new directory in the system's
+    temporary directory (`TMPDIR`), which is removed afterwards. Raises `ConfigError` if nothing exists at `path`.
     """
     waiting = _segments(path)
     if not waiting:
@@ -72,8 +72,8 @@ def _copy(spool: Path, first_seq: int, parquet: Path) -> None:
 
 
 def _load(spool: Path, first_seq: int) -> Segment | None:
-    """Return the segment, open or closed; None: it was converted meanwhile."""
-    for suffix in (OPEN_SUFFIX, CLOSED_SUFFIX):  # in this order: it may be closed between the two
+    """Return the segment, open or closed; None: it was converted in the meantime."""
+    for suffix in (OPEN_SUFFIX, CLOSED_SUFFIX):  # in this order: an open segment may be closed in between
         try:
             return load_segment(segment_path(spool, first_seq, suffix))
         except FileNotFoundError:
@@ -82,7 +82,7 @@ def _load(spool: Path, first_seq: int) -> Segment | None:
 
 
 def _is_converted(copy: Path, files: list[Path]) -> bool:
-    """Return whether the rows of `copy` are in one of `files`: of its node and hour, with its sequence numbers."""
+    """Return whether one of `files` has the rows of `copy`: the same node, hour and sequence numbers."""
     mine = ParquetFile.parse(copy)
     assert mine is not None, "we named it"
     others = (ParquetFile.parse(file) for file in files if file.parts[-3:-1] == copy.parts[-3:-1])

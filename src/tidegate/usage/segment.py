@@ -1,21 +1,20 @@
-"""The spool's format on disk: a segment is a file of fixed-width rows and a file of the names they refer to.
+"""The spool's format on disk: a segment is a file of fixed-width rows, and a file of names that the rows refer to.
 
     <first seq>.open      rows, being written: a header of one row's size, then rows, then zeros
     <first seq>.closed    rows, complete: renamed from `.open`, ready for the Parquet writer
     <first seq>.bad       rows that the writer could not read, kept for inspection
     <first seq>.names     the strings of that segment, one record per client, quota entity, …, counted from 1
 
-A row is 128 bytes, little endian, its fields taken from `COLUMNS` and sorted by width; its `seq` is the
-first one's plus its place. It begins a multiple of 128 into the file, so no row lies across two disk sectors,
-and it ends with a marker: a row cut short by `kill -9` has none. A slot without a marker before the last row
-that has one (in a closed file: any) was lost by a crash of the machine or by cutting the file, and so was
-a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
-Segments of earlier versions are read, too (`older_segments`).
+A row has 128 bytes, little endian. Its fields are those of `COLUMNS`, sorted by width; its `seq` is that of the first
+row plus its number. Rows begin at multiples of 128, so that no row spans two disk sectors, and end with a marker, which
+a row that was cut short by `kill -9` does not have. A crash of the machine, or cutting the file, may lose rows: those
+without a marker before the last row with one (in a closed file: any), and those whose names are missing. Readers make a
+`gap` of them. Any other mistake is a `SpoolError`. Segments of earlier versions are read, too (`older_segments`).
 
-A lag has the place of a column that rows of requests do not fill (`IN_PLACE_OF`), and one more than it is: there is
-nothing in rows that have none. So has the number of other topics. A topic is the number of its record of names.
-`produce_bytes` has no place: it is `request_bytes` where `flags` has `PRODUCED`. The fields from `END_FIELDS[0]` on are
-the same in most rows of a connection, so they are packed once.
+The lag is stored in a column that rows of requests do not use (`IN_PLACE_OF`), increased by one: 0 means that there is
+none. So is the number of other topics. A topic is stored as the number of its record of names. `produce_bytes` is not
+stored: it is `request_bytes` if `flags` has `PRODUCED`. The fields from `END_FIELDS[0]` on are the same in most rows of
+a connection, so they are packed once.
 """
 
 import struct
@@ -86,12 +85,12 @@ NAMES_MAX = 65_535
 NAMES_BYTES_MAX = 8 << 20
 """Largest names file; what does not fit begins a new segment."""
 TS_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999: what a date in a path can name."""
+"""The last millisecond of the year 9999, the last year that a date in a path can have."""
 
 _CODES = {"int64": "q", "double": "d", "int32": "i", "int16": "h"}
-_IMPLIED = ("seq", "node_id", "produce_bytes")  # by the place of a row, the header, and `PRODUCED`
+_IMPLIED = ("seq", "node_id", "produce_bytes")  # they follow from the row's number, the header and `PRODUCED`
 IN_PLACE_OF = {"lag": "mutations", "lag_bytes": "lost_events", "other_topics": "wall_offset_ms"}
-"""Columns with the place of another one, plus one: 0 is null. No kind of row fills both."""
+"""Column → the column in which it is stored, increased by one: 0 is null. No kind of row fills both."""
 END_FIELDS = ("fetch_bytes", "connection_id")
 """The last of the widest fields."""
 _TAIL = (("flags", "B"), ("kind", "B"), ("marker", "H"))
@@ -130,11 +129,11 @@ Names = tuple[str | None, ...]
 """One record: the names of a row, as `NAME_COLUMNS` has them for its kind."""
 
 
-_NO_NAMES: Names = ("",) * 6  # what number 0 stands for
+_NO_NAMES: Names = ("",) * 6  # the names with number 0
 
 
 class SpoolError(TidegateError):
-    """Raise when a spool file holds something that no recorder wrote: where, what, and what was expected."""
+    """Raised for a damaged spool file: the place, the value, and the expected value."""
 
     def __init__(self, path: Path, *, offset: int, found: object, expected: str) -> None:
         super().__init__(f"{path} at byte {offset}: found {found!r}, expected {expected}")

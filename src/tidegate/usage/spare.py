@@ -1,7 +1,7 @@
-"""A file of rows made ready before a recorder needs it: its blocks reserved, its pages in memory.
+"""A spare file of rows, prepared before a recorder needs it: its blocks are reserved, its pages in memory.
 
-What the kernel does for a page that is written first costs as much as writing all the rows in it. So where a broker
-fills one segment after the other, the writer keeps the next file ready in the spool, and the recorder renames it.
+The kernel's work for the first write to a page costs as much as writing all rows of the page. So if a broker fills one
+segment after the other, the writer prepares the next file in the spool, and the recorder renames it.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ __all__ = [
 SPARE = "spare"
 """Name of the file in the spool."""
 FILLED_BYTES = 4 << 20
-"""After a segment of so much the next is made ready."""
+"""Size of a segment, in bytes, from which on a spare file is prepared for the next one."""
 MAX_WAITING = 16
-"""With more segments that wait for the writer the spool is filling up, and gets no file that is not needed."""
+"""Most segments that wait for the writer. With more, the spool is filling up, and no spare file is prepared."""
 _AT_A_TIME = 1 << 20
 
 
@@ -83,7 +83,7 @@ def keep_spare(spool: Path) -> None:
 
 @contextlib.contextmanager
 def keeping_spare(spool: Path, every_s: float) -> Iterator[None]:
-    """Look whether a spare file is needed, on a thread, as long as the block lasts; afterwards there is none."""
+    """Check on a thread, during the block, whether a spare file is needed. Delete the spare file afterwards."""
     ended = threading.Event()
 
     def keep() -> None:

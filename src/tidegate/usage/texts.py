@@ -1,9 +1,9 @@
 """Texts of the columns `snapshot` and `tags`.
 
-A snapshot of the engine's state consists of a row of kind `snapshot` with the text `begins`, the `quota` rows of all
-that is in force, a row for each sensor (several if its text is longer than a name may be), and a row with the text
-`ends` and the number of rows of kind `snapshot` in between. Other rows may stand among them: each sensor's state is
-that at its own place.
+A snapshot of the engine's state consists of a row of kind `snapshot` with the text `begins`, a `quota` row for each
+quota in force, a row for each sensor (several if its text is longer than a name may be), and a row with the text
+`ends` and the number of rows of kind `snapshot` in between. Other rows may come in between: the state of each sensor is
+that at the place of its own row.
 
 >>> sensor_texts({"quota_key": "producer_byte_rate", "recorded_ms": -5, "samples": [[1.5, -9, -5]], "current": 0})
 ['{"quota_key":"producer_byte_rate","recorded_ms":-5,"samples":[[1.5,-9,-5]],"current":0}']
@@ -25,12 +25,12 @@ _ENDS = "ends "
 
 
 def ends(rows: int) -> str:
-    """Return what the last row says after so many rows of sensors."""
+    """Return the text of the last row of a snapshot with this number of rows of sensors."""
     return f"{_ENDS}{rows}"
 
 
 def rows_between(text: str) -> int | None:
-    """Return how many rows of sensors there are in a snapshot whose last row says `text`; None: it is no last row."""
+    """Return the number of rows of sensors from the text of a snapshot's last row; None: it is not a last row."""
     count = text.removeprefix(_ENDS)
     is_last = text.startswith(_ENDS) and count.isascii() and count.isdigit() and len(count) < 10
     return int(count) if is_last else None
@@ -43,7 +43,7 @@ def sensor_texts(state: Mapping[str, Any]) -> list[str]:
 
 
 def tags_text(tags: Mapping[str, str]) -> str:
-    """Return tags as JSON in ASCII, in their order; what is longer than a name may be is told apart by a digest.
+    """Return tags as JSON in ASCII, in their order; a text that is longer than a name may be is replaced by a digest.
 
     >>> tags_text({"group": "etl"})
     '{"group":"etl"}'

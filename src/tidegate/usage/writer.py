@@ -1,9 +1,9 @@
 """The process that turns a node's spool into Parquet: `python -m tidegate.usage.writer SPOOL PARQUET --node-id N`.
 
-The broker starts it (`writer_process.start_writer`) and holds its standard input open: when that ends, however
-the broker ended, the writer converts what is closed and exits; signals do not end it before. pyarrow lives in this
-process only, so that the broker does not carry it. Exit codes: 0 done; 2 wrong arguments; 3 pyarrow is not installed,
-the spool waits.
+The broker starts it (`writer_process.start_writer`) and keeps its standard input open. When the input ends, also if the
+broker was killed, the writer converts the closed segments and exits; it ignores signals. Only this process loads
+pyarrow, so that the broker needs less memory. Exit codes: 0 done; 1 an error, which is logged; 2 wrong arguments;
+3 pyarrow is not installed, the segments stay in the spool.
 """
 
 import argparse
@@ -31,11 +31,11 @@ __all__ = ["Writer", "main"]
 POLL_S = 0.25
 """Interval at which the spool is searched for closed segments."""
 IDLE_S = 60.0
-"""A writer that had nothing to do for so long begins anew, without the memory that pyarrow keeps."""
+"""Idle time after which the writer replaces its process, to free the memory that pyarrow keeps."""
 TIDY_MS = 30_000
 """Interval of compaction and retention."""
 NICENESS = 10
-"""The broker goes first where processors are scarce."""
+"""Niceness of the writer: the broker has precedence on a busy machine."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +54,9 @@ class Writer:
         self._unreadable: set[Path] = set()
 
     def step(self) -> bool:
-        """Convert what is closed, tidy up when it is time, and return whether there was anything to do.
+        """Convert closed segments, compact and delete hours when that is due; return whether there was any work.
 
-        On a full disk, says so once and tries again later.
+        On a full disk, log it once and try again later.
         """
         busy = True
         try:
@@ -89,7 +89,7 @@ class Writer:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until standard input ends and return the exit code."""
     arguments = _parse(argv)
-    # The broker gets these too, and ends our input.
+    # The broker gets these signals, too, and then closes the input of this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     handler = logging.StreamHandler()

@@ -1,12 +1,12 @@
-"""Start the Parquet writer beside the broker, keep it running, and let it finish.
+"""The Parquet writer's process, as the broker controls it: start it, restart it, and let it finish.
 
     writer = start_writer(spool, parquet, node_id=node_id, clock=clock)
     writer.keep_running()      # from the server's timer
     writer.stop()              # after `Recorder.close()`: it converts the last segment by itself and exits
 
-A new interpreter, not a fork: the broker's heap is not carried along. The writer watches its standard input, whose
-other end only the broker holds, so it also ends when the broker is killed. Signals that are meant to end the broker
-do not end it before: it has a process group of its own and takes no notice of them, as something is left to convert.
+The writer is a new interpreter, not a fork, so it does not copy the broker's memory. It watches its standard input,
+whose other end only the broker has, so it also ends when the broker is killed. Signals to the broker's process group do
+not reach it, and it ignores others, because it has to convert the last segment.
 """
 
 import logging
@@ -25,7 +25,7 @@ EXIT_NO_PYARROW = 3
 RETENTION_MS = 7 * 24 * 3_600_000
 """Default of `usage.retention.ms`: a week, as `log.retention.hours` in Kafka."""
 RESTART_MS = 5_000
-"""A writer that ended by itself is started again, but not more often than this."""
+"""Shortest time between two starts of a writer that ended by itself."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class WriterProcess:
         return self._process.poll() is None
 
     def keep_running(self) -> None:
-        """Start the writer again if it ended by itself; not where pyarrow is missing."""
+        """Start the writer again if it ended by itself, unless pyarrow is missing."""
         code = self._process.poll()
         if code in (None, EXIT_NO_PYARROW):
             return
@@ -59,8 +59,8 @@ class WriterProcess:
     def stop(self, *, timeout_s: float = 0.0) -> bool:
         """Ask the writer to finish, wait at most `timeout_s`, and return whether it has ended.
 
-        It goes on by itself otherwise, and ends when everything closed is converted. One that was killed is started
-        again for that.
+        If it has not ended, it continues, and ends when all closed segments are converted. If it was killed, start it
+        again to convert them.
         """
         code = self._process.poll()
         if code not in (None, 0, EXIT_NO_PYARROW):
@@ -69,12 +69,12 @@ class WriterProcess:
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            threading.Thread(target=self._process.wait, daemon=True).start()  # no zombie is left behind
+            threading.Thread(target=self._process.wait, daemon=True).start()  # avoids a zombie process
             return False
         return True
 
     def _restart(self, code: int | None) -> None:
-        """Start the writer again; where that cannot be done now, the next `keep_running` tries it."""
+        """Start the writer again. If that fails, the next `keep_running` tries it."""
         _log.warning("usage writer exited with code %s: starting it again", code)
         try:
             process = self._start()

@@ -65,7 +65,7 @@ OFFSET_LENGTH_EPOCH: Final = struct.Struct(">qii")
 CRC_AND_ATTRIBUTES: Final = struct.Struct(">Ih")
 
 LENGTH_AT: Final = 8
-OVERHEAD_BYTES: Final = 12  # base offset and length: what the length does not count
+OVERHEAD_BYTES: Final = 12  # base offset and length, which the length does not count
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # from here on the CRC covers a batch
@@ -199,7 +199,7 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
         batch = read_header(records, at)
         yield batch
         at = batch.end_index
-    # Kafka checks a size as soon as it is there, even if the batch is cut short before its magic.
+    # Kafka checks the size even if the batch is cut short before its magic.
     if end - at >= OVERHEAD_BYTES:
         _check_size(_LENGTH.unpack_from(records, at + LENGTH_AT)[0], at, max_bytes=max_bytes)
 

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), as record batches carry it; the library is loaded when it is first asked for.
+"""CRC-32C (Castagnoli), the checksum of record batches; the library is loaded at the first use.
 
     checksum.crc32c(data, crc_of_bytes_before=0) -> int
 

@@ -7,7 +7,7 @@ that are longer than `COPIED_AT_ONCE_BYTES` (`copies_in_slices` copies them). Ta
 their default when absent; unknown ones are under `_unknown_tags`, tag to bytes. A writer takes more keys than the
 version has and does without those that have a default; a UUID may also be a `uuid.UUID`.
 
-`read_request_in_slices` is a generator that returns the same: whoever runs it can turn to others between two yields.
+`read_request_in_slices` is a generator that returns the same; its caller can do other work between two yields.
 """
 
 import reprlib
@@ -123,7 +123,7 @@ def read_request_in_slices(
 ) -> Generator[None, None, Message]:
     """Return what `read_request` returns, and raise what it raises, yielding after each element of an array.
 
-    What was read before something was wrong is let go of in slices, too.
+    Parts that were read before an error are freed in slices, too.
     """
     if len(buffer) - at <= AT_ONCE_BYTES:
         return read_request(api_key, api_version, buffer, at)

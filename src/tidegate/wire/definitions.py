@@ -59,7 +59,7 @@ class Field:
     fields: tuple["Field", ...]
 
     def element(self) -> "Field":
-        """Return the field that one element of this array is."""
+        """Return the field of one element of this array."""
         return replace(self, array=False, nullable=False, default=REQUIRED, tag=None)
 
 

@@ -53,7 +53,7 @@ class Encoded:
         self.throttle_at = throttle_at
 
     def set_throttle_time_ms(self, throttle_time_ms: int) -> None:
-        """Write the throttle time into the response, unless it has a longer one: that of a broker asked before us.
+        """Write the throttle time into the response, unless it contains a longer one from a broker behind a gateway.
 
         Nothing happens where the version has no field for it.
         """

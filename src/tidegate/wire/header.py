@@ -99,7 +99,7 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     spoken = _SPOKEN.get((api_key, api_version))
     if spoken is None:
         if (api := API_BY_KEY.get(api_key)) is not None and api.is_flexible(api_version):
-            _after_tags(frame, at)  # of an unknown version the header must be whole too
+            _after_tags(frame, at)  # the header must be complete, even of an unknown version
         raise _unsupported(api_key, api_version, correlation_id, client_id)
     pair, tagged = spoken
     if tagged:

@@ -17,17 +17,17 @@ from tidegate.wire.program import Source
 __all__ = ["SplitReader", "split_reader"]
 
 _ABSENT: Mapping[str, int] = {"transactional_id": -1, "forgotten_topics_data": 0, "rack_id": 0}
-"""The length of what is taken to be null (-1) or empty (0); every other array is taken to have one element."""
+"""Lengths of arrays and strings that must be null (-1) or empty (0); every other array must have one element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
     """The reader of one API's requests in one version.
 
-    find: `(buffer, offset of the body, kept) -> (kept value, *values)`: the entry of `kept` whose key the body begins
-        with, and the values that follow in the order asked for; None where there is none. Records are a slice.
+    find: `(buffer, offset of the body, kept) -> (kept value, *values)`: the entry of `kept` whose key is the beginning
+        of the body, and the requested values after it, in order; None if there is no such entry. Records are a slice.
     prefix: `(buffer, offset of the body) -> bytes`: the key of a request that the ordinary reader could read; empty
-        where its first part has another shape, or the topic's name is too long for this.
+        if its first part has another shape, or if the topic's name is too long for this.
     """
 
     find: Callable[[memoryview, int, Mapping[bytes, Any]], Any]
@@ -38,9 +38,9 @@ class SplitReader:
 def split_reader(
     api_key: int, api_version: int, last: str, values: tuple[str, ...], *, after: str | None = None
 ) -> SplitReader:
-    """Return the reader that looks up all up to the field `last`, and reads `values` from what follows.
+    """Return the reader that looks up the part up to the field `last`, and reads `values` from the rest.
 
-    A value that the version does not have is -1. after: the field behind which the part begins that is read.
+    A value that the version does not have is -1. after: the field after which the part begins; None: the whole body.
     """
     message = layout(api_key, api_version, "request")
     return _SplitReaderSource(message, _fields_after(message, after), last, values).compile()
@@ -54,9 +54,9 @@ def _fields_after(message: Layout, name: str | None) -> tuple[Field, ...]:
 class _SplitReaderSource:
     """The state of writing one split reader: the source so far, and what is not yet read or checked.
 
-    past: whether `last` has been passed: what comes before is looked up, what follows is read.
-    length_at: where the low byte of the topic name's length is.
-    shape: what must hold of the first part for its bytes to be a key.
+    past: whether `last` has been passed: fields up to it are looked up, and those after it are read.
+    length_at: offset of the low byte of the topic name's length.
+    shape: conditions under which the bytes of the first part are a key.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _SplitReaderSource:
         return SplitReader(find=program.function, prefix=program.function.__globals__["prefix"])
 
     def prefix_end(self) -> str:
-        """Return the expression of where the part that is looked up ends."""
+        """Return the expression of the end of the part that is looked up."""
         name = f" + buf[at + {self.length_at}]" if self.length_at >= 0 else ""
         return f"at + {self.prefix_bytes}{name}"
 
@@ -114,7 +114,7 @@ class _SplitReaderSource:
             self.expect("B", 0)
 
     def look_up(self) -> None:
-        """Look up what has been passed."""
+        """Look up the part that has been passed."""
         self.out.line(f"stop = {self.prefix_end()}")
         self.out.line("known = kept.get(bytes(buf[at:stop]))")
         self.out.line("if known is None: return None")

@@ -59,8 +59,8 @@ class _WriterSource:
     """The state of writing one writer: the source so far and the fixed-width values not yet packed.
 
     throttle_after: the codes pending before the throttle time, while it is pending itself.
-    may_split: in slices, whether a new buffer may be begun here: not before the throttle time, which is looked for in
-    the first, and not where `out` is another function's.
+    may_split: in slices, whether a new buffer may begin here: not before the throttle time, which must be in the first
+    buffer, and not in a function that received `out` as a parameter.
     """
 
     def __init__(self, layout: Layout, *, in_slices: bool) -> None:

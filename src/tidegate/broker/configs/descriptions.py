@@ -1,9 +1,9 @@
 """Makes the entries of a DescribeConfigs answer: value, source, synonyms and documentation of every setting.
 
-A value comes from the topic itself, else from the node's settings that stand behind it: those of the cluster, those
-given at the start, then defaults. Each of them is a synonym, the one in force first (KIP-226).
+A value comes from the topic itself, else from the node's setting for all topics: the value changed at run time, the one
+given at the start, or the default. Each of these is a synonym; the first is in force (KIP-226).
 
-What does not change while the node runs is made once, at first use, and shared by all answers: do not change it.
+Entries are made at first use, shared by all answers, and made again after a setting changes: do not modify them.
 Follows: Kafka `ConfigHelper`.
 """
 
@@ -57,14 +57,14 @@ class Detail(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """One setting as it is answered, and about how many bytes that takes."""
+    """The entry of one setting in an answer, and its approximate size in bytes."""
 
     message: Message
     size: int
 
 
 class DescribedSettings(NamedTuple):
-    """The settings of one resource as they are answered, and about how many bytes that takes."""
+    """The entries of one resource in an answer, and their approximate size in bytes."""
 
     messages: list[Message]
     size: int
@@ -77,7 +77,7 @@ class DescribedSettings(NamedTuple):
 
 
 class ConfigDescriptions:
-    """Describes the settings of one node and of what it holds."""
+    """Describes the settings of one node, its topics and its other resources."""
 
     def __init__(self, storage: Storage, settings: DynamicSettings, node_id: int) -> None:
         self._storage = storage
@@ -94,7 +94,7 @@ class ConfigDescriptions:
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 
     def names(self) -> frozenset[str]:
-        """Return the name of every setting of anything that is described."""
+        """Return the names of all settings of all resources."""
         rows = (TOPIC_CONFIGS, NODE_ROWS, CLIENT_METRICS_ROWS, GROUP_ROWS, _loggers())
         others = [
             name
@@ -114,9 +114,9 @@ class ConfigDescriptions:
     def resource(
         self, kind: int, name: str, detail: Detail, names: Collection[str] | None = None
     ) -> DescribedSettings:
-        """Describe this node, or without a name what is set for all nodes; a client metrics subscription, or a group.
+        """Describe this node (without a name: the settings for all nodes), a client metrics subscription or a group.
 
-        Subscriptions cannot be made, and groups have no settings of their own: described is what holds without any.
+        Subscriptions cannot be created, and groups have no settings of their own: their answers have the defaults.
         """
         of_node = self._node_entries if name else self._cluster_entries
         make = {NODE: of_node, CLIENT_METRICS: _client_metrics_entries, GROUP: _group_entries}[kind]
@@ -128,7 +128,7 @@ class ConfigDescriptions:
         for name in _loggers():
             level = logging.getLevelName(logging.getLogger(name).getEffectiveLevel())
             row = ConfigRow(name=name, type=ConfigType.UNKNOWN, default=None)
-            text = "" if detail.documentation else None  # loggers need no words
+            text = "" if detail.documentation else None  # loggers have no documentation
             entries[name] = _entry(row, _LEVELS.get(level, level), LOGGER_SOURCE, [], text)
         return DescribedSettings.of(entries, names)
 
@@ -169,7 +169,7 @@ class ConfigDescriptions:
         return entries | self._of_listeners(detail) | _of_callback(self._sources(), detail)
 
     def _of_listeners(self, detail: Detail) -> dict[str, _Entry]:
-        """Describe what is set of single listeners. Kafka calls their limits read only, though they can change."""
+        """Describe the settings of single listeners. Kafka marks their limits as read-only although they can change."""
         texts = {name: self._text(name) for name in self._limits}
         entries = {
             name: _sourced(_limit_row(name), text.strip(), self._synonyms((name, self._limits[name])), detail)
@@ -185,7 +185,7 @@ class ConfigDescriptions:
         return entries
 
     def _sources(self) -> list[tuple[Mapping[str, str], int]]:
-        """Return what is set for the node: by itself, for all nodes, and at the start."""
+        """Return the node's values by source: set for the node, set for all nodes, and given at the start."""
         return [
             (self._settings.of_node(self._node_id), NODE_SOURCE),
             (self._settings.of_all(), CLUSTER_DEFAULT_SOURCE),
@@ -205,11 +205,11 @@ class ConfigDescriptions:
         return entries | _of_callback([(self._settings.of_all(), CLUSTER_DEFAULT_SOURCE)], detail)
 
     def _text(self, name: str) -> str | None:
-        """Return what is set for the node."""
+        """Return the value of a setting that is set for the node; None if only its default applies."""
         return next((texts[name] for texts, _ in self._sources() if name in texts), None)
 
     def _synonyms(self, names: tuple[str, ...]) -> list[Message]:
-        """Return what stands behind a setting, the first in force; nothing unless the first of `names` has a value."""
+        """Return the synonyms of a setting, the first in force. As in Kafka, the first one has the name `names[0]`."""
         found = [
             _synonym(name, texts[name], source)
             for texts, source in self._sources()[:2]
@@ -224,7 +224,7 @@ class ConfigDescriptions:
         found += [_synonym(name, self._given[name], STATIC_SOURCE) for name in names if name in self._given]
         defaults = {name: NODE_ROWS[name].default for name in names if name in NODE_ROWS}
         found += [_synonym(name, text, DEFAULT_SOURCE) for name, text in defaults.items() if text is not None]
-        while found and found[0]["name"] != names[0]:  # as Kafka has it
+        while found and found[0]["name"] != names[0]:  # as in Kafka
             found.pop(0)
         return found
 
@@ -252,7 +252,7 @@ def _limit_row(name: str) -> ConfigRow:
 
 
 def _listener_row(name: str, base: str) -> ConfigRow:
-    """Return what is known of a listener's setting. As in Kafka one that is not known might hold a secret."""
+    """Return the row of a listener's setting. As in Kafka, an unknown setting counts as a secret."""
     known = NODE_ROWS.get(base)
     if known is not None:
         return dataclasses.replace(known, name=name, read_only=True)
@@ -273,7 +273,7 @@ def _is_callbacks(name: str) -> bool:
 def _of_callback(sources: Sequence[tuple[Mapping[str, str], int]], detail: Detail) -> dict[str, _Entry]:
     """Describe a quota callback's own settings without their values, as Kafka does with settings that it does not know.
 
-    sources: texts and their source, those that win first.
+    sources: values and their source, in order of precedence.
     """
     entries = {}
     for name in sorted({name for texts, _ in sources for name in texts if _is_callbacks(name)}):

@@ -34,7 +34,7 @@ _LONG_MAX = str(MAX_INT64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRow:
-    """One setting: its default, None where it has none; `synonym`: the node's setting that stands behind a group's."""
+    """One setting. default: None if it has none. synonym: the node's setting that is the default of a group's."""
 
     name: str
     type: ConfigType
@@ -46,7 +46,7 @@ class ConfigRow:
 NODE_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     names[0]: names for names in TOPIC_SYNONYMS.values() if len(names) > 1
 }
-"""A setting of the node → itself and those that stand behind it."""
+"""A setting of the node → itself and the settings that it falls back to."""
 
 _WITHOUT_DEFAULT = frozenset(
     (
@@ -60,7 +60,7 @@ _WITHOUT_DEFAULT = frozenset(
         *(name for name, (default, _) in TLS_SETTINGS.items() if not default and name != CIPHER_SUITES),
     )
 )
-"""Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
+"""Settings that Kafka describes as null unless they are set; the defaults of their fallbacks apply."""
 
 _OF_AUTHORIZER = frozenset((SUPER_USERS, ALLOW_IF_NO_ACL))
 """Settings that Kafka's authorizer reads, which its brokers do not describe."""
@@ -141,7 +141,7 @@ def _node_rows() -> Iterator[ConfigRow]:
 
 
 NODE_ROWS: Mapping[str, ConfigRow] = {row.name: row for row in sorted(_node_rows(), key=lambda row: row.name)}
-"""The node's settings: those that have an effect here, those behind topics' settings, and quota settings of Kafka's."""
+"""The node's settings: those with an effect here, the defaults of topics' settings, and Kafka's quota settings."""
 
 CLIENT_METRICS_ROWS: Mapping[str, ConfigRow] = {
     row.name: row

@@ -77,7 +77,7 @@ _TEXTS: Mapping[str, str] = {
     "streams.session.timeout.ms": "Time without a heartbeat after which a member leaves its streams group, in ms.",
 }
 BEHIND_TOPICS = {names[0]: topic for topic, names in TOPIC_SYNONYMS.items()}
-"""Settings of the node that stand behind those of topics, with the topics' names."""
+"""Settings of the node that are the defaults of topics' settings → the topics' names of them."""
 
 
 def documentation(name: str) -> str:

@@ -1,1 +1,1 @@
-"""Fetches: what they read (`fetch`), sessions, those that wait, and those that are met by the bytes they begin with."""
+"""Fetches: reading logs (`fetch`), sessions, waiting fetches, and the fast path for known requests (`known`)."""

@@ -1,6 +1,6 @@
-"""A Fetch from its request to its answer: which logs it reads, what it finds there, and what of it is said.
+"""A Fetch from its request to its answer: find its logs, read them, and make the partitions of the answer.
 
-`broker.handlers.fetch` and `known` decide how a request is met; here is what every way has in common.
+`broker.handlers.fetch` and `known` decide how a request is handled; this module is the part that they share.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -40,17 +40,17 @@ NOT_READ = (
     error_codes.UNKNOWN_TOPIC_ID,
     error_codes.TOPIC_AUTHORIZATION_FAILED,
 )
-"""Errors of partitions whose logs are not asked: they come last."""
+"""Errors of partitions whose logs are not read. These partitions come last in the answer."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _NO_TRANSACTIONS: list[Message] = []
 
 
 class Fetch:
-    """A fetch from its request to its answer, which may come when the request's frame is long gone.
+    """A fetch from its request to its answer. The request's frame may be gone when the answer is made.
 
-    wanted: the partitions in the order of the answer; one that is known stands once, and before those that are not.
-    session: the session that it is in, and `epoch`, which that has while no other request of it comes.
-    node_endpoints: the brokers that lead those that this one does not.
+    wanted: the partitions in the order of the answer: each existing one once, then those that cannot be read.
+    session: the session of the fetch, if any; epoch: its epoch, which changes when a later request of it comes.
+    node_endpoints: the brokers that lead partitions which this broker does not lead.
     lag, lag_bytes: the sums over the partitions that were read; topic_sizes: bytes of their records by topic.
     """
 
@@ -93,10 +93,10 @@ class Fetch:
     def read(self) -> Generator[None, None, tuple[list[Message], bool]]:
         """Read every partition; return the answer's topics and whether any partition has to be answered at once.
 
-        In a session the answer has what its client does not know, errors always.
+        In a session the answer contains only partitions with news for the client, and all errors.
         """
         left_bytes, at_least_one, failed = self.max_bytes, True, False
-        # A fetch that had to wait is read twice: only the second reading counts.
+        # A fetch that waits reads its partitions twice; only the second time counts.
         self.read_bytes = 0
         self.lag = self.lag_bytes = NO_LAG
         self.topic_sizes = TopicSizes()
@@ -136,14 +136,14 @@ class Fetch:
             self.lag_bytes = max(self.lag_bytes, 0) + lag_bytes
 
     def answer(self, topics: list[Message], charge: Charge = Charge.FETCH) -> Generator[None, None, Answer]:
-        """Return the answer with these topics, which are emptied.
+        """Return the answer with these topics, whose lists are then emptied.
 
-        Where another request of the session has come meanwhile, it is error 71, without topics.
+        If another request of the session has come in the meantime, return error 71 without topics.
         """
         settle = self.settle
         topic, other_topics = self.topic_sizes.largest()
         if self._is_overtaken():
-            # A later request has the session's state now: this answer is not noted as given (B§6.3.4, error 71).
+            # A later request owns the session's state: this answer is not recorded as delivered (B§6.3.4, error 71).
             settle = None
             yield from release(topics)
             topics, topic, other_topics = [], None, 0
@@ -158,12 +158,12 @@ class Fetch:
         return FetchAnswer(answer.response, self.empty, self.lag, self.lag_bytes, settle, topic, other_topics)
 
     def read_and_answer(self) -> Work:
-        """Return the answer with what there is now."""
+        """Return the answer with the records that there are now."""
         topics, _ = yield from self.read()
         return (yield from self.answer(topics))
 
     def empty(self) -> Encoded:
-        """Return what a throttled client gets. It keeps its session, which is not changed (B§6.3)."""
+        """Return the answer for a throttled client, which keeps its session unchanged (B§6.3)."""
         return self.request.encode(self._message([]))
 
     def _is_overtaken(self) -> bool:
@@ -197,14 +197,14 @@ def resolve(
     *,
     follower: bool,
 ) -> Generator[None, None, None]:
-    """Find the logs of partitions, and have them read; those that are not there come last, as in Kafka.
+    """Find the logs of partitions, and add the partitions to `fetch.wanted`; missing ones come last, as in Kafka.
 
-    For consumers those of unknown ids come before those of unknown names. In a session only what has no log, or whose
-    log is gone, is looked for again; the client's rights are asked for each time.
+    For consumers, missing partitions with unknown ids come before those with unknown names. In a session only logs that
+    are missing or deleted are looked up again; the client's rights are checked each time.
     """
     request = fetch.request
     anybody = request.connection.authorizer is None
-    # Asked once: a follower's right is that to the cluster, whatever the topic.
+    # Checked once: a follower needs a right to the cluster, which does not depend on the topic.
     may_replicate = follower and (anybody or request.authorized(acl.CLUSTER_ACTION, acl.CLUSTER))
     unknown_ids: list[FetchedPartition] = []
     unknown: list[FetchedPartition] = []
@@ -237,10 +237,10 @@ def _find_log(
     follower: bool,
     may_replicate: bool,
 ) -> None:
-    """Set the log of a partition, or the error that stands for it.
+    """Set the log of a partition, or the error to answer for it.
 
-    In a session the topic's name is known, too: a topic of that name with another id is another topic. For an unknown
-    id no right can be checked.
+    In a session the topic's name is known, too: if a topic of that name has another id, it is another topic. An unknown
+    id has no name that rights could be checked for.
     """
     topics, index = storage.topics, wanted.index
     wanted.log = wanted.current_leader = None
@@ -297,7 +297,7 @@ def _read(
         diverging = {"epoch": LEADER_EPOCH, "end_offset": log.end_offset}
         return {**_records(wanted, log, None, committed=False), "diverging_epoch": diverging}, 0
     at_most = min(wanted.max_bytes, left_bytes)
-    if at_most < 0 and log.start_offset <= wanted.offset < log.end_offset:  # what Kafka's log throws over
+    if at_most < 0 and log.start_offset <= wanted.offset < log.end_offset:  # Kafka's log raises an error here
         return failed_partition(wanted.index, error_codes.UNKNOWN_SERVER_ERROR, aborted=None), 0
     try:
         found = log.read(wanted.offset, max(at_most, 0), at_least_one=at_least_one)

@@ -1,8 +1,9 @@
-"""Fetches that begin as an earlier one did: met without being read whole, alone or in a session with one partition.
+"""The fast path of Fetch: answers requests that begin like an earlier one, alone or in a session with one partition.
 
-What a request says first, its limits and its partition, is known by its bytes (`broker.known_requests`); what comes
-last, offset and epochs, is read each time. In a session no two requests begin alike: the session keeps what is before
-its number and behind it. Whatever is not met here, errors among it, is read whole by `broker.handlers.fetch`.
+The first fields of a request, its limits and its partition, are recognized by their bytes (`broker.known_requests`).
+The last ones, offset and epochs, are read each time. The requests of a session differ in the epoch, so the session
+keeps the bytes before and after its id and epoch. `broker.handlers.fetch` parses all other requests, and those with
+errors.
 """
 
 import struct
@@ -30,7 +31,7 @@ _SESSIONS_SINCE = field_since(FETCH, "request", "session_id")
 _LAST_OF_PREFIX = "partition"
 _VALUES = ("current_leader_epoch", "last_fetched_epoch", "fetch_offset", "partition_max_bytes")
 _SESSION = struct.Struct(">ii")  # id and epoch
-_SESSION_MARKS = 0x5A01_7B3C, 0x5A02_7B3C  # stand-ins for them, while their place is looked for
+_SESSION_MARKS = 0x5A01_7B3C, 0x5A02_7B3C  # values by which these fields are found in an encoded request
 
 
 class _Source:
@@ -69,7 +70,7 @@ class _Source:
         self.answers = FetchAnswers(version, {topic_field(version): name}, index, committed=self.committed)
 
     def fetch(self, request: Request, limit: int, offset: int, max_bytes: int, leader_epoch: int) -> Fetch:
-        """Return the fetch that a request is, for the case that it has to wait."""
+        """Return a `Fetch` for a request that has to wait."""
         fetch = Fetch(request, limit, committed=self.committed)
         wanted = FetchedPartition(self.name, self.index, offset, max_bytes, leader_epoch, UNKNOWN)
         wanted.log, wanted.name = self.log, self.topic
@@ -93,7 +94,7 @@ class _InSession(NamedTuple):
 class _Layout(NamedTuple):
     """The layout of a version's requests: the position of the session fields, and the bytes after them.
 
-    session_at: bytes from the start of the body. nothing: the bytes that follow if no partition is named or forgotten.
+    session_at: bytes from the start of the body. nothing: the bytes that follow if the request names no partitions.
     """
 
     session_at: int
@@ -140,7 +141,7 @@ class KnownFetches:
         most_bytes: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """wait: lets a fetch wait for so many bytes, so long. most_bytes: of any answer."""
+        """wait: makes a fetch wait for a number of bytes and a time. most_bytes: bound on each answer."""
         self._known: KnownRequests[_Source] = KnownRequests(FETCH, _LAST_OF_PREFIX, _VALUES)
         self._sessions = sessions
         self._wait = wait
@@ -148,7 +149,7 @@ class KnownFetches:
         self._now_ms = now_ms
 
     def answer(self, request: Request) -> Answer | Deferred | None:
-        """Answer a request that begins as an earlier one did; None where it has to be read whole."""
+        """Answer a request that begins like an earlier one. Return None if it has to be parsed completely."""
         header = request.header
         find, kept = self._known[header.api_version]
         found = find(request.frame, header.body_at, kept)
@@ -161,7 +162,7 @@ class KnownFetches:
     def _read_now(
         self, request: Request, source: _Source, log: PartitionLog, offset: int, max_bytes: int
     ) -> tuple[int, FileSlice | None] | None:
-        """Return the most bytes of the answer and what there is to read; None where the answer is an error."""
+        """Return the most bytes of the answer, and the records to read; None if the answer is an error."""
         limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
         at_most = min(max_bytes, limit)
         if at_most < 0:
@@ -180,7 +181,7 @@ class KnownFetches:
         offset: int,
         max_bytes: int,
     ) -> Answer | Deferred | None:
-        """Answer, or wait; None where the answer is an error."""
+        """Answer, or wait. Return None if the answer is an error."""
         log = source.log
         if log.deleted or leader_epoch > LEADER_EPOCH or last_epoch > LEADER_EPOCH:
             return None
@@ -205,9 +206,10 @@ class KnownFetches:
         return FetchAnswer(encoded, lambda: empty_answer(request), lag, log.lag_bytes(lag), None, topic)
 
     def _answer_in_session(self, request: Request) -> Answer | Deferred | None:
-        """Answer a request of a session with one partition that is like an earlier one, or wait.
+        """Answer a request that is like an earlier one of its session, with one partition, or wait.
 
-        None where it is not, or where the answer is an error: then nothing has changed but what is asked.
+        Return None if it is not like one, or if the answer is an error. Then only the partition's offset, limit and
+        epochs have changed.
         """
         header, frame = request.header, request.frame
         layout = _layout(header.api_version)
@@ -241,7 +243,7 @@ class KnownFetches:
         if read is None:
             return None
         limit, records = read
-        # Not before: until here None sends the request to be read whole, which expects the session's epoch unchanged.
+        # Only now: if None is returned above, the request is parsed completely, which needs the old epoch.
         self._sessions.touch(session, self._now_ms())
         session.epoch = next_epoch(epoch)
         if session.delivered:
@@ -277,7 +279,7 @@ class KnownFetches:
         )
 
     def _source_of(self, request: Request, body: Message, wanted: FetchedPartition) -> _Source | None:
-        """Return what is known of a consumer's request with one partition, None where it cannot be met like others."""
+        """Return a `KnownFetch` for a consumer's request with one partition; None if the fast path cannot serve it."""
         if wanted.log is None or wanted.name is None or body["max_bytes"] < 0:
             return None
         max_bytes = min(body["max_bytes"], self._most_bytes)
@@ -292,14 +294,14 @@ class KnownFetches:
         )
 
     def remember(self, request: Request, body: Message, wanted: FetchedPartition) -> None:
-        """Keep what a consumer's request with one partition says for those that begin as it does."""
+        """Keep a consumer's request with one partition, for later requests that begin like it."""
         source = self._source_of(request, body, wanted)
         if source is not None and body.get("session_id", NO_SESSION) == NO_SESSION:
             self._known.store_value(request, source)
 
     def remember_in_session(self, request: Request, body: Message, session: FetchSession) -> None:
-        """Keep what a consumer's request says for the next ones of its session, where that has one partition."""
-        # Forgotten first: it may be of a partition that the session no longer has.
+        """Keep a consumer's request for the next ones of its session, if that has one partition."""
+        # Remove the kept one first: its partition may no longer be in the session.
         before, session.known = session.known, None
         layout = _layout(request.header.api_version)
         if layout is None or len(session.partitions) != 1:

@@ -1,4 +1,4 @@
-"""One fetch session: its partitions, and what its client knows of them."""
+"""One fetch session: its partitions, and the state of each that its client was told."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,12 +28,12 @@ PartitionKey = tuple[str, int]
 
 
 class FetchedPartition:
-    """One partition of a fetch, or of a session: what is asked of it, its log, and what its client knows.
+    """One partition of a fetch or a session: the requested offset, the log, and the state that the client was told.
 
-    topic: the name or id that it is asked for by; name: of the topic, once that is known.
-    log: None where `error_code` stands for it; current_leader: where that is another node.
-    high_watermark, start_offset: as the client was told last; -1 before that, and after an error.
-    answered_*: as the last answer has them, whether or not it was given; answered_bytes: of records.
+    topic: the name or id of the topic in the request; name: the name of the topic, once it is known.
+    log: None if `error_code` is the answer; current_leader: set if another node leads the partition.
+    high_watermark, start_offset: the last values that were sent to the client; -1 before that, and after an error.
+    answered_*: the values in the last answer, also if that was not delivered; answered_bytes: bytes of its records.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class FetchedPartition:
         self.last_epoch = last_epoch
 
     def is_news(self) -> bool:
-        """Return whether the last answer says what the client does not know; errors are always said, by the caller."""
+        """Return whether the last answer has news for the client. The caller always reports errors."""
         return (
             self.answered_bytes > 0
             or self.answered_high_watermark != self.high_watermark
@@ -87,7 +87,7 @@ class FetchedPartition:
         )
 
     def note_told(self) -> None:
-        """Note that the client was given the last answer."""
+        """Record the values of the last answer as known to the client."""
         self.high_watermark = self.answered_high_watermark
         self.start_offset = self.answered_start_offset
 
@@ -138,7 +138,7 @@ class FetchSession:
         self.privileged = privileged
         self.created_ms = self.used_ms = now_ms
         self.epoch = next_epoch(NEW_EPOCH)
-        # A session is made in `Answer.settle`, so that its first answer is given (decision 0089).
+        # A session is made in `Answer.settle`, when its first answer is certain to be delivered (decision 0089).
         self.delivered = True
         self.moves = False
         self.known: Any = None
@@ -146,7 +146,7 @@ class FetchSession:
         self.rank: Rank | None = None
 
     def deliver(self, _: Encoded) -> None:
-        """Note that the last answer is given to the client."""
+        """Record that the last answer is delivered to the client."""
         self.delivered = True
 
     def confirm_answer(self) -> Iterator[None]:

@@ -1,19 +1,19 @@
-"""Fetch sessions (KIP-227): what a client fetches is remembered, so that it names, and is told, only what has changed.
+"""Fetch sessions (KIP-227): the broker stores a client's partitions, so that requests and answers contain only changes.
 
-A full fetch with epoch 0 makes a session when its answer leaves, if there is room; from then on each request has the
-session's next epoch. A throttled answer changes nothing that the client knows: `FetchSession.delivered` says whether
-the last answer was given, and only then is what it said of each partition (`FetchedPartition.answered_*`) taken for
-known (B§6.3).
+A full fetch with epoch 0 creates a session when its answer leaves, if there is room. Each later request has the next
+epoch of the session. A throttled client gets no news: `FetchSession.delivered` tells whether the last answer was
+delivered, and only then do its values for each partition (`FetchedPartition.answered_*`) count as known to the client
+(B§6.3).
 
-There is one cache; Kafka's is cut into eight shards by chance. Where it is full:
+There is one cache; Kafka has eight shards, chosen at random. When the cache is full:
 
-1. A session that is unused for two minutes goes, as in Kafka.
-2. Otherwise, where another principal holds more than the one that asks, that one loses its oldest session.
-3. Otherwise the principal's own sessions follow Kafka's rule: one that is as old and smaller than the new one goes,
-   those of consumers before those of brokers; where there is none, there is no room.
+1. Evict a session that was not used for two minutes, as in Kafka.
+2. Otherwise, if another principal holds more than the client's principal, evict the other principal's oldest session.
+3. Otherwise apply Kafka's rule to the principal's own sessions: evict one that is two minutes old and smaller than the
+   new one, those of consumers before those of brokers. If there is none, there is no room.
 
-Where all sessions have one owner, as with `tidegate.kafka.exact=true`, this is Kafka's rule. Beyond Kafka, a session
-has at most as many partitions as a node, and all together take at most `MAX_SESSION_BYTES`.
+If all sessions have one owner, as with `tidegate.kafka.exact=true`, this is Kafka's rule. Beyond Kafka, a session has
+at most as many partitions as a node, and all sessions together take at most `MAX_SESSION_BYTES`.
 Follows: Kafka `FetchSessionCacheShard`, `FetchSession`, `FetchManager`.
 """
 
@@ -49,15 +49,15 @@ MAX_SESSION_BYTES = 64 * 1024 * 1024
 PARTITION_BYTES = 600
 """Memory of a partition of a session, without its topic's name (measured by a test)."""
 SESSION_BYTES = 2500
-"""Memory of a session besides, with its prepared answers (measured by a test)."""
+"""Memory of a session without its partitions, with its prepared answers (measured by a test)."""
 _LETTER_BYTES = 4
-_EVICTED_AT_ONCE = 16_000  # partitions: letting go of so many takes 2 ms
+_EVICTED_AT_ONCE = 16_000  # partitions: to free them takes 2 ms
 
 
 class _Ranks:
-    """The sessions of one principal that may be evicted for another of it, the least valuable first.
+    """The sessions of one principal that it may replace by a new one, the least valuable first.
 
-    by_all: by any session; by_brokers: by one of a broker.
+    by_all: any new session may replace them; by_brokers: only a broker's may.
     """
 
     __slots__ = ("by_all", "by_brokers")
@@ -112,10 +112,10 @@ class FetchSessions:
         now_ms: int,
         owner: str = UNKNOWN_OWNER,
     ) -> int:
-        """Make a session and return its id, `NO_SESSION` where there is no room for it.
+        """Create a session and return its id, `NO_SESSION` if there is no room for it.
 
-        privileged: the client is a broker. owner: the principal that it counts for. Where very much would have to go, a
-        part goes, and the client may ask again.
+        privileged: the client is a broker. owner: the principal that the session counts for. If very large sessions
+        would have to be evicted, evict only some; there may be room when the client asks again.
         Follows: Kafka `FetchSessionCacheShard.maybeCreateSession`.
         """
         count = len(partitions)
@@ -126,7 +126,7 @@ class FetchSessions:
         while not (self._slots.fits() and self._bytes.fits(size)):
             evicted = None
             if left > 0:
-                # In the order of the module's text. Past `left` the client gets no session, and asks again.
+                # The order of the rules in the module's docstring. Past `left` the client gets no session.
                 evicted = self._unused(now_ms) or self._of_largest(owner, size)
                 evicted = evicted or self._least_valuable(owner, privileged, count)
             if evicted is None:
@@ -146,9 +146,9 @@ class FetchSessions:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used."""
+        """Record that a session is used."""
         by_id = self._by_id
-        # To the end: `_unused` looks at the first only.
+        # Move it to the end: `_unused` looks only at the first.
         by_id[session.id] = by_id.pop(session.id)
         session.used_ms = now_ms
         rank = session.rank
@@ -160,10 +160,10 @@ class FetchSessions:
             self._rank(session, now_ms)
 
     def has_room(self, session: FetchSession) -> bool:
-        """Count a session that has grown or shrunk; return whether there is room for it, else close it.
+        """Count a session whose size has changed. Return whether there is room for it; if not, close it.
 
-        Sessions of a principal that holds more are closed instead. One that was closed while a request of it was read
-        has no room.
+        Before that, close sessions of a principal that holds more. A session that was closed while a request of it was
+        read has no room.
         """
         if self._by_id.get(session.id) is session and len(session.partitions) <= self._max_partitions:
             self._bytes.resize(session.id, session_bytes(session.partitions))
@@ -180,7 +180,7 @@ class FetchSessions:
         return False
 
     def close(self, session_id: int) -> None:
-        """Forget a session, if there is one of this id."""
+        """Close the session with this id, if there is one."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             self._slots.remove(session_id)
@@ -197,14 +197,14 @@ class FetchSessions:
                 yield
 
     def _unused(self, now_ms: int) -> FetchSession | None:
-        """Return the session that is unused for longest, if that is long enough for any other to take its place."""
+        """Return the session that was not used for the longest time, if that is long enough to evict it."""
         session = next(iter(self._by_id.values()), None)
         return session if session is not None and now_ms - session.used_ms > EVICTED_AFTER_MS else None
 
     def _of_largest(self, owner: str, size: int) -> FetchSession | None:
-        """Return the oldest session of the principal that holds most, where it holds more than `owner` will.
+        """Return the oldest session of the principal that holds most; None unless it holds more than `owner` will.
 
-        size: bytes that `owner` asks for. Where both would hold the same none goes: they would evict each other's in
+        size: bytes that `owner` asks for. Between equals nothing is evicted: they would evict each other's sessions in
         turn.
         """
         bound, more = (self._slots, 1) if size and not self._slots.fits() else (self._bytes, size)
@@ -214,7 +214,7 @@ class FetchSessions:
         return self._by_id[victim]
 
     def _least_valuable(self, owner: str, privileged: bool, count: int) -> FetchSession | None:
-        """Return the session of `owner` that goes for another of it with `count` partitions; None where none may."""
+        """Return the session of `owner` to evict for its new one with `count` partitions; None if there is none."""
         own = self._ranks.get(owner)
         ranks = () if own is None else own.by_brokers if privileged else own.by_all
         if not ranks or (privileged, count, NO_SESSION) < ranks[0]:
@@ -239,5 +239,5 @@ class FetchSessions:
 
 
 def session_bytes(partitions: Iterable[PartitionKey]) -> int:
-    """Return what a session with these partitions takes at most."""
+    """Return an upper bound on the memory of a session with these partitions, in bytes."""
     return SESSION_BYTES + sum([PARTITION_BYTES + _LETTER_BYTES * len(topic) for topic, _ in partitions])

@@ -1,4 +1,4 @@
-"""Fetches that wait for records: woken by appends, by their time, or by the deletion of a topic.
+"""Fetches that wait for records until enough are appended, their time is over, or a topic is deleted.
 
 Follows: Kafka `DelayedFetch`: complete when `min_bytes` have come in over all partitions, or `max_wait_ms` have passed.
 """
@@ -14,11 +14,11 @@ __all__ = ["ANSWERED_AT_ONCE", "FetchWaits", "Wait"]
 
 
 ANSWERED_AT_ONCE = 16
-"""Fetches that are answered in one turn: the others of thousands that one append has woken wait for later turns."""
+"""Fetches that are answered in one turn. One append may complete thousands; later turns answer the others."""
 
 
 class Wait:
-    """One waiting fetch: how many bytes it still wants, and what to call when it has them."""
+    """One waiting fetch: the bytes that it still needs, and the function to call when it has them."""
 
     __slots__ = ("logs", "missing_bytes", "on_ready", "over", "timer")
 
@@ -70,7 +70,7 @@ class FetchWaits:
         log.on_append = None
 
     def _appended(self, log: PartitionLog, size: int) -> None:
-        """Count what came in; `size` 0: the log is gone."""
+        """Count `size` appended bytes for the fetches that wait for a log; 0: the log was deleted."""
         waits = self._by_log[log]
         ready = []
         for wait in waits:
@@ -93,7 +93,7 @@ class FetchWaits:
             self._scheduler.call_soon(self._answer_some)
 
     def _answer_some(self) -> None:
-        """Call the first of those that are ready; the others have the next turns."""
+        """Call the first of the fetches that are ready; the next turns call the others."""
         self._scheduled = False
         some = [self._ready.popleft() for _ in range(min(ANSWERED_AT_ONCE, len(self._ready)))]
         if self._ready:

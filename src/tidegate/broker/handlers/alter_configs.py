@@ -1,21 +1,21 @@
 """AlterConfigs (key 33), versions 0-2. KIP-133.
 
-What is named is set, everything else of the resource goes back to its default: settings of topics (type 2), and of the
-node (4; an empty name: all nodes) those that can be changed while it runs. Each resource is decided by itself; one that
-is named twice is refused. With `tidegate.kafka.exact` those of all nodes cannot be replaced without naming
-`min.insync.replicas`, which Kafka 4.3 has among them.
-Needs ALTER_CONFIGS on the topic or group, for all else on the cluster.
+Sets the named settings of a resource, and resets all others to their defaults: settings of topics (type 2), and
+settings of the node (4; an empty name: all nodes) that can change at run time. Each resource succeeds or fails by
+itself; one that is named twice is refused. With `tidegate.kafka.exact` a request for all nodes must name
+`min.insync.replicas`, which Kafka 4.3 counts among these settings.
+Needs ALTER_CONFIGS on the topic or group, otherwise on the cluster.
 Not implemented: settings of groups and client metrics subscriptions (row D4).
 Memory: at most 56 bytes for each byte of the request (a setting of 5 bytes becomes a dict and a tuple), and the answer.
 
 IncrementalAlterConfigs (key 44), versions 0-1. KIP-339, KIP-226.
 
-Changed are settings of topics (type 2) and of the node (4): those of connection quotas, also of one listener, of the
-quota callback, and of what goes beyond Kafka; with an empty name for all nodes. What holds for a node is in
-`tidegate.server.settings.dynamic_settings`, for a topic in `tidegate.broker.config_alterations`.
-A class that does not load is refused with error 40 and the reason, and changes nothing. Each resource is decided by
-itself; one that is named twice is refused.
-Needs ALTER_CONFIGS on the topic or group, for all else on the cluster.
+Changes settings of topics (type 2) and of the node (4; an empty name: all nodes): settings of connection quotas, also
+for one listener, of the quota callback, and of features beyond Kafka. The rules for a node are in
+`tidegate.server.settings.dynamic_settings`, those for a topic in `tidegate.broker.config_alterations`.
+A class that cannot be loaded is refused with error 40 and the reason, and changes nothing. Each resource succeeds or
+fails by itself; one that is named twice is refused.
+Needs ALTER_CONFIGS on the topic or group, otherwise on the cluster.
 Not implemented: settings of groups, client metrics subscriptions and loggers (error 42, row D4).
 Memory: at most 56 bytes for each byte of the request (a setting of 11 bytes becomes a dict and a tuple),
 and the answer.
@@ -60,7 +60,7 @@ def replace_configs(
 ) -> Generator[Wait | None, None, None]:
     """Replace the settings of one resource: an `Alter` of AlterConfigs."""
     kind, name = resource["resource_type"], resource["resource_name"]
-    if kind not in _REPLACED:  # before it is asked whether the client may
+    if kind not in _REPLACED:  # checked before the client's rights
         raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
     changes = yield from changes_in_slices(request, resource, SET)
     texts = {change.name: change.value or "" for change in changes}
@@ -93,7 +93,7 @@ def change_configs(
 ) -> Generator[Wait | None, None, None]:
     """Change settings of one resource: an `Alter` of IncrementalAlterConfigs."""
     kind, name = resource["resource_type"], resource["resource_name"]
-    if kind != NODE and kind not in _BY_CONTROLLER:  # before it is asked whether the client may
+    if kind != NODE and kind not in _BY_CONTROLLER:  # checked before the client's rights
         raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
     changes = yield from changes_in_slices(request, resource)
     if kind in _BY_CONTROLLER and any(change.operation not in OPERATIONS for change in changes):

@@ -1,12 +1,12 @@
 """CreateTopics (key 19), versions 2-7. KIP-4, KIP-525 (answers the settings, from 5), KIP-599 (quota), KIP-516 (ids).
 
-Topic by topic in the request's order; each costs as many permits as it has partitions, charged when everything else
-about it is right, and is refused with error 89 without them (B§5.3). Duplicates within a request fail once. With
-validate_only nothing is created, and nothing is charged unless `tidegate.kafka.exact` is set (KIP-599 promises it
-free, Kafka 4.3 charges it). A topic is there when all of its partitions are; its name is taken before.
-A timeout of 0 or less fails the request as a whole, unless nothing is left to create.
-A principal without rights to the cluster gets a share of the node's partitions, past it error 44 with a text that says
-why (docs/fair-bounds.md).
+Creates topics in the request's order. Each costs as many permits as it has partitions. The permits are charged after
+all other checks; without them the topic gets error 89 (B§5.3). A name that occurs several times gets one error. With
+validate_only nothing is created, and nothing is charged unless `tidegate.kafka.exact` is set (KIP-599 promises that it
+is free, Kafka 4.3 charges it). The name is reserved first; the topic exists when all of its partitions do.
+A timeout of 0 or less fails the whole request, unless nothing is left to create.
+A principal without rights to the cluster may have a share of the node's partitions; above it, it gets error 44 with the
+reason (docs/fair-bounds.md).
 Needs CREATE on the cluster or on the topic, else error 29; clients that may describe the settings get them.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes three dicts), and the answer.
 Not implemented: more than one replica, topic policies.

@@ -1,9 +1,9 @@
 """DeleteRecords (key 21), versions 0-2. KIP-107.
 
-A log begins at the offset that is named, -1 for its end; one before its beginning changes nothing. Records before it
-are read no more from then on, also after a restart; files go when all of their records are deleted, within a minute.
-An offset past the end is error 1. Of a partition that is named more than once the last counts, and a topic without
-partitions is not answered, as in Kafka.
+Moves the start of a log to the given offset, or to its end for -1; an offset before its start changes nothing. Earlier
+records cannot be read any more, also after a restart. A file is deleted within a minute after its last record.
+An offset past the end is error 1. If a partition is named more than once, the last offset counts; a topic without
+partitions is left out of the answer, as in Kafka.
 Needs DELETE on each topic; others get error 29.
 A partition that another broker leads is error 6; one of a topic that is compacted only, error 44; one of
 an internal topic, error 17.
@@ -85,7 +85,7 @@ def _last_offsets(topics: list[Message]) -> Generator[None, None, dict[str, dict
 
 
 def _delete(storage: Storage, cluster: ClusterView, due: list[_Deletion]) -> None:
-    """Keep where logs begin, and let them; what cannot be kept changes nothing."""
+    """Store the new starts of logs, then apply them. A start that cannot be stored is not applied."""
     good: list[tuple[PartitionLog, int, Message]] = []
     starts: dict[tuple[str, int], int] = {}
     for topic, log, offset, answer in due:
@@ -108,7 +108,7 @@ def _delete(storage: Storage, cluster: ClusterView, due: list[_Deletion]) -> Non
 
 
 def _problem(cluster: ClusterView, topic: Topic, log: PartitionLog, start: int, index: int) -> int:
-    """Return the error of a deletion, 0 where it can be: what is kept must not be ahead of the records."""
+    """Return the error of a deletion, 0 if it is possible: a stored start must not be ahead of the records."""
     if log.deleted:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
     if topic.name in INTERNAL_TOPICS:

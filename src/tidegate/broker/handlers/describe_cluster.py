@@ -1,9 +1,9 @@
 """DescribeCluster (key 60), versions 0-2. KIP-700, KIP-919 (endpoint type, from 1).
 
-The first broker is also the controller. Asking for controllers' endpoints is error 114: this is a broker's; for any
-that do not exist, error 115.
-What the client may do to the cluster is told where it asks and has DESCRIBE on it, else 0.
-The request has no arrays: it is read and answered at once.
+The first broker is also the controller. A request for endpoints of controllers gets error 114, as this is a broker;
+an unknown endpoint type gets error 115.
+The authorized operations on the cluster are answered if the client asks for them and has DESCRIBE on it, else 0.
+The request has no arrays, so it is not handled in slices.
 """
 
 from tidegate import error_codes

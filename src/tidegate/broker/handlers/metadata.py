@@ -4,11 +4,11 @@ Version 0 asks for all topics with an empty list; from 1 on null is all and empt
 is created when the client allows it (always before version 4) and answered with error 3 all the same: the client
 finds it when it asks again, as on Apache Kafka. Creating charges `controller_mutation_rate` (B§5.5).
 Names of internal topics are left alone (row L41).
-Answers about existing topics are kept encoded until a topic changes. A topic that is named more than once is answered
+Encoded answers about existing topics are cached until a topic changes. A topic that is named more than once is answered
 once. Ids before version 12 are refused (error 42), as in Kafka.
-Needs DESCRIBE on each topic: of all topics those without it are left out, others get error 29, whether or not they are
-there. Creating needs CREATE on the cluster or on the topic, and room for the principal's partitions
-(docs/fair-bounds.md): without it the log says why, since the answer has no text.
+Needs DESCRIBE on each topic. An answer with all topics leaves out topics without it; named topics without it get error
+29, whether or not they exist. Creating needs CREATE on the cluster or on the topic, and room for the principal's
+partitions (docs/fair-bounds.md); if there is none, the log gives the reason, because the answer has no text.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
 third), and what is answered; partitions of one number share one description.
 """
@@ -181,7 +181,7 @@ def _is_of_all(request: Request, body: Message) -> bool:
 
 
 def _may_learn(request: Request, name: str, *, may_create: bool) -> bool:
-    """Return whether the client may be told that a topic is not there, and have it created where that is done."""
+    """Return whether the client may learn that a topic does not exist, and create it if topics are auto-created."""
     return request.authorized(acl.DESCRIBE, acl.TOPIC, name) and (
         not may_create
         or request.authorized(acl.CREATE, acl.CLUSTER)
@@ -293,7 +293,7 @@ def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
 
 
 def _refused(name: str | None, topic_id: str) -> Message:
-    """Return the answer for a topic that the client may not know of: ids are no secret, what is behind them is."""
+    """Return the answer for a topic that the client may not describe: its id is not secret, but its name is."""
     return {**absent_topic_message(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED), "name": name}
 
 

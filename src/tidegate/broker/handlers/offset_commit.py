@@ -1,9 +1,10 @@
 """OffsetCommit (key 8), versions 2-10. KIP-98, KIP-345 (static members, from 7), KIP-1071 (topic ids, from 10).
 
-Keeps the positions of a group's members, in their generation, and of consumers that assign partitions themselves (no
-member, no generation). The answer leaves when the positions outlive the process. A member's commit keeps its session.
-Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
-several parts: where the process ends in between, and the client has no answer, some of them are kept.
+Stores offsets ("positions") for members of a group, in their generation, and for consumers that assign partitions
+themselves (no member, no generation). The answer leaves when the positions would survive the end of the process. A
+commit also keeps the member's session alive. If a partition has several positions, the last is stored, and each is
+answered, as in Kafka. Many positions are stored in several parts: if the process ends in between, some are stored, and
+the client gets no answer.
 Needs READ on the group, else error 30 for all, and on each topic, else error 29.
 A group that another broker coordinates is error 16. Without room for more (`OffsetTable.bound`, which the owners of
 groups share) it is error 28; a position that takes no more room than the one before it is always kept.
@@ -119,10 +120,10 @@ def _refuse(request: Request, body: Message) -> Work:
 
 
 class _Commit:
-    """One request: what is refused and kept.
+    """One request: the positions that are refused, and those that are stored.
 
-    `topics` are answered: a topic's partitions as often as it is named; once, and those that are not there first, where
-    there are any of these. As in Kafka. Results are partition and error code in turn.
+    As in Kafka, a topic is answered as often as it is named; but if any topic does not exist, each is answered once,
+    and missing topics come first. Results are a flat list: partition, error code, partition, error code, ...
     """
 
     def __init__(self, groups: NodeGroups, request: Request, body: Message) -> None:
@@ -155,7 +156,7 @@ class _Commit:
         self._room = self._reserved = 0
 
     def commit_rows(self) -> Answer | None:
-        """Keep positions without metadata in one topic, as nearly always; None: nothing is done, `check` them."""
+        """Store positions without metadata in one topic, the usual case. None: nothing was done; call `check`."""
         topics = self._body["topics"]
         writes = self._groups.storage.group_writes
         if len(topics) != 1 or not writes.has_journal or self._problem():
@@ -178,7 +179,7 @@ class _Commit:
         return self._request.answer(message)
 
     def check(self) -> Generator[None, None, None]:
-        """Look every partition up. Of several positions for one partition the last is kept."""
+        """Check every partition. If a partition has several positions, the last is stored."""
         refused = self._problem()
         for part in self._body["topics"]:
             key = part[self.field]
@@ -200,9 +201,9 @@ class _Commit:
     def _read_rows(
         self, topic: Topic, rows: PlainRows | list[Message]
     ) -> tuple[Collection[int], Partitions, int] | None:
-        """Return indexes and positions of all partitions of one topic, and the bytes of those that are new.
+        """Return indexes and positions of all partitions of one topic, and the additional memory of new ones in bytes.
 
-        None: they have to be looked at one by one. Not where they have no metadata, all are there, and there is room.
+        Return None if they must be checked one by one: some have metadata or do not exist, or there may be no room.
         """
         if not isinstance(rows, PlainRows) or not rows.count:
             return None
@@ -223,7 +224,7 @@ class _Commit:
         return indexes, positions, of_topic + added * POSITION_BYTES
 
     def _accept_rows(self, key: str, topic: Topic, rows: PlainRows | list[Message]) -> bool:
-        """Accept all partitions of one topic together; False: they have to be looked at one by one."""
+        """Accept all partitions of one topic together. Return False if they must be checked one by one."""
         read = self._read_rows(topic, rows)
         if read is None:
             return False
@@ -238,7 +239,7 @@ class _Commit:
     def _check_partitions(
         self, key: str, topic: Topic, wanted: list[Message], refused: int
     ) -> Generator[None, None, None]:
-        """Look the partitions of one topic up. refused: the error for all of them, if any."""
+        """Check the partitions of one topic. refused: the error for all of them, if any."""
         results: list[int] = []
         found: Partitions = {}
         missing: list[int] = []
@@ -276,7 +277,7 @@ class _Commit:
                 of_topic = 0
                 found.update(positions)
             yield
-            # Other requests may have used some of it during the yield.
+            # Other requests may have used some of the room during the yield.
             self._room = self._offsets.bound.room(self._owner)
         if missing:
             self._results_of_missing(key).extend(missing)
@@ -286,14 +287,14 @@ class _Commit:
             self._accepted.setdefault(topic.name, {}).update(found)
 
     def _reserve(self, size: int) -> None:
-        """Count what was accepted: others may commit before the next slice."""
+        """Reserve memory for accepted positions, because other requests may commit before the next slice."""
         self._offsets.bound.count_use(self._owner, size)
         self._reserved += size
 
     def store(self) -> Generator[None, None, bool]:
-        """Keep what was accepted, some positions in a transaction; return whether there was any.
+        """Store the accepted positions, some in each transaction; return whether there were any.
 
-        Not what has become another generation's meanwhile, nor in topics that were deleted since they were found.
+        Positions are not stored if the group's generation has changed, or their topic was deleted, since the check.
         """
         is_new = self._group_id not in self._offsets
         left = len(self._accepted)
@@ -318,7 +319,7 @@ class _Commit:
         return bool(self._accepted)
 
     def _results_of_missing(self, key: str) -> list[int]:
-        """Return the results of a topic that is not there, empty where it was not named before."""
+        """Return the list of results of a missing topic; a new list if the topic was not named before."""
         if not self._missing_tables:
             self._missing_tables = [{} for _ in range(_TABLES)]
         table = self._missing_tables[hash(key) % _TABLES]
@@ -329,11 +330,11 @@ class _Commit:
         return results
 
     def _refuse(self, topic: str, positions: Partitions, code: int) -> None:
-        """Note the error for positions that were accepted, and are not kept."""
+        """Record the error for positions that were accepted but could not be stored."""
         self._refused.update(dict.fromkeys([(topic, index) for index in positions], code))
 
     def _answer_refused(self) -> Generator[None, None, None]:
-        """Answer an error for what was accepted and is not kept."""
+        """Set the errors of accepted positions that could not be stored."""
         for _, topic, results in self._found if self._refused else ():
             for at in range(0, len(results), 2):
                 if not results[at + 1]:

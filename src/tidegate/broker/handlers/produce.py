@@ -60,7 +60,7 @@ _CHARGE = Charge.PRODUCE  # looked up in its class it takes 100 ns in Python 3.1
 
 
 class _Target:
-    """A partition that a client produces to, and how: what is known of a request by the bytes it begins with."""
+    """The entry of a known request: the partition that a client produces to, and its acks and encoding."""
 
     __slots__ = ("acks", "answers", "index", "key", "log", "settings", "topic")
 
@@ -173,7 +173,7 @@ class _Stored:
         self.topic_sizes = TopicSizes()
 
     def store(self, name: str, parts: dict[int, _Batch]) -> Generator[None, None, None]:
-        """Store what is wanted of a topic, a partition at a time."""
+        """Store the batches for a topic, one partition at a time."""
         version = self._request.header.api_version
         may_write = _may_write(self._request, self._topics, name)
         partitions: list[Message] = []
@@ -261,9 +261,9 @@ def _remember(
     cluster: ClusterView,
     known: KnownRequests[_Target],
 ) -> None:
-    """Keep what a request with one partition says for those that begin as it does.
+    """Keep a request with one partition, for later requests that begin like it.
 
-    Not where it must fail or may, nor where an append may make a sync due, which its answer has to wait for.
+    Do not keep a request that can fail, or whose answer may have to wait for a sync.
     """
     index, version = part["partition_data"][0]["index"], request.header.api_version
     name = part[_field(version)]
@@ -278,10 +278,10 @@ def _remember(
 
 
 def _by_partition(topic_data: list[Message], version: int) -> Generator[None, None, _ByPartition]:
-    """Return what a request wants stored, by topic (name or id) and partition.
+    """Return the batches to store, by topic (name or id) and partition.
 
-    Of several batches for one partition the last counts, as in Kafka; one that is refused unseen is answered even so.
-    Null is no batch that could be refused, and counts as the others do.
+    If a partition has several batches, the last counts, as in Kafka. One that was refused is answered even so.
+    Null is not refused: it counts like any other batch.
     Raises `CorruptRecordsError` where a first batch cannot be taken apart, `_TransactionalError` for a transaction's.
     """
     wanted: _ByPartition = {}

@@ -1,7 +1,7 @@
 """`tidegate configs`: the quota and SCRAM part of Kafka's `kafka-configs.sh`, without a JVM.
 
-Flags, output and exit codes are those of Kafka's tool. Its first line on stderr is kept; a stack trace becomes an error
-and a hint. Follows: Kafka `ConfigCommand`, B§9.1–9.3 (decision 0121).
+Flags, output and exit codes are those of Kafka's tool. The first line on stderr is the same as there; an error and a
+hint replace the stack trace. Follows: Kafka `ConfigCommand`, B§9.1–9.3 (decision 0121).
 """
 
 import argparse
@@ -21,7 +21,7 @@ __all__ = ["add_parser", "run"]
 
 _EXIT_REFUSED = 1  # of Kafka's tool, for every error and for --help
 _NO_OPTION = "\0"  # cannot be in an argument
-_KAFKA = "4.3.1"  # whose tool this is: what its --version prints
+_KAFKA = "4.3.1"  # the version of Kafka's tool, which --version prints
 _HINT = "run --describe to see what is in force, then run the command again"
 _REFUSED_HINT = "nothing was changed; correct the argument, then run the command again"
 _HINTS = {  # by error code of the broker
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         given = " ".join(arguments)
         print(f"Error while executing config command with args '{printable(given)}'", file=sys.stderr)
-        code = getattr(error, "code", None)  # of what a broker answered
+        code = getattr(error, "code", None)  # the error code of the broker's answer, if any
         print_error(str(error), error.hint or (_HINTS.get(code, _REFUSED_HINT) if code else _HINT))
     return _EXIT_REFUSED
 
@@ -80,7 +80,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _execute(command: "Command") -> None:
-    """Alter or describe what the command names. Raises `TidegateError`."""
+    """Alter or describe the entities of the command. Raises `TidegateError`."""
     connection = argparse.Namespace(
         bootstrap_server=command.bootstrap_server, command_config=command.command_config
     )

@@ -1,4 +1,4 @@
-"""Changes that `tidegate configs --alter` is given, which keys to set and which to remove, and its requests.
+"""Changes of `tidegate configs --alter`: the keys to set and to remove, and the requests that make them.
 
 >>> parse_configs("producer_byte_rate = 1024,SCRAM-SHA-256=[iterations=8192,password=x]")
 {'producer_byte_rate': '1024', 'SCRAM-SHA-256': 'iterations=8192,password=x'}
@@ -24,7 +24,7 @@ from tidegate.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 
 __all__ = ["Changes", "alter", "parse_configs", "read_changes", "read_credential"]
 
-_NOT_GROUPED = r"(?=[^\]]*(?:\[|$))"  # what is not between brackets: no "]" comes before the next "["
+_NOT_GROUPED = r"(?=[^\]]*(?:\[|$))"  # a position outside brackets: no "]" comes before the next "["
 _COMMA = re.compile("," + _NOT_GROUPED)
 _EQUALS = re.compile(r"\s*=\s*" + _NOT_GROUPED)
 _KEY = re.compile("[a-zA-Z0-9._-]*")
@@ -43,9 +43,9 @@ class Changes:
 
 
 def parse_configs(text: str) -> dict[str, str]:
-    """Return what the argument of --add-config sets. Raises `RefusedError`."""
+    """Return keys and values from the argument of --add-config. Raises `RefusedError`."""
     parts = _COMMA.split(text)
-    while text and parts and not parts[-1]:  # Java drops them, unless the text itself is empty
+    while text and parts and not parts[-1]:  # Java drops empty parts at the end, unless the text is empty
         parts.pop()
     configs: dict[str, str] = {}
     for part in parts:
@@ -60,7 +60,7 @@ def parse_configs(text: str) -> dict[str, str]:
 
 
 def read_changes(command: Command) -> Changes:
-    """Return the changes that a command is given. Raises `RefusedError`, or `ConfigError` for an unusable file."""
+    """Return the changes that a command asks for. Raises `RefusedError`, or `ConfigError` for an unusable file."""
     found = {} if command.add_config_file is None else load_properties(command.add_config_file)
     if command.add_config is not None:
         found = parse_configs(command.add_config)
@@ -83,7 +83,7 @@ def read_changes(command: Command) -> Changes:
 
 
 def _of_clients(command: Command, added: Mapping[str, str], deleted: tuple[str, ...]) -> Changes:
-    """Return changes of users and clients: quotas of any, or SCRAM credentials of a user."""
+    """Return changes of users and clients: quotas of any entity, or SCRAM credentials of a user."""
     quota_keys = keys_for("user")
     if command.entity_types[0] == CLIENTS or len(command.entity_types) == 2:
         _refuse_others("quota configs", CLIENTS, added, deleted, known=quota_keys)
@@ -110,7 +110,7 @@ def _of_clients(command: Command, added: Mapping[str, str], deleted: tuple[str, 
 def _refuse_others(
     what: str, kind: str, added: Iterable[str], deleted: Iterable[str], *, known: Iterable[str]
 ) -> None:
-    """Raise `RefusedError` for keys that are not known, in the words of Scala's collections."""
+    """Raise `RefusedError` for unknown keys, in the format of Scala's collections."""
     allowed = set(known)
     for verb, collection, keys in (("added", "Set", added), ("deleted", "ArrayBuffer", deleted)):
         others = sorted((key for key in keys if key not in allowed), key=SCRAM_MECHANISMS.__contains__)
@@ -123,7 +123,7 @@ def _refuse_others(
 
 
 def _did_you_mean(names: Sequence[str], known: Iterable[str]) -> str | None:
-    """Return a hint that names what the first of some unknown names may have meant; None without a name."""
+    """Return a hint with the known name that is most like the first unknown one; None if there is no unknown name."""
     if not names:
         return None
     from tidegate.config.values import did_you_mean

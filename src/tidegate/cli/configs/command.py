@@ -1,4 +1,4 @@
-"""Command that the options of `tidegate configs` ask for, and which options go together.
+"""The command that the options of `tidegate configs` form, and the rules for combining options.
 
 >>> from tidegate.cli.configs.options import parse_options
 >>> options = parse_options(["--describe", "--bootstrap-server", "localhost:9092", "--user", "alice"])
@@ -62,7 +62,7 @@ class Command:
 
 
 def checked_command(options: Options) -> Command:
-    """Return what the options ask for. Raises `RefusedError` for what Kafka's tool refuses, in its order and words."""
+    """Return the command of the options. Raises `RefusedError` where Kafka's tool does, in its order and words."""
     alters = _checked_action(options)
     types = _checked_types(options)
     names = _names(options)
@@ -87,7 +87,7 @@ def checked_command(options: Options) -> Command:
 
 
 def int32(text: str) -> int | None:
-    """Return a number as Java's `Integer.parseInt` reads it, None where it is none."""
+    """Return a number as Java's `Integer.parseInt` reads it; None if the text is not a number."""
     try:
         return read_number(text, _MAX_INT32)
     except ValueError:
@@ -187,7 +187,7 @@ def _check_alter(options: Options, types: Sequence[str], names: Sequence[str]) -
 
 
 def _check_served(options: Options, types: Sequence[str]) -> None:
-    """Raise `RefusedError` for what Kafka's tool does and this command does not."""
+    """Raise `RefusedError` for features of Kafka's tool that this command does not have."""
     refuse_if(
         options.has("bootstrap-controller"),
         "--bootstrap-controller is not supported: a controller does not describe client quotas",
@@ -202,7 +202,7 @@ def _check_served(options: Options, types: Sequence[str]) -> None:
 
 
 def _has_address(name: str) -> bool:
-    """Return whether a name is an address, or that of a host. Asks the name server."""
+    """Return whether a name is an IP address, or a host name that the name server can resolve."""
     if ip_literal(name) is not None:
         return True
     try:

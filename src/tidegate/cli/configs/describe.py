@@ -27,7 +27,7 @@ from tidegate.quota.admin.java_hash import hash_map_order
 __all__ = ["DESCRIBE_S", "RESOURCE_TYPES", "describe", "node_of", "quota_filter", "quota_line", "within"]
 
 DESCRIBE_S = 30.0
-"""Most time of one question. Follows: Kafka `ConfigCommand`."""
+"""Timeout of one request, in seconds. Follows: Kafka `ConfigCommand`."""
 RESOURCE_TYPES = {TOPICS: 2, BROKERS: 4}
 """The numbers of Kafka `ConfigResource.Type`, by entity type."""
 _ENTITY_TYPES = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
@@ -66,7 +66,7 @@ async def describe(admin: Admin, command: Command) -> AsyncIterator[str]:
 
 
 async def _scram_users(admin: Admin, names: Sequence[str]) -> Mapping[str, dict[str, int] | BrokerError]:
-    """Return mechanisms and iterations of users; none of a broker that has no SCRAM users (KRaft before Kafka 3.5)."""
+    """Return mechanisms and iterations of users; none if the broker does not support SCRAM (KRaft before Kafka 3.5)."""
     try:
         return await within(DESCRIBE_S, admin.describe_scram_users(names or None))
     except UnsupportedApiError:
@@ -85,7 +85,7 @@ def quota_filter(types: Sequence[str], names: Sequence[str]) -> list[FilterCompo
 
 
 def quota_line(entity: EntityParts, values: Mapping[str, float]) -> str:
-    """Return the line of one entity, its keys in the order of the hash map that Kafka's tool puts them into."""
+    """Return the line of one entity, with its keys in the order of the hash map of Kafka's tool."""
     names = dict(entity)
     parts = (
         f"the default {text}" if names[kind] is None else f"{text} '{names[kind]}'"
@@ -98,7 +98,7 @@ def quota_line(entity: EntityParts, values: Mapping[str, float]) -> str:
 
 
 def node_of(kind: str, name: str) -> int | None:
-    """Return the broker to ask about an entity, None for any."""
+    """Return the broker to ask about an entity; None: any broker."""
     return int32(name) if kind == BROKERS and name else None
 
 
@@ -120,7 +120,7 @@ def _credentials(found: Mapping[str, int]) -> str:
 
 
 async def _settings(admin: Admin, command: Command) -> AsyncIterator[str]:
-    """Yield the changed settings of brokers or topics, or all of them, each with what is in force without it."""
+    """Yield the changed settings of brokers or topics, or all of them, each with its synonyms."""
     kind, names = command.entity_types[0], command.entity_names[:1]
     if kind == TOPICS and names and (names[0] or not command.describes_all):
         _check_topic_name(names[0])

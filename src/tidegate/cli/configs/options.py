@@ -23,7 +23,7 @@ ABOUT = (
 """The first line of Kafka's help."""
 _SEPARATED = "delete-config"  # the option whose argument is a list
 
-# Each option with what its argument is called, None where it has none, and what it does.
+# Each option with the name of its argument (None: no argument), and its help text.
 _OPTIONS: dict[str, tuple[str | None, str]] = {
     "bootstrap-server": ("HOST:PORT", "brokers, separated by commas"),
     "command-config": ("FILE", "client.properties: login, TLS, timeouts"),

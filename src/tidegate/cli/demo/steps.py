@@ -83,7 +83,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, and whether it is true."""
+    """The result of a check: the claim, and whether it holds."""
 
     claim: str
     holds: bool
@@ -222,8 +222,8 @@ def traffic_checks(traffic: Traffic) -> list[Check]:
 def _latency_fell(traffic: Traffic) -> Check:
     """Return whether the typical latency of an order fell.
 
-    If the machine became slower in the meantime, the latency may be higher by the same factor. The factor is that of
-    the control, whose broker has no other client.
+    If the machine became slower in the meantime, the latency may be higher by the same factor, which is measured with
+    the control client, whose broker has no other client.
     """
     holds, texts, idle_texts = True, [], []
     for share in _SHARES:

@@ -1,15 +1,15 @@
-"""Effects of planned quotas on the consumer groups of a cluster, Apache Kafka's or Tidegate's: what to look at first.
+"""Effects of planned quotas on the consumer groups of a cluster, Apache Kafka's or Tidegate's.
 
-A lower `consumer_byte_rate` is compared with the growth of the partitions that the consumers under it read: those
-whose partitions grow faster never catch up, and those that lag may need hours. A `request_percentage` is dangerous
-only where a throttle can outlast a session.
+A lower `consumer_byte_rate` is compared with the growth of the partitions that the affected consumers read. Consumers
+whose partitions grow faster never catch up, and consumers that lag may need hours. A `request_percentage` is dangerous
+only if a throttle can outlast a session.
 
-These are estimates. Growth is measured by `groups`; quotas are enforced by each broker, so that the leader
-with most growth is compared. Kafka does not tell the user of a member: quotas of a user alone are not looked at, and
-one of a user and a client id as if each member with this client id were that user.
+These are estimates. `groups` measures the growth. Each broker enforces quotas by itself, so the leader with most growth
+is compared. Kafka does not tell the user of a member. So quotas of a user alone are ignored, and for a quota of a user
+and a client id, each member with this client id is assumed to be that user.
 
-Bounds: `MAX_GROUPS` groups, `MAX_PARTITIONS` partitions, `MAX_S` seconds. What goes beyond, and what the user may not
-describe, is a note.
+Bounds: `MAX_GROUPS` groups, `MAX_PARTITIONS` partitions, `MAX_S` seconds. A note names what is beyond these bounds, and
+what the user may not describe.
 Follows: B§3.4 (which quota applies), B§5 (throttle times).
 """
 
@@ -40,14 +40,14 @@ from tidegate.server.settings.table import KAFKA_EXACT
 __all__ = ["MAX_GROUPS", "MAX_PARTITIONS", "MAX_S", "QuotaEffects", "find_effects"]
 
 MAX_GROUPS = 200
-"""Groups that are described, by name. A note says how many there are beyond."""
+"""Most groups that are described, by name. A note contains the number of the others."""
 MAX_PARTITIONS = 20_000
-"""Partitions whose growth is looked at. Those beyond are not counted."""
+"""Most partitions whose growth is measured. Others are not counted."""
 MAX_S = 10.0
 """Timeout of the requests to a cluster, in seconds."""
 
-_CATCH_UP_S = 3600  # a consumer that lags and needs longer is named
-_DEFAULT_SESSION_MS = 45_000  # Kafka's consumer `session.timeout.ms`: no API tells that of a member
+_CATCH_UP_S = 3600  # warn about a consumer that needs longer to catch up
+_DEFAULT_SESSION_MS = 45_000  # Kafka's default of `session.timeout.ms`: no API returns a member's own
 _LEAST_SESSION_MS = 6_000  # Kafka's broker `group.min.session.timeout.ms`
 _MAX_TOPICS = 50  # topics whose largest batch is looked up, for each quota
 _MAX_BATCH = 1_048_588  # Kafka's `max.message.bytes`
@@ -57,7 +57,7 @@ _MS_PER_S = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEffects:
-    """Warnings, notes about what was not looked at, and the number of groups that were."""
+    """Warnings, notes about what was not examined, and the number of examined groups."""
 
     warnings: Sequence[QuotaEffect] = ()
     notes: Sequence[str] = ()
@@ -65,16 +65,16 @@ class QuotaEffects:
 
 
 async def find_effects(admin: Admin, cluster: Quotas, changes: Sequence[QuotaChange]) -> QuotaEffects:
-    """Return what changes of a cluster's quotas would do to its consumer groups.
+    """Return the effects of changes of a cluster's quotas on its consumer groups.
 
-    Errors of the cluster are notes. Nothing is asked where no change is of consumers.
+    Errors of the cluster become notes. If no change concerns consumers, the cluster is not asked.
     """
     if not any(change.key in KEYS for change in changes):
         return QuotaEffects()
     try:
         async with asyncio.timeout(MAX_S):
             return await _effects(admin, cluster, changes)
-    except ClientError as error:  # one of them is a TimeoutError, too
+    except ClientError as error:  # before `TimeoutError`, which one of these errors is, too
         reason = str(error)
     except TimeoutError:
         reason = f"the cluster did not answer within {MAX_S:g} s"

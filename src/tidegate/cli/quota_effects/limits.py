@@ -1,7 +1,7 @@
-"""Members of consumer groups that get a lower limit by planned quotas, and those that share it.
+"""Members of consumer groups to which planned quotas give a lower limit, and the members that share it.
 
-Kafka does not tell the user of a member. Quotas for all users, and those of clients that do not log in, are looked up
-without a user; one of a user and a client id as if each member with this client id were that user.
+Kafka does not tell the user of a member. Quotas for all users, and quotas of clients that do not log in, are looked up
+without a user. For a quota of a user and a client id, each member with this client id is assumed to be that user.
 Follows: B§3.4 (which quota applies).
 """
 
@@ -27,13 +27,13 @@ from tidegate.quota.managers.extensions import entity_of
 __all__ = ["KEYS", "Limits", "QuotaEffect", "Readers"]
 
 KEYS = (CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
-"""The quotas that concern members of groups."""
-_USERS_OF_CLIENT_ID = 20  # users with a quota for one client id that are looked at
+"""The quota types that concern members of groups."""
+_USERS_OF_CLIENT_ID = 20  # most users with a quota for the same client id that are examined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEffect:
-    """A warning: the quota, the groups under it, and a sentence. Further numbers are None if the sentence has none."""
+    """A warning: the quota, its groups, and a sentence. Numbers that the sentence does not contain are None."""
 
     entity: EntityParts
     key: str
@@ -49,7 +49,7 @@ class QuotaEffect:
 
 @dataclass(slots=True)
 class Readers:
-    """The members that share a quota: what they read, by group. user: None where it is not known."""
+    """The members that share a quota: the partitions that they read, by group. user: None if it is not known."""
 
     entity: EntityParts
     key: str
@@ -75,7 +75,7 @@ class Readers:
 class Limits:
     """The quotas of a cluster before and after changes.
 
-    users_alone: how many entities of a named user alone have a new quota that members may be under.
+    users_alone: the number of entities of a named user alone with a new quota that may apply to members.
     """
 
     def __init__(self, cluster: Quotas, changes: Sequence[QuotaChange]) -> None:
@@ -96,7 +96,7 @@ class Limits:
         self.users_alone = len(alone)
 
     def readers(self, members: Iterable[Member], key: str) -> list[Readers]:
-        """Return the members that get a lower limit, those that share it together."""
+        """Return the members that get a lower limit, grouped by the limit that they share."""
         before, after = self._before[key], self._after[key]
         found: dict[Tags, Readers] = {}
         for member in members:
@@ -109,7 +109,7 @@ class Limits:
                     continue
                 entity = self._entities[match[0]]
                 if user is not None and dict(entity).get("user") != user:
-                    continue  # one for all users, which is looked at without a user
+                    continue  # a quota for all users, which is looked up without a user
                 readers = found.setdefault(tags, Readers(entity=entity, key=key, value=match[1], user=user))
                 readers.partitions.setdefault(member.group_id, set()).update(member.partitions)
         return list(found.values())

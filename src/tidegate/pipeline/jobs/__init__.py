@@ -1,1 +1,1 @@
-"""The jobs: read, transform, write. The one place in the pipeline that does input and output."""
+"""The jobs: read, transform, write. Only these modules of the pipeline do input and output."""

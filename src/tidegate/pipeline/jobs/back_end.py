@@ -1,4 +1,4 @@
-"""The two places where jobs run, this process and Spark, behind one interface: `map`, tables made by it, replays."""
+"""Interface of the two back ends that run jobs, this process and Spark: `map`, `tables` and replays."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _REPEATS = 8
-"""Replays that rows which are replayed more than once are expected to take."""
+"""Expected number of replays of rows that are replayed more than once."""
 
 
 class Sized(Protocol):
@@ -44,7 +44,7 @@ class Sized(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Return what it takes uncompressed."""
+        """Return its uncompressed size."""
 
     @property
     def rows(self) -> int:
@@ -56,11 +56,11 @@ T = TypeVar("T")
 Found: TypeAlias = "pa.Table | Iterable[pa.Table]"
 Merge = Callable[[pa.Table], Found]
 Take = Callable[[pa.Table], pa.Table]
-"""Returns a few rows, with the same columns, that stand for some rows; called again for what it has returned."""
+"""Reduces a table to a few rows with the same columns. It is called again on the combined results."""
 
 
 class KeptTables:
-    """Tables of one run in this process, by name. wanted: the names of those that are kept; others are discarded."""
+    """Tables of one run, kept in memory by name. wanted: the names of the tables to keep; others are discarded."""
 
     def __init__(self, wanted: Iterable[str] = ()) -> None:
         self.wanted = frozenset(wanted)
@@ -78,15 +78,15 @@ class KeptTables:
             write(table)
 
     def write(self, table: DataFrame, name: str) -> None:
-        """Keep a table of Spark."""
+        """Keep a table that Spark has made."""
         if name in self.wanted:
             self.put(table.toArrow(), name)
 
     def finish(self, made_of: Mapping[str, Any], *, without: Sequence[str] = ()) -> None:
-        """Ignore what a manifest would say."""
+        """Ignore the arguments, which `Results` writes to a manifest."""
 
     def table(self, name: str) -> pa.Table:
-        """Return a table of a run that is complete."""
+        """Return a table of a completed run."""
         schema, parts = self._tables[name]
         return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
 
@@ -96,13 +96,13 @@ Target: TypeAlias = Results | KeptTables
 
 
 class Rows(Protocol):
-    """A table that is made when it is asked for."""
+    """A table that is computed when it is used."""
 
     def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "Rows":
-        """Return the rows, columns of `table`, that `merge` makes of all rows with the same keys, in order of these."""
+        """Apply `merge` to rows with the same keys; return its rows, columns of `table`, in the order of the keys."""
 
     def kept(self) -> AbstractContextManager["Rows"]:
-        """Return the rows, made only once in a `with` block."""
+        """Return the rows for use in a `with` block, in which they are computed only once."""
 
     def collect(self) -> pa.Table:
         """Return all rows."""
@@ -111,11 +111,11 @@ class Rows(Protocol):
         """Write the rows as a table of the results."""
 
     def written(self, results: Target, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
-        """Write the rows; return how many there are, and what each of `takes` takes of them."""
+        """Write the rows; return their number, and the result of each of `takes` for them."""
 
 
 class PlacedRows(Replays, Protocol):
-    """The rows of a record where a replay wants them, to be used in a `with` block."""
+    """The rows of a record, divided into the partitions of a replay. Use it in a `with` block."""
 
     layout: Layout
 
@@ -129,7 +129,7 @@ class PlacedRows(Replays, Protocol):
         return self.layout.searched(plan, numbers, share)
 
     def narrowed(self, plans: Sequence[Plan]) -> Self:
-        """Return the same rows for a replay of these of the plans that they were placed for."""
+        """Return the same rows for a replay of only these plans, which must be among those of the layout."""
         self.layout = replace(self.layout, task=replace(self.layout.task, plans=tuple(plans)))
         return self
 
@@ -148,7 +148,7 @@ class PlacedRows(Replays, Protocol):
 
 
 class BackEnd(ABC):
-    """A place where jobs run."""
+    """A back end: runs the jobs, in this process or on Spark."""
 
     @property
     @abstractmethod
@@ -156,7 +156,7 @@ class BackEnd(ABC):
         """Return how many cores replay at once."""
 
     def partitions_of(self, rows: int) -> int:
-        """Return how many partitions of so many rows are wanted."""
+        """Return the number of partitions for a replay of this number of rows."""
         return self.cores
 
     @property
@@ -177,20 +177,20 @@ class BackEnd(ABC):
         with_usage: bool = False,
         rows: int,
     ) -> None:
-        """Compile the kernels that are known to be needed now, and show that. See `warm_up`.
+        """Compile the kernels that the job needs, and show the progress. See `warm_up`.
 
-        rows: those that are added up, or decided by all plans together.
+        rows: the number of rows to sum up, or of decisions by all plans together.
         """
 
     @abstractmethod
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
-        """Return what a function of the installed package returns for each item, in their order."""
+        """Call a function for each item; return the results in their order. It must belong to the installed package."""
 
     @abstractmethod
     def tables(
         self, function: Callable[[Item], Found], items: Sequence[Item], table: StructType, what: str
     ) -> Rows:
-        """Return the rows, columns of `table`, that a function of the installed package makes of all items."""
+        """Return the rows, columns of `table`, that a function returns for all items. See `map` for the function."""
 
     @abstractmethod
     def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> PlacedRows:
@@ -237,7 +237,7 @@ class BackEnd(ABC):
 
 
 def survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
-    """Return `survey_chunk` with what it is to look for, for a replay of the plans."""
+    """Return `survey_chunk` with the options that a replay of the plans needs."""
     return partial(
         survey_chunk,
         with_connections=any(plan.is_closed for plan in plans),

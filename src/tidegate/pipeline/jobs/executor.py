@@ -1,6 +1,6 @@
-"""Functions that Spark's executors run around those of the jobs. Arrow batches in and out.
+"""Functions that Spark's executors run, which call the functions of the jobs. Arrow batches in and out.
 
-Everything here is reached through the installed package, never pickled: executors need it importable.
+These functions are imported from the installed package, never pickled, so executors must be able to import it.
 """
 
 import pickle
@@ -35,7 +35,7 @@ _BLOCKS_AT_ONCE = 16
 Batches = Iterator[pa.RecordBatch]
 ReplayFunction = Callable[..., Iterator[pa.Table]]
 Grouped = Sequence[Shared[Mapping[int, Members]]]
-"""Members by partition, those of as many tasks in each: a task looks into one."""
+"""Members by partition, in groups of tasks. A task reads only the group that it belongs to."""
 
 
 def results_of_work(batches: Batches, *, function: Callable[[Any], Any]) -> Batches:

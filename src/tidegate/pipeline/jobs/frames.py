@@ -1,4 +1,4 @@
-"""The jobs whose results Spark makes when they are used: data frames by the names of the written tables."""
+"""The jobs that return Spark data frames, by the names of the written tables. Spark computes them at their use."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ Frames = tuple[dict[str, DataFrame], Sequence[Missing]]
 
 
 def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool, with_peaks: bool) -> Frames:
-    """Return usage by the columns `by`, and the rows that the record lacks. The nodes are found at once."""
+    """Return usage by the columns `by`, and the rows that the record lacks. This call already scans for the nodes."""
     spark = _spark_of(jobs)
     with spark.running("scanning"):
         coverage = jobs.coverage()
@@ -51,7 +51,7 @@ def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool, with_peaks: 
 
 
 def obedience_frames(jobs: Jobs) -> Frames:
-    """Return who came back early, by client library and by client, and the rows that the record lacks."""
+    """Return early requests by client library and by client, and the rows that the record lacks."""
     spark = _spark_of(jobs)
     with spark.running("scanning"):
         missing = jobs.coverage().missing
@@ -70,7 +70,7 @@ def replay_frames(
     *,
     carried: Mapping[tuple[str, int], Carried] | None,
 ) -> Frames:
-    """Return a replay by entity, and the tables of `names`. The files are surveyed at once."""
+    """Return a replay by entity, and the tables of `names`. This call already surveys the files."""
     spark = _spark_of(jobs)
     with spark.running("scanning"):
         placed = spark.place(jobs.files, plans, carried=carried, repeats=False)

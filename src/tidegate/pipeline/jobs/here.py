@@ -1,4 +1,4 @@
-"""The back end in this process, without Java: for what one machine reads in the time that Spark takes to start."""
+"""The back end in this process, without Java: for records that are read in the time that Spark needs to start."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,18 +58,18 @@ from tidegate.pipeline.warm_up import kernel_at_hand
 
 __all__ = ["Here"]
 
-_ROWS_AT_ONCE = 1 << 15  # of results
-_ROWS_TOGETHER = 1 << 16  # of clients that become entities
-_TABLES_AT_ONCE = 2  # before memory is given back, part of which the next ones use again
+_ROWS_AT_ONCE = 1 << 15  # rows of results in one table
+_ROWS_TOGETHER = 1 << 16  # rows of clients that are combined to entities at once
+_TABLES_AT_ONCE = 2  # tables between two releases of memory; the next tables use a part of it again
 _PARTITIONS = 8
-_FEW_ROWS = 1 << 17  # are done before threads have started
-_MOST_THREADS = 4  # that hold a chunk each
+_FEW_ROWS = 1 << 17  # to process them takes less time than to start threads
+_MOST_THREADS = 4  # each holds a chunk in memory
 _ROWS_OF_CLIENT = 16
-"""With fewer, a replay of decisions is mostly Python objects of each client: threads would wait for one another."""
+"""Rows per client below which a replay works mostly on Python objects, so that threads would wait for each other."""
 
 
 class Here(BackEnd):
-    """This process."""
+    """The back end that runs jobs in this process."""
 
     cores = 1
 
@@ -78,7 +78,7 @@ class Here(BackEnd):
         self._threads = threads or available_cores()
 
     def partitions_of(self, rows: int) -> int:
-        """Return a number that does not depend on the cores, so that results do not either."""
+        """Return the number of partitions. It does not depend on the cores, so that results do not depend on them."""
         return _PARTITIONS if rows > _FEW_ROWS else 1
 
     @property
@@ -104,7 +104,7 @@ class Here(BackEnd):
         )
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
-        """Return what a function returns for each item, when it is asked for; a few are made ahead."""
+        """Call a function for each item, when its result is used; a few results are computed in advance."""
         threads = 1 if sum(item.rows for item in items) <= _FEW_ROWS else min(self._threads, _MOST_THREADS)
         return mapped(function, reported(items, what, self._on_progress), threads=threads)
 
@@ -135,13 +135,13 @@ class Here(BackEnd):
 
 
 class _RowsHere:
-    """Tables of this process: made when they are asked for, and some at a time."""
+    """Tables of this process, which are computed when they are used, a part at a time."""
 
     def __init__(self, made: Callable[[], Iterable[pa.Table]], schema: pa.Schema) -> None:
         self._made, self._schema = made, schema
 
     def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "_RowsHere":
-        """Return what `merge` makes of all rows: its order is that of the keys."""
+        """Apply `merge` to all rows; its result is in the order of the keys."""
         return _RowsHere(lambda: each_table(merge(self._compact())), to_arrow_schema(table))
 
     @contextmanager
@@ -212,21 +212,21 @@ class _PlacedHere(PlacedRows):
         return together([compact(schema.empty_table()), *parts])
 
     def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
-        """Return what became of the plans, as a `compact` table."""
+        """Return the outcomes of the plans, as a `compact` table."""
         task = replace(self.layout.task, plans=tuple(plans))
         what = f"replaying {len(plans)} plans"
         found = self._replayed(replay_tallies, task, what, threads=self._threads, share=share)
         return entities_together([compact(by_entity_table(each)) for each in found])
 
     def rungs(self, plans: Sequence[Plan], searched: Searched, share: int | None = None) -> pa.Table:
-        """Return what became of the plans of a search."""
+        """Return the outcomes of the plans of a search."""
         task = replace(self.layout.task, plans=tuple(plans), searched=searched)
         what = f"replaying {len(plans)} plans"
         found = self._replayed(replay_rungs, task, what, threads=self._threads, share=share)
         return pa.concat_tables([to_arrow_schema(RUNGS).empty_table(), *found])
 
     def replay(self, results: Target, *, with_decisions: bool) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """Replay, and write while replaying: clients are never held all at once."""
+        """Replay, and write results during the replay, so that those of all clients are never in memory together."""
         parts: list[pa.Table] = []
         left: list[dict[str, Any]] = []
         task, clients = self.layout.task, to_arrow_schema(REPLAY_BY_CLIENT)
@@ -268,9 +268,9 @@ class _PlacedHere(PlacedRows):
         share: int | None = None,
         **options: Any,
     ) -> Iterator[pa.Table]:
-        """Yield what a function of `replay.partition` makes of all partitions, or those of a share, in their order.
+        """Yield the tables that a function of `replay.partition` returns for all partitions, or for those of a share.
 
-        Small ones are given to it together, because a table for each would take longer than to replay it.
+        Small partitions are passed together, because to make a table for each would take longer than the replay.
         """
         blocks = dict(self._blocks) if self._repeats else self._blocks
         numbers = [number for number in sorted(blocks) if share is None or self.layout.share[number] == share]
@@ -289,7 +289,7 @@ class _PlacedHere(PlacedRows):
 
 
 def _larger(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows in larger tables: each call of Arrow waits for Python's lock, which the replay has."""
+    """Yield the rows in larger tables, because each call of Arrow waits for Python's lock, which the replay holds."""
     some: list[pa.Table] = []
     for table in tables:
         some.append(table)

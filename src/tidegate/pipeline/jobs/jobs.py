@@ -88,7 +88,7 @@ __all__ = [
     "usage_table_name",
 ]
 
-_GROUPS_SHOWN = 1000  # most that are measured alone
+_GROUPS_SHOWN = 1000  # most groups that are measured without the others
 T = TypeVar("T")
 Out: TypeAlias = Location | KeptTables
 
@@ -112,8 +112,8 @@ class Jobs:
     ) -> UsageSummary:
         """Sum up the usage files by the columns `by`. with_peaks: False: peaks and percentiles are null.
 
-        only: the groups that are summed up; None: all. Of many groups whose table is not written, only the first `top`
-        are measured: peaks and percentiles take several passes over the files otherwise.
+        only: the groups to sum up; None: all. If there are many groups, and their table is not written, peaks and
+        percentiles are computed only for the first `top`: for all groups that would take several passes over the files.
         """
         name = usage_table_name(by)
         minutes = usage_by_minute_table_name(by)
@@ -150,7 +150,7 @@ class Jobs:
         )
 
     def _first_groups(self, by: Sequence[str], top: int) -> tuple[int, set[tuple[str | None, ...]]]:
-        """Return how many groups there are, and those with most bytes."""
+        """Return the number of groups, and the groups with most bytes."""
         table = usage_sums_schema(by, BYTES_AND_REQUESTS)
         with self.back_end.running("aggregating"):
             make = partial(group_sums, by=by, wanted=BYTES_AND_REQUESTS, threads=self.back_end.threads)
@@ -161,7 +161,7 @@ class Jobs:
 
     def _usage_parts(self, coverage: Coverage, *, by: Sequence[str], **options: Any) -> Rows:
         """Return the parts of usage of all nodes. options: of `parts.usage_parts`."""
-        give_back()  # of what was looked through
+        give_back()  # memory of the scan before
         make = partial(parts.usage_parts, by=by, threads=self.back_end.threads, **options)
         return self.back_end.tables(make, _nodes_of(coverage), usage_parts_schema(by), "aggregating")
 
@@ -173,7 +173,7 @@ class Jobs:
         return are_more_groups(found, parts.GROUPS_AT_ONCE)
 
     def obedience(self, *, out: Out | None, overwrite: bool = False) -> ObedienceSummary:
-        """Find the client libraries that came back too early."""
+        """Find the client libraries that send requests before their throttle time is over."""
         with self._results(out, "obedience", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
             by_chunk = self.back_end.tables(
@@ -200,9 +200,9 @@ class Jobs:
             return events_together(self.back_end.map(quota_events, self.files.replayed, "scanning"))
 
     def history(self, wanted: WantedEntities, *, most: int) -> Buckets:
-        """Return what the entities used, in `most` steps of time at the most."""
+        """Return the usage of entities over time, in at most `most` steps."""
         with self.back_end.running("aggregating"):
-            give_back()  # of a replay
+            give_back()  # memory of a replay
             make = partial(chunk_entity_seconds, wanted=wanted)
             found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
             with found.kept() as seconds:
@@ -224,7 +224,7 @@ class Jobs:
     ) -> ReplaySummary:
         """Replay the usage files against the plans.
 
-        carried: what `saved_states` returns of the hours before, by plan and node.
+        carried: the state after the hours before, by plan and node (`saved_states`).
         """
         leaves_state = _wants(out, STATE_TABLE) and any(plan.leaves_state for plan in plans)
         with self._results(out, "replay", overwrite) as results, self.back_end.running("replaying"):
@@ -273,10 +273,10 @@ class Jobs:
     def recommend_and_replay(
         self, wanted: Wanted, plans: Sequence[Plan], take: Callable[[Recommendation], T]
     ) -> tuple[T | TidegateError, ReplaySummary]:
-        """Return what `recommend` finds, or why it proposes nothing, and what `replay` returns.
+        """Return the result of `take` for a recommendation (or the reason why there is none), and that of `replay`.
 
-        The rows are read and placed once for both. take: makes what is returned of a recommendation, whose outcomes are
-        `only_throttled`; it is not kept, because it takes much memory of many clients.
+        The rows are read and placed once for both. take: gets the recommendation with outcomes `only_throttled`, which
+        is then dropped: with many clients it takes much memory.
         """
         found: T | TidegateError
         try:
@@ -291,7 +291,7 @@ class Jobs:
             try:
                 found = take(looked.recommend(rows, wanted, only_throttled=True))
             except NOTHING_PROPOSED as error:
-                found = error.with_traceback(None)  # which would keep the tables of the recommendation
+                found = error.with_traceback(None)  # a traceback would keep the tables of the recommendation
             del looked
             give_back()
             entities, _ = rows.narrowed(plans).replay(KeptTables(), with_decisions=False)
@@ -333,19 +333,19 @@ def usage_table_name(by: Sequence[str]) -> str:
 
 
 def usage_by_minute_table_name(by: Sequence[str]) -> str:
-    """Return the name of the table of usage by minute and the columns `by`: tables over time are appended to."""
+    """Return the name of the table of usage by minute and by the columns `by`."""
     return "usage_by_minute" if tuple(by) == CLIENT else f"{usage_table_name(by)}_by_minute"
 
 
 def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
-    """Return what replays of the plans left in their results, by plan and node. Raises `ConfigError`."""
+    """Return the states that replays of the plans have saved in `directory`, by plan and node. Raises `ConfigError`."""
     wanted = [plan for plan in plans if plan.leaves_state]
     rows = saved_table(directory, STATE_TABLE).to_pylist()
     return carried_states(rows, wanted, of=repr(str(directory)))
 
 
 def _wants(out: Out | None, name: str) -> bool:
-    """Return whether a table is to be made: for files, each is."""
+    """Return whether a table is needed. Every table is written to files."""
     return name in out.wanted if isinstance(out, KeptTables) else out is not None
 
 

@@ -1,4 +1,4 @@
-"""Needs of a recommendation beside its replays: windows with requests, backlogs, and what the record proves."""
+"""Data for a recommendation besides its replays: windows with requests, backlogs, and evidence about the record."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from tidegate.pipeline.schemas import BACKLOG_STEPS, BACKLOGS
 __all__ = ["NOTHING_PROPOSED", "LookedThrough", "look_through"]
 
 NOTHING_PROPOSED = (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError)
-"""Reasons against a proposal that a report states."""
+"""Errors that mean that nothing can be proposed. A report prints their reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class LookedThrough:
 
 
 def look_through(files: UsageFiles, back_end: BackEnd, by: str | None, wanted: Wanted) -> LookedThrough:
-    """Return what a recommendation needs of the files. by: the level; None: `level_of`."""
+    """Scan the files for the data that a recommendation needs. by: the level; None: `level_of`."""
     chunks = files.chunks
     users = chain.from_iterable(back_end.map(chunk_users, chunks, "scanning"))
     by = by or level_of(users, wanted)
@@ -63,7 +63,7 @@ def look_through(files: UsageFiles, back_end: BackEnd, by: str | None, wanted: W
 
 
 def _evidence(layout: Layout, by: str, windows: int) -> Evidence:
-    """Return what a record proves beside its limits."""
+    """Return the evidence in a record besides its limits."""
     return Evidence(
         windows=windows,
         internal=internal_names(by, layout.users, layout.client_ids),

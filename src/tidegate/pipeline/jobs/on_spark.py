@@ -1,4 +1,4 @@
-"""Jobs on Spark: chunks spread over tasks, and their rows brought where they belong."""
+"""The back end on Spark: chunks are spread over tasks, and their rows moved to the partitions that need them."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,15 +78,15 @@ __all__ = ["EarlySurveys", "OnSpark", "PlacedOnSpark", "surveys_in_the_making"]
 
 _SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
-_EARLY_CHUNKS = 4_000  # what is surveyed here, a ms each, while Spark starts: some five seconds
+_EARLY_CHUNKS = 4_000  # most chunks to survey here while Spark starts, a ms each: some five seconds
 _EARLY_ROWS = 2_000_000
-_MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
-_ADDED_UP_HERE_BYTES = 1 << 26  # tallies by client that Arrow adds up here: Spark takes longer to plan it
-_TALLY_BYTES = 300  # of a client under a plan and a type of quota, without the names
+_MEMBER_GROUPS = 16  # broadcasts of the data of partitions, each for an equal number of tasks
+_ADDED_UP_HERE_BYTES = 1 << 26  # most tallies that Arrow adds up here: Spark would take longer to plan it
+_TALLY_BYTES = 300  # size of the tally of a client, per plan and quota type, without the names
 
 
 class EarlySurveys(NamedTuple):
-    """The first pass over files, of this process: what is looked for, and what is or will be found in each bundle."""
+    """The first pass over files, in this process: its options, and the future with the survey of each bundle."""
 
     options: Mapping[str, bool]
     found: "Future[list[Survey]]"
@@ -120,13 +120,13 @@ def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[
 
 
 class OnSpark(BackEnd):
-    """A running Spark. early: what was found in the files of a replay meanwhile."""
+    """The back end on a running Spark. early: surveys of the files that were made while Spark started."""
 
     def __init__(
         self, spark: RunningSpark, early: EarlySurveys | None = None, on_progress: OnProgress = silent
     ) -> None:
         self._session = spark.session
-        self._cores: int | None = None  # of Spark Connect, which runs a job to count them
+        self._cores: int | None = None  # only for Spark Connect, where a job counts the cores
         self._log, self._early, self._on_progress = spark.log, early, on_progress
 
     threads = 1  # each core has a Python process of its own
@@ -142,7 +142,7 @@ class OnSpark(BackEnd):
 
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
-        """Show the progress of a job, and raise Spark's errors as ours."""
+        """Show the progress of a job, and raise Spark's errors as `TidegateError`."""
         with spark_errors_as_ours(spark_log=self._log), progress_in(self._session, what, self._on_progress):
             yield
 
@@ -154,14 +154,15 @@ class OnSpark(BackEnd):
         with_usage: bool = False,
         rows: int,
     ) -> None:
-        """Compile what was not compiled while Spark started; executors elsewhere compile for themselves."""
+        """Compile kernels that were not compiled while Spark started; remote executors compile their own."""
         if not is_connect(self._session) and (self._session.sparkContext.master or "").startswith("local"):
             smooth_mode_at_hand(plans, timelines, self._on_progress)
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> list[T]:
-        """Return what a function returns for each item.
+        """Call a function for each item, and return the results.
 
-        Not by way of an RDD, whose Python workers are others than those of tables: both would load all that they need.
+        This does not use an RDD, because its Python workers are different from those of tables: both would have to load
+        all modules.
         """
         if not items:
             return []
@@ -172,18 +173,18 @@ class OnSpark(BackEnd):
     def tables(
         self, function: Callable[[Item], Found], items: Sequence[Item], table: StructType, what: str
     ) -> "_RowsOnSpark":
-        """Return the rows that a function makes of all items."""
+        """Return the rows that a function returns for all items."""
         make = partial(tables_of_work, function=function, schema=to_arrow_schema(table))
         return _RowsOnSpark(self.work(items).mapInArrow(make, table), self.slices_of(items))
 
     def surveys(self, files: UsageFiles, plans: Sequence[Plan]) -> list[Survey]:
-        """Return what the first pass over the files finds, unless that was done `early`."""
+        """Return the surveys of the files: those that were made `early`, or the results of a pass over the files."""
         if self._early is not None and self._early.options == survey_for(plans).keywords:
             return self._early.found.result()
         return super().surveys(files, plans)
 
     def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "PlacedOnSpark":
-        """Return the rows where they belong: this pass over the files is still to be run."""
+        """Return the rows in their partitions. Spark runs this pass over the files when the rows are used."""
         task, tasks = shared(self._session, layout.task), layout.task.tasks
         rows = self.work(bundles).mapInArrow(partial(block_rows, task=task), BLOCKS)
         blocks = rows.repartitionById(tasks, rows["task"]).sortWithinPartitions("partition", "first_seq")
@@ -195,7 +196,7 @@ class OnSpark(BackEnd):
         )
 
     def work(self, items: Sequence[Sized]) -> DataFrame:
-        """Return the items, pickled, columns `WORK`: in partitions of runs of items with about equally many bytes."""
+        """Return the pickled items, columns `WORK`. Each partition has consecutive items, all about the same bytes."""
         slices = self.slices_of(items)
         ends = list(accumulate(max(1, item.size_bytes) for item in items))
         work = pa.table(
@@ -209,22 +210,22 @@ class OnSpark(BackEnd):
         return frame.repartitionById(slices, frame["slice"]).select(WORK.names)
 
     def slices_of(self, items: Sequence[Sized]) -> int:
-        """Return in how many tasks the items are read: by their bytes, and by the executors that have registered."""
+        """Return the number of tasks that read the items, from their size and the number of registered cores."""
         wanted = -(-sum(item.size_bytes for item in items) // _SLICE_BYTES)
         return max(1, min(len(items), max(wanted, _SLICES_PER_CORE * self.cores)))
 
 
 class _RowsOnSpark:
-    """A data frame. keys: the columns that its rows are written and collected in order of.
+    """Rows as a data frame. keys: the columns by which rows are sorted when they are written or collected.
 
-    parts: the partitions that rows are brought together in; a session's own number suits queries, not tasks of Python.
+    parts: the number of partitions for merging rows. The session's own number suits queries, not Python tasks.
     """
 
     def __init__(self, frame: DataFrame, parts: int, keys: Sequence[str] = ()) -> None:
         self.frame, self._parts, self._keys = frame, parts, keys
 
     def together(self, keys: Sequence[str], merge: Merge, table: StructType) -> "_RowsOnSpark":
-        """Return the rows that `merge` makes of those with the same keys."""
+        """Apply `merge` to all rows with the same keys."""
         came, schema = to_arrow_schema(self.frame.schema), to_arrow_schema(table)
         make = partial(merged_rows, merge=merge, came=came, schema=schema)
         placed = self.frame.repartition(self._parts, *keys)
@@ -248,7 +249,7 @@ class _RowsOnSpark:
         results.write(self._in_order(), name)
 
     def written(self, results: Target, name: str, *takes: Take) -> tuple[int, list[pa.Table]]:
-        """Write the rows, count them, and take some of each partition, then of all."""
+        """Write and count the rows; apply `takes` to each partition, then to the combined results."""
         schema = to_arrow_schema(self.frame.schema)
         with self.kept():
             self.write(results, name)
@@ -280,12 +281,12 @@ class PlacedOnSpark(PlacedRows):
         return rows.frame.toArrow().cast(to_arrow_schema(LIMITS_BY_NODE))  # sessions may have large strings
 
     def outcomes(self, plans: Sequence[Plan], share: int | None = None) -> pa.Table:
-        """Return what became of the plans."""
+        """Return the outcomes of the plans."""
         found = self._replayed(replay_tallies, REPLAY_BY_CLIENT, share, plans=tuple(plans))
         return self._by_entity(found).toArrow()
 
     def rungs(self, plans: Sequence[Plan], searched: Searched, share: int | None = None) -> pa.Table:
-        """Return what became of the plans of a search."""
+        """Return the outcomes of the plans of a search."""
         return self._replayed(replay_rungs, RUNGS, share, plans=tuple(plans), searched=searched).toArrow()
 
     def frames(self) -> dict[str, DataFrame]:
@@ -337,7 +338,7 @@ class PlacedOnSpark(PlacedRows):
     def _replayed(
         self, function: ReplayFunction, table: StructType, share: int | None = None, **of: Any
     ) -> DataFrame:
-        """Return what a function of `replay.partition` makes of the rows, or those of a share. of: of the task."""
+        """Return the result of a function of `replay.partition` for the rows, or for those of a share."""
         task = shared(self.blocks.sparkSession, replace(self.layout.task, **of))
         make = partial(replayed_rows, function=function, task=task, members=self.members)
         blocks = self.blocks

@@ -1,4 +1,4 @@
-"""The results of jobs, as far as they are shown."""
+"""The parts of the jobs' results that commands print."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -97,7 +97,7 @@ def find_out(
 ) -> Findings:
     """Run the jobs. is_imported: the record was made from request logs. Raises `TidegateError`.
 
-    The replay is last: it leaves more than the others, and what it leaves is held to the end.
+    The replay runs last: its results are the largest, and stay in memory to the end.
     """
     events = jobs.quota_events()
     found = timelines(events)

@@ -47,7 +47,7 @@ _CONFIG = {
     },
     "text": {"color": "var(--text)", "fontSize": 12},
 }
-"""The look of all charts. Colours are those of `page.css`, so that they change with the page."""
+"""The style of all charts. They use the colours of `page.css`, and change with the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

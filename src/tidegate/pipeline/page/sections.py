@@ -61,7 +61,7 @@ _LIMITS_ROWS, _QUOTAS_ROWS, _LIBRARIES = 20, 40, 20
 _MOST_NODES = 5
 _PLANS_FIRST = 2  # plans that the first section names
 _FEW_SENTENCES = 3
-"""With fewer, the beginning of the page also says who used most."""
+"""With fewer sentences, the first section also names the client with the most usage."""
 _LONGEST = 1000  # characters of a sentence
 
 

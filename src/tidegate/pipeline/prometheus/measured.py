@@ -1,4 +1,4 @@
-"""Facts out of metrics about each client: its largest and its latest value, its throttles, and windows of use."""
+"""Facts from metrics about each client: its largest and its latest value, its throttles, and windows of use."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ _PIECE_S = 24 * 3600  # of a query for the largest value: a server's memory is b
 _MOST_STEPS = 10_000  # of a query; a server answers at most 11,000
 _RAW_S = 3600  # of one series, to find how far apart scrapes are
 THROTTLE = "throttle-time"
-"""The one of the `MEASURES` that is no use."""
+"""The one of the `MEASURES` that does not measure use."""
 _CLUSTER_LABELS = ("job", "cluster", "kafka_cluster", "strimzi_io_cluster", "namespace")
 _MOST_NAMED = 5  # names in an error
 _NO_QUOTA_HINT = (
@@ -101,7 +101,7 @@ class Measured:
 def measured_from_server(
     server: MetricsServer, spellings: Spellings, *, from_s: int, to_s: int, match: str = ""
 ) -> Measured:
-    """Return what a server knows of a time. match: label matchers, such as `job="kafka"`.
+    """Return the metrics of a server in a range of time. match: label matchers, such as `job="kafka"`.
 
     The server computes the largest values, so that an answer has one point a day for each series.
     Raises `NoMetricsError`, and what `MetricsServer` raises.
@@ -201,7 +201,7 @@ def _selector(spelling: Spelling, series: Series) -> str:
 def measured_from_files(
     paths: Iterable[Path], spellings: Spellings, *, from_s: int | None = None, to_s: int | None = None
 ) -> Measured:
-    """Return what saved answers say, of the points from `from_s` on and before `to_s`.
+    """Return the metrics in saved answers, with the points from `from_s` on and before `to_s`.
 
     Raises `NoMetricsError`, `AnswerError`.
     """
@@ -262,7 +262,7 @@ def _clusters(labels: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def no_metrics_error(names: Iterable[str], spellings: Spellings, source: str) -> NoMetricsError:
-    """Return the error for a source without metrics of clients; it names what was looked for and what is near."""
+    """Return the error for a source without client metrics; it names the expected metrics and similar existing ones."""
     looked_for = list(spellings.names) or list(KNOWN_NAMES)
     shown = ", ".join(looked_for)
     if mangled := [name for name in names if is_mangled(name)]:
@@ -302,7 +302,7 @@ Uses = Mapping[Client, Mapping[str, Use]]
 
 
 def latest_from_server(server: MetricsServer, spellings: Spellings, *, at_s: int, match: str = "") -> Uses:
-    """Return what a server knows at a time. match: label matchers, such as `job="kafka"`.
+    """Return the use that a server shows at one time. match: label matchers, such as `job="kafka"`.
 
     Raises `NoMetricsError`, and what `MetricsServer` raises.
     """

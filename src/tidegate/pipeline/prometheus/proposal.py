@@ -67,7 +67,7 @@ def bucket_limit(mean: float) -> float:
 
 
 def recommend_from_metrics(measured: Measured, by: str | None, wanted: Wanted) -> MetricsProposal:
-    """Return quotas out of metrics. by: the level; None: that of --protect, else the one with most entities in use.
+    """Return quotas from metrics. by: their level; None: the level of --protect, else that with most entities in use.
 
     Raises `NothingToRecommendError`, `TooLittleDataError`, and what `propose` raises.
     """

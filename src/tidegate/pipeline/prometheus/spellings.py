@@ -45,7 +45,7 @@ KNOWN_NAMES = (
     "kafka_server_quota_mutation_rate",
     "kafka_server_controllermutation_mutation_rate",
 )
-"""The names that errors mention; those of `throttle-time` are spelled likewise."""
+"""The names that errors mention; the names of `throttle-time` are spelled in the same way."""
 
 _MOST_NAMES = 100  # of a file of names
 _TYPES = {quota_type.value.lower(): quota_type for quota_type in QUOTA_TYPES}

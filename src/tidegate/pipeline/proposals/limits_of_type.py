@@ -68,9 +68,9 @@ class BudgetError(ConfigError):
 class NeedsOfType:
     """The needs of the entities of one type of quota, as far as they decide about the limits to set.
 
-    rows: of `LIMITS_BY_ENTITY`, in the order of the record: all protected entities, and those with the largest needs of
-    the others, `MOST_OVERRIDES` and one at least. others: how many entities are not protected. nodes: rows of
-    `LIMITS_BY_NODE` of these entities. on_node: how many entities there are on each node.
+    rows: of `LIMITS_BY_ENTITY`, in the order of the record: all protected entities, and of the others the
+    `MOST_OVERRIDES` + 1 with the largest needs. others: number of entities that are not protected. nodes: rows of
+    `LIMITS_BY_NODE` of these entities. on_node: number of entities on each node.
     """
 
     rows: Sequence[Row]
@@ -123,7 +123,7 @@ def limits_of_type(
 
 
 def _where_needed(nodes: Sequence[Row], quota_type: QuotaType) -> dict[Name, str]:
-    """Return by entity, in words, the node that its limit is for; nothing where several may be: of token buckets."""
+    """Return by entity a text that names the node its limit is for; empty for token buckets on several nodes."""
     of_entity: dict[Name, list[Row]] = {}
     for node in nodes:
         of_entity.setdefault(name_of(node), []).append(node)
@@ -166,7 +166,7 @@ def _the_few(default: EntityParts, limits: Sequence[_Limit], count: int) -> tupl
 def _cut_to_budget(
     own: Sequence[_Limit], everybody: _Limit, needs: NeedsOfType, budget: float, entities: int
 ) -> None:
-    """Cut the largest limits to one height, so that all of a node together stay within its budget."""
+    """Cut the largest limits to one height, so that the sum of the limits on each node is within its budget."""
     quota_type = everybody.row["quota_type"]
     limit_of = {name_of(limit.row): limit for limit in own}
     on_node: dict[Any, list[_Limit]] = {node_id: [] for node_id in needs.on_node}
@@ -200,7 +200,7 @@ def _cut_to_budget(
 
 
 def _height(values: Sequence[float], room: float) -> float:
-    """Return the height that `values` are cut to for their sum to be at most `room`; infinity: none is cut."""
+    """Return the height to which `values` must be cut so that their sum is at most `room`; infinity: none is cut."""
     if math.fsum(values) <= room:
         return math.inf
     # From the smallest up: values below the height stay, and the others divide the remaining room equally.
@@ -222,7 +222,7 @@ def _can_be_named(default: EntityParts, row: Row) -> bool:
 
 
 def entity_of(default: EntityParts, row: Row) -> EntityParts:
-    """Return the entity of a row, of the level that the default is of."""
+    """Return the entity of a row, at the level of the default."""
     return tuple((kind, row[ENTITY_COLUMNS[kind]]) for kind, _ in default)
 
 

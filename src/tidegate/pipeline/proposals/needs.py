@@ -92,8 +92,8 @@ class TableNeeds:
 def are_enough(quotas: QuotasFile, by: str, entities: TableRows) -> bool:
     """Return whether quotas surely throttle, refuse and cut nothing in the record that they are proposed from.
 
-    entities: rows of `LIMITS_BY_ENTITY`, of all clients. Each has its smallest limit, or more. None was throttled when
-    recorded: without these throttles, requests would be sent at other times.
+    This holds if each entity has at least its smallest limit, and none was throttled when recorded: without recorded
+    throttles, requests come at their recorded times. entities: rows of `LIMITS_BY_ENTITY`, of all clients.
     """
     if len(rows_throttled(entities)):
         return False
@@ -114,7 +114,7 @@ def are_enough(quotas: QuotasFile, by: str, entities: TableRows) -> bool:
 
 
 def rows_judged(rows: TableRows, left_out: Collection[Name], evidence: Evidence) -> TableRows:
-    """Return the rows that a limit can be told from: not of a broker, nor of time that was not measured."""
+    """Return the rows from which a limit can be found: those of brokers and of unmeasured time are left out."""
     rows = rows_of_others(rows, left_out)
     if not evidence.is_imported:
         return rows
@@ -133,9 +133,9 @@ def rows_throttled(entities: TableRows) -> TableRows:
 
 
 def rows_touched(outcomes: TableRows, *, with_ranges: bool = False) -> TableRows:
-    """Return the rows of `REPLAY_BY_ENTITY` of which anything was held back, refused or cut.
+    """Return the rows of `REPLAY_BY_ENTITY` with a throttled or cut request, or a refused mutation.
 
-    with_ranges: also those that the range of the forecast has throttled requests for.
+    with_ranges: also rows in which only the range of the forecast has throttled requests.
     """
     columns = ["throttled_requests", "rejected_mutations", "capped_fetches"]
     return outcomes.only(_any_is_set(outcomes, [*columns, *["throttled_requests_high"] * with_ranges]))
@@ -152,7 +152,7 @@ def uneven_shares(
 ) -> Mapping[Name | None, Mapping[int, int]]:
     """Return the usage on each node: of all clients (None), and of the `most` entities with the most on one node.
 
-    nodes: rows of `LIMITS_BY_NODE`, of so many brokers. least: how many times its fair share the largest node has.
+    nodes: rows of `LIMITS_BY_NODE`. brokers: their number. least: multiple of its fair share that the largest node has.
     """
     table = decoded(nodes.where(quota_type=quota_type.value).table.select(["node_id", "amount", *_NAME]))
     table = table.set_column(1, "amount", table["amount"].cast(pa.int64()))
@@ -188,7 +188,7 @@ def _any_is_set(rows: TableRows, columns: Collection[str]) -> Flags:
 
 
 def _chosen(quota_type: str, limits: Doubles) -> Doubles:
-    """Return `chosen_up` of limits, at least the floor of the type."""
+    """Return the result of `chosen_up` for each limit, at least the floor of the type."""
     least = LEAST[quota_type]
     finite = limits[np.isfinite(limits)]
     steps = np.array([*_steps(quota_type, least / 2, finite.max(initial=least))])
@@ -198,7 +198,7 @@ def _chosen(quota_type: str, limits: Doubles) -> Doubles:
 
 
 def _steps(quota_type: str, first: float, last: float) -> Iterator[float]:
-    """Yield the numbers that `chosen_up` chooses from `first` on, and the one that it chooses for `last`."""
+    """Yield the results of `chosen_up` from `first` on, up to its result for `last`."""
     step = chosen_up(quota_type, first)
     while step < last:
         yield step

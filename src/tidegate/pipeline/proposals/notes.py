@@ -270,7 +270,7 @@ def _refused(row: Row, column: str) -> str:
 
 
 def _that_may_starve(found: Recommendation) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Return the rows of entities and backlogs that `starved_notes` looks at: their lag is long for some quota."""
+    """Return the rows of entities and backlogs for `starved_notes`: their lag is long for the smallest quota."""
     key = QuotaType.FETCH.key
     least = min(
         (entry.values[key] for entry in found.quotas.entries if key in entry.values), default=math.inf
@@ -284,9 +284,9 @@ def _that_may_starve(found: Recommendation) -> tuple[Sequence[Row], Sequence[Row
 def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs: Sequence[Row]) -> list[str]:
     """Return the consumers whose quotas keep them behind: rows of `LIMITS_BY_ENTITY` and of `BACKLOGS`.
 
-    Those have a backlog of more than ten seconds of their quota: at the end of the record or, if the quota is less than
-    they needed, at their largest backlog. The time to catch up is the backlog divided by the rate that the quota leaves
-    beside new data.
+    These consumers have a backlog of more than ten seconds of their quota: at the end of the record or, if the quota is
+    less than they need, at their largest backlog. The time to catch up is the backlog divided by the rate that new data
+    leaves of the quota.
     """
     key = QuotaType.FETCH.key
     values = {entry.entity: entry.values[key] for entry in quotas.entries if key in entry.values}

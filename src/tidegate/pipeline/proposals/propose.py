@@ -28,7 +28,7 @@ __all__ = ["MOST_GUESSES", "NothingToRecommendError", "Proposal", "proposal_of",
 
 _MOST_PROTECTED = MAX_ENTRIES - 1 - len(QUOTA_TYPES) * MOST_OVERRIDES
 MOST_GUESSES = 20_000
-"""Names that a name which the record does not contain is compared with."""
+"""Number of names that a name unknown to the record is compared with."""
 _LONGEST_GUESS = 100  # characters
 
 
@@ -59,7 +59,7 @@ class Needs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowNeeds:
-    """Needs as rows like `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. named_in: of all entities that can be protected."""
+    """Needs as rows like `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. named_in: rows of entities that can be protected."""
 
     entities: Sequence[Row]
     nodes: Sequence[Row]

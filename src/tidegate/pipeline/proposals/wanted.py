@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Wanted", "chunk_users", "level_of"]
 
 _MOST_HEADROOM = 1000
-_FEW_NAMES = 4  # two of them are users, whatever is null or empty
+_FEW_NAMES = 4  # of three distinct values at least two are users, as one may be null or empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class Wanted:
 
 
 def level_of(users: Iterable[str], wanted: Wanted) -> str:
-    """Return the default level of entities: that of the protected ones, else `user` if there are several users.
+    """Return the default level of entities: the level of the protected ones, else `user` if there are several users.
 
-    users: what `chunk_users` finds in all chunks; read only as far as need be.
+    users: results of `chunk_users` for all chunks; read only as far as needed.
     """
     kinds = {kind for kind, _ in wanted.protect}
     if kinds:

@@ -94,7 +94,7 @@ class Answers:
         return None if answer is None else answer._replace(limit=self._limits[quota_key, answer.name])
 
     def is_certain(self, quota_key: str, user: str, client_id: str) -> bool:
-        """Return whether a client is counted as it was said last."""
+        """Return whether the last answer to a client certainly still holds."""
         return (quota_key, user, client_id) in self._certain
 
     def lose(self) -> None:
@@ -102,14 +102,14 @@ class Answers:
         self._certain.clear()
 
     def forget(self) -> None:
-        """Forget all: another callback is asked."""
+        """Forget all answers, because another callback answers from now on."""
         self._clients.clear()
         self._limits.clear()
         self._certain.clear()
 
 
 def are_repeated(keys: Sequence[Numbers], values: Sequence[Numbers]) -> npt.NDArray[np.bool_]:
-    """Return of each row whether the one before it with equal keys has equal values, too."""
+    """Return for each row whether the previous row with equal keys has equal values, too."""
     order = np.lexsort(keys)  # stable
     pairs = [(column[order][:-1], column[order][1:]) for column in (*keys, *values)]
     repeated = np.zeros(len(order), bool)

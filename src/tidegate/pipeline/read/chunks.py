@@ -43,8 +43,8 @@ RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 _TIME = "ts_ms"
 _NAMES = ("kind", "user", "client_id", "client_software")
 _BATCH_ROWS = 6 << 14
-_FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
-_MOST_CHUNKS = 64  # of a bundle: on a distant filesystem each opening waits
+_FEW_ROWS = 1 << 14  # a chunk of so few rows is read in one bundle with others: each read has its cost
+_MOST_CHUNKS = 64  # most chunks of a bundle: on a distant filesystem each opening waits
 _UNCUT_CHARACTERS = 32  # of a name in the statistics: some writers cut longer ones
 _T = TypeVar("_T")
 
@@ -74,13 +74,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Chunks that are read as one: what is done with each takes longer than what is done with few rows."""
+    """Chunks that are read as one, because the work for each chunk takes longer than the work for its few rows."""
 
     chunks: tuple[Chunk, ...]
 
     @property
     def path(self) -> str:
-        """Name them where it is not known which of them is meant."""
+        """Return the first file, and the number of others, for errors that concern one of them."""
         more = len(self.chunks) - 1
         return self.chunks[0].path + (f" or one of {more} after it" if more else "")
 
@@ -97,10 +97,10 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class OpenChunk:
-    """A chunk whose file is open, so that what is read of it piece by piece takes one opening.
+    """A chunk whose file is open, so that several reads need only one opening.
 
-    group: what the footer says of it, also of rows that are left out. schema: of the file. places: of its columns, by
-    name.
+    group: the footer's metadata of the row group, with rows that are left out. schema: of the file. places: places of
+    its columns, by name.
     """
 
     path: str
@@ -152,7 +152,7 @@ def bundled(chunks: Iterable[Chunk]) -> list[Bundle]:
 
 
 def looked_at(chunk: Chunk | Bundle | Arrived, look: Callable[[Any], _T]) -> _T:
-    """Return what `look` finds in a chunk. Where it refuses a bundle, its error names the file that is meant."""
+    """Return the result of `look` for a chunk. If it refuses a bundle, the error names the file in question."""
     try:
         return look(chunk)
     except UsageFilesError:
@@ -267,9 +267,9 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
 
 
 def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
-    """Return columns of a chunk; those of which the footer says that all values are alike are not read: most are.
+    """Return columns of a chunk. A column whose values are all equal by the footer, as most are, is not read.
 
-    Of each column the type says that it may be null, whatever the file says, so that tables can be put together.
+    All columns have nullable types, whatever the file's types are, so that tables can be concatenated.
     """
     read, alike = _read_of(chunk, columns, rows=chunk.group.num_rows)
     if alike and not read:
@@ -294,7 +294,7 @@ def _read_of(chunk: OpenChunk, columns: Sequence[str], *, rows: int) -> tuple[li
 
 
 def _whole(table: pa.Table, alike: Mapping[str, pa.Array], path: str, columns: Sequence[str]) -> pa.Table:
-    """Return what was read with the columns that were not, because all their values are alike."""
+    """Return the table with the columns that were not read, because all their values are equal."""
     found = dict(zip(table.column_names, table.columns, strict=True))
     for name in alike:
         found[name] = alike[name].slice(0, len(table))

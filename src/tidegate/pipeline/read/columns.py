@@ -1,10 +1,10 @@
 """Columns of the usage record as arrays of numbers, computed with whole columns: names as places, nulls as 0.
 
 Rows of several processes that serve one broker are read as rows of this broker (`tidegate gateway --processes`). Each
-process has a record of its own, under a node id of its own. Their rows become those of one node, in the order of
-time: `seq` is made of the time, so holes in it mean nothing. What all processes record, such as starts and quotas, is
-read of the first. Snapshots are left out, because each has the part of one process. A row keeps its place among the
-rows of its process in the same millisecond, of which there are at most 32,768.
+process has its own record, under its own node id. Their rows become rows of one node, in order of time: `seq` is made
+of the time, so holes in it mean nothing. Events that all processes record, such as starts and quotas, are read from the
+first process only. Snapshots are left out, because each contains the part of one process. A row keeps its place among
+the rows of its process in the same millisecond, of which there are at most 32,768.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def numbers_of(table: pa.Table, column: str) -> Numbers:
     chunked = table[column]
     if chunked.null_count == len(chunked) and not pa.types.is_boolean(chunked.type):
         values = np.zeros(len(chunked), chunked.type.to_pandas_dtype())
-        values.flags.writeable = False  # as those of Arrow: kernels are compiled for such
+        values.flags.writeable = False  # as in Arrow's arrays, for which kernels are compiled
         return values
     if chunked.null_count and pa.types.is_integer(chunked.type):
         values = _with_zeros(_one_array(chunked))
@@ -88,7 +88,7 @@ def is_there(table: pa.Table, column: str) -> Numbers:
 
 
 def name_places(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """Return each row's place in the names, and the names; a missing one is the empty one, at place 0."""
+    """Return the place of each row's name, and the names; a missing name counts as "", which is at place 0."""
     if not len(table):
         return np.zeros(0, np.int64), pa.array([""])
     encoded = _encoded(table, column)
@@ -103,7 +103,7 @@ def name_places(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], pa
 def numbers_of_names(
     table: pa.Table, column: str, number_of: Callable[[str], int], dtype: npt.DTypeLike
 ) -> Numbers:
-    """Return for each row the number that its name has; a missing one is the empty one."""
+    """Return the number of each row's name; a missing name counts as ""."""
     if not len(table):
         return np.zeros(0, dtype)
     encoded = _encoded(table, column)
@@ -212,5 +212,5 @@ def ms_of_seq(seq: int) -> int:
 
 
 def are_merged(seq: Numbers, ts_ms: Numbers) -> bool:
-    """Return whether rows are those of `merged`. A node that counts its rows has smaller numbers."""
+    """Return whether `merged` made the rows. A node that counts its rows has smaller numbers."""
     return bool((seq >> _TIME_SHIFT == ts_ms).all())

@@ -1,4 +1,4 @@
-"""Events that change what a replay decides, as arrays: of each its number, time and value, and once what many share.
+"""Events that change what a replay decides, as arrays: number, time and value of each; common values only once.
 
 A controller that sets a quota each second makes a million events in eleven days, which differ only in `seq`, time and
 value (decision 0078).
@@ -79,10 +79,10 @@ Row = Mapping[str, Any]
 
 
 class ControlEvents(NamedTuple):
-    """Starts, quotas, gaps, what a callback said, and ends of snapshots, of any nodes and in any order.
+    """Starts, quotas, gaps, answers of a callback, and ends of snapshots, of any nodes and in any order.
 
-    common: what they say but for `seq`, time and value, a row for each that differs; place: which of them each is.
-    value: NaN where there is none.
+    common: the distinct events, apart from `seq`, time and value; place: for each event, its place in `common`.
+    value: NaN if the event has none.
     """
 
     common: pa.Table
@@ -94,7 +94,7 @@ class ControlEvents(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return about what they take when they are steps."""
+        """Return the approximate memory of the events as steps."""
         common: int = _COMMON_BYTES * len(self.common) + self.common.nbytes
         return _EVENT_BYTES * len(self.seq) + common
 
@@ -168,7 +168,7 @@ def events_together(parts: Iterable[ControlEvents]) -> ControlEvents:
 
 
 def _alike(common: pa.Table) -> tuple[pa.Table, Int64s]:
-    """Return the rows that differ, and which of them each is."""
+    """Return the distinct rows, and the place of each row among them."""
     code = np.zeros(len(common), np.int64)
     for name in common.column_names:
         column = codes_of(common[name])

@@ -63,8 +63,8 @@ class NodeRows:
 class Missing:
     """A place in the record of a node before which rows are missing.
 
-    reason: `gap` (the node says so), `missing rows` (a file is not there) or `cold start` (nothing before is there).
-    lost_events: how many, as far as the node says it.
+    reason: `gap` (the node reported it), `missing rows` (a file does not exist) or `cold start` (no earlier rows
+    exist). lost_events: their number, if the node reported it.
     """
 
     node_id: int
@@ -107,7 +107,7 @@ def coverage_of(evidence: Iterable[Evidence]) -> Coverage:
 
 
 def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], int | None]) -> list[Missing]:
-    """Return what timelines of all rows, by node, show to be missing. lost: `lost_events` by node and `seq`."""
+    """Return the missing rows that the timelines of all nodes show. lost: `lost_events` by node and `seq`."""
     return [
         Missing(
             node_id=node_id,

@@ -21,7 +21,7 @@ __all__ = ["BLOCK_ROWS", "GATHERED_ROWS", "Block", "gathered", "merged", "pack",
 BLOCK_ROWS = 1 << 16
 """Most rows of a block: 4 MB at worst, a third of that as a rule."""
 GATHERED_ROWS = 1 << 14
-"""Rows that are replayed together: where there are many clients, a block has few rows, and each batch has its cost."""
+"""Rows that are replayed together. With many clients a block has few rows, and each batch has a fixed cost."""
 _ROWS_AT_ONCE = 1 << 18
 _ROWS_OF_BLOCK = 1 << 11  # so many make the time that a block itself takes small
 
@@ -96,7 +96,7 @@ def merged(blocks: Iterable[tuple[int, Rows]]) -> Iterator[Rows]:
 
 
 def gathered(batches: Iterable[Rows], rows: int = GATHERED_ROWS) -> Iterator[Rows]:
-    """Yield the rows of batches in order, `rows` or more of them at a time, unless a batch begins before others end."""
+    """Yield the rows of batches in order, at least `rows` at a time, unless a batch begins before another one ends."""
     some: list[Rows] = []
     count = 0
     for batch in batches:

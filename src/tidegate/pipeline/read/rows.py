@@ -64,7 +64,7 @@ _MAX_NS = 2**53  # a hundred days; doubles hold it exactly
 _MAX_MS = 2**53
 _LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "network_ns": _MAX_NS}
 _NO_CONNECTION = -1
-_ASKING = list(STRICT_SINCE)  # APIs whose answers tell the throttle time of the permits that they ask for
+_ASKING = list(STRICT_SINCE)  # APIs whose answers contain the throttle time of their permits
 
 ALL_COLUMNS = tuple(
     dict.fromkeys(
@@ -161,7 +161,7 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
         produces, numbers_of(table, "produce_throttle_ms"), numbers_of(table, "mutation_throttle_ms")
     )
     throttle_ms = np.where(fetches, numbers_of(table, "fetch_throttle_ms"), throttle_ms)
-    is_done = ~numbers_of(table, "observed_only")  # what was decided of an observed client was not
+    is_done = ~numbers_of(table, "observed_only")  # decisions about observed clients were not applied
     is_own = ~numbers_of(table, "forwarded")  # else the controller has decided about the permits
     return Rows(
         seq=numbers_of(table, "seq"),
@@ -178,7 +178,7 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
 
 
 def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers) -> npt.NDArray[np.int16]:
-    """Return kind, charge and flags in one byte, as `layout` has them."""
+    """Return kind, charge and flags in one number, with the bits of `layout`."""
     flags = kinds + PRODUCE_CHARGE * produces.astype(np.int16) + FETCH_CHARGE * fetches.astype(np.int16)
     flags += EXEMPT * numbers_of(table, "exempt").astype(np.int16)
     flags += OBSERVED * numbers_of(table, "observed_only").astype(np.int16)
@@ -195,8 +195,8 @@ def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers)
 
 
 def _is_strict(table: pa.Table) -> npt.NDArray[np.int16]:
-    """Return whether permits were asked for strictly: by API and version, for where no quota was defined the row
-    itself does not tell (B§5.1)."""
+    """Return whether permits were strict, by API and version: if no quota was defined, the row itself does not show it
+    (B§5.1)."""
     api_key, api_version = numbers_of(table, "api_key"), numbers_of(table, "api_version")
     strict = np.ones(len(table), bool)
     for key, since in STRICT_SINCE.items():
@@ -205,7 +205,7 @@ def _is_strict(table: pa.Table) -> npt.NDArray[np.int16]:
 
 
 def _connection_ids(table: pa.Table, kinds: Numbers) -> Numbers:
-    """Return the connections; -1 for permits whose throttle no request is told: topics made by asking for them.
+    """Return the connections; -1 for permits whose throttle time no answer contains.
 
     A Metadata request creates topics on behalf of its client, but answers without a mutation throttle (B§5.5).
     """

@@ -1,8 +1,8 @@
 """The state of a node's engine from the usage record, for a replay that does not know it.
 
-A node states it hourly and after a gap (docs/usage-record.md, *Snapshots*). A replay that began with the node's start
-knows it anyway; it needs a snapshot where its record begins in the middle, and after rows that are missing. So only
-those are read, and by the driver: of each the first complete one. What was in between is approximate.
+A node writes it each hour and after a gap (docs/usage-record.md, *Snapshots*). A replay that begins with the start of
+the node knows the state without it. A replay needs a snapshot if its record begins later, and after missing rows. The
+driver therefore reads only the first complete snapshot after each such place; decisions before it are approximate.
 """
 
 import json
@@ -26,14 +26,14 @@ Row = Mapping[str, Any]
 ReadSensors = Callable[[int, int], Sequence[Row]]
 """Returns the rows of kind `snapshot` of a node between two `seq`, both not included, in order: `SENSOR_COLUMNS`."""
 
-_BREAKS = ("start", "gap", "break", "callback")  # what a snapshot does not survive
+_BREAKS = ("start", "gap", "break", "callback")  # a snapshot with one of these inside is incomplete
 _KEYS = {quota_type.key for quota_type in QuotaType}
 
 
 def with_snapshots(timeline: Timeline, read: ReadSensors, *, is_known: bool = False) -> Timeline:
-    """Return the timeline with the states of sensors where they are needed, and without the other snapshots.
+    """Return the timeline with the states of sensors that a replay needs, and without other snapshots.
 
-    is_known: the state is known where the timeline begins. Raises `UsageFilesError` where a state makes no sense.
+    is_known: the state is known at the beginning of the timeline. Raises `UsageFilesError` for an invalid state.
     """
     steps = timeline.steps
     stated: list[Step] = []
@@ -59,7 +59,7 @@ def _is_whole(step: Step, after: Step) -> bool:
 
 
 def _states(rows: Sequence[Row]) -> Iterator[Step]:
-    """Yield a step for each run of sensors with nothing in between: where the last of them stands, all were so."""
+    """Yield a step for each run of sensors with no other row in between; all of them hold at the last sensor's row."""
     run: list[tuple[Row, SensorState]] = []
     for row, state in _whole(rows):
         if run and row["seq"] != run[-1][0]["seq"] + 1:
@@ -76,7 +76,7 @@ def _step(run: Sequence[tuple[Row, SensorState]]) -> Step:
 
 
 def _whole(rows: Sequence[Row]) -> Iterator[tuple[Row, SensorState]]:
-    """Yield each sensor with its last row, its text put together. Raises `UsageFilesError`."""
+    """Yield each sensor, with its text joined from several rows, and the last of these. Raises `UsageFilesError`."""
     by_sensor = groupby(rows, key=lambda row: (row["quota_user"], row["quota_client_id"]))
     for tags, group in by_sensor:
         text, state = "", None

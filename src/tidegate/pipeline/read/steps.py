@@ -47,15 +47,15 @@ class SensorState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A start, a changed definition (`record`) or window setting (`setting`), a break, what a quota callback says.
+    """A start, a changed definition (`record`) or window setting (`setting`), a break, or a callback and its answers.
 
-    kind: of a break `gap` where a row tells of it, else `break`.
-    reason: of a break, why decisions after it are not exact; then `ts_ms` is the time up to which rows may be missing.
-    record: a quota, or a setting beyond Kafka. callback: the class that is asked from here on; None: Kafka's own rules.
-    answer: what it answered. is_exchange: sensors are empty from here on.
-    states_all: the steps after it state all definitions that are in force; what they do not state is not.
-    text: what a `snapshot` row says that begins or ends one. With `with_snapshots` there are `begins`, `sensors` (their
-    `states`) and `ends` instead, where a replay needs them.
+    kind: of a break, `gap` if a row reports it, else `break`.
+    reason: of a break, why decisions after it are not exact; `ts_ms` is then the time up to which rows may be missing.
+    record: a quota, or a setting beyond Kafka. callback: the class that decides from here on; None: Kafka's own rules.
+    answer: an answer of the callback. is_exchange: sensors are empty from here on.
+    states_all: the next steps state all definitions in force; others are no longer in force.
+    text: the text of a `snapshot` row that begins or ends a snapshot. `with_snapshots` replaces the snapshots that a
+    replay needs by `begins`, `sensors` (their `states`) and `ends`, and removes the others.
     """
 
     seq: int
@@ -75,8 +75,8 @@ class Step:
 class Steps(Sequence[Step]):
     """Steps of a node in order of `seq`.
 
-    common: steps as they are but for `seq`, `ts_ms` and the value of their definition or limit of their answer;
-    place: which of them each is.
+    common: the distinct steps, apart from `seq`, `ts_ms` and the value of a definition or the limit of an answer;
+    place: for each step, its place in `common`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Steps(Sequence[Step]):
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "Steps":
-        """Return some steps as they are, put in order."""
+        """Return the given steps, sorted."""
         found = sorted(steps, key=_order)
         value = [math.nan if (value := _value(step)) is None else value for step in found]
         return cls(
@@ -103,7 +103,7 @@ class Steps(Sequence[Step]):
 
     @classmethod
     def of_events(cls, events: ControlEvents) -> "dict[int, Steps]":
-        """Return the steps of each node, those of gaps left out. Raises `UsageFilesError` where one makes no sense."""
+        """Return the steps of each node, without gaps. Raises `UsageFilesError` for an event that makes no sense."""
         is_step = pc.not_equal(events.common["kind"], "gap").to_numpy()
         some = np.flatnonzero(is_step[events.place])
         some = some[np.lexsort((events.seq[some], events.node_id[some]))]

@@ -81,7 +81,7 @@ _TAGS_KEYS = ("node_id", "user", "client_id", "quota_key")
 
 
 def row_kinds(table: pa.Table) -> Numbers:
-    """Return the kind of each row as the kernel counts them, below 0 where it is none of the kernel's."""
+    """Return the kernel's number for the kind of each row; below 0 for kinds that the kernel does not process."""
     return numbers_of_names(table, "kind", lambda name: _KIND_CODES.get(name, _UNKNOWN), np.int8)
 
 
@@ -100,10 +100,10 @@ class Survey(NamedTuple):
     """The clients of a chunk, how many rows each has, and the events that are no requests.
 
     keys: columns `CLIENT_KEYS`; its rows have no order, but always the same one.
-    control: all but sweeps. Of `tags` rows, if they were asked for, those that say what is not known. Of a snapshot
-    there are the first and the last row. stated: the first and last `seq` of all its rows that are here, by node.
-    runs: which rows are there.
-    connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
+    control: all events but sweeps. Of `tags` rows, if requested, only those that state something new. Of a snapshot,
+    only the first and the last row. stated: by node, the first and last `seq` of all snapshot rows in this chunk.
+    runs: the ranges of `seq` in this chunk.
+    connections: if requested, the distinct pairs of a client, by its place, and one of its connections.
     """
 
     keys: pa.Table
@@ -165,7 +165,7 @@ def control_of(chunk: OpenChunk | Arrived, wanted: Numbers, *, with_tags: bool =
 
 
 def _rows_of(chunk: OpenChunk | Arrived, columns: Iterable[str], wanted: Numbers) -> pa.Table:
-    """Return columns of some rows of a chunk, of which there is at least one. What is behind them is not read."""
+    """Return columns of some rows of a chunk, at least one. Rows after the last of them are not read."""
     found, first, last = [], 0, np.flatnonzero(wanted)[-1]
     for table in read_tables(chunk, [*columns]):
         here = wanted[first : first + len(table)]
@@ -178,7 +178,7 @@ def _rows_of(chunk: OpenChunk | Arrived, columns: Iterable[str], wanted: Numbers
 
 
 def _next_times(chunk: OpenChunk | Arrived, found: pa.Table, gaps: Numbers) -> pa.Array:
-    """Return for each row that is a gap the time of its node's next row; null if that row is not in this chunk."""
+    """Return for each gap the time of its node's next row; null for other rows, and if that row is in another chunk."""
     table = read_chunk(chunk, ("node_id", "seq", "ts_ms"))
     node_id, seq, ts_ms = (numbers_of(table, name) for name in ("node_id", "seq", "ts_ms"))
     of_node, of_seq = numbers_of(found, "node_id"), numbers_of(found, "seq")
@@ -212,7 +212,7 @@ def read_sensors(
 
 
 def clients_of(table: pa.Table) -> tuple[Numbers, pa.Table]:
-    """Return each row's place in its clients, and these. Follows what the rows hold: the same at every reading."""
+    """Return the place of each row's client, and the clients. The result depends on the rows only."""
     user, users = name_places(table, "user")
     client_id, client_ids = name_places(table, "client_id")
     nodes, node = np.unique(numbers_of(table, "node_id"), return_inverse=True)
@@ -227,7 +227,7 @@ def clients_of(table: pa.Table) -> tuple[Numbers, pa.Table]:
 
 
 def _at_ends(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> Numbers:
-    """Return which rows begin or end a snapshot: those of no sensor."""
+    """Return which rows begin or end a snapshot: they have no sensor."""
     if not is_snapshot.any():
         return is_snapshot
     return is_snapshot & ~is_there(read_chunk(chunk, ("quota_user",)), "quota_user")

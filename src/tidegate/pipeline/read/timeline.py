@@ -44,11 +44,11 @@ SWEEP_COLUMNS = ("node_id", "seq", "ts_ms")
 NO_SWEEPS: Sweeps = np.zeros((0, len(SWEEP_COLUMNS)), np.int64)
 
 MAX_CONTROL_BYTES = 1 << 30
-"""Control events in one replay, as `ControlEvents.size_bytes` counts them: some twenty-nine million of which few differ
-in more than time and value, or a million that do."""
+"""Most control events in one replay, by `ControlEvents.size_bytes`: twenty-nine million if most differ only in time and
+value, otherwise a million."""
 
 MAX_SWEEP_BYTES = 1 << 28
-"""Sweeps in one replay, 24 bytes each: eleven million, those of twenty nodes over half a year."""
+"""Most sweeps in one replay, 24 bytes each: eleven million, as twenty nodes make in half a year."""
 
 _NO_SWEEPS_OF_NODE = NO_SWEEPS[:, 1:].copy()
 _NO_STEPS = Steps.of(())
@@ -58,9 +58,9 @@ Mark = Mapping[str, Any]
 
 
 class Run(NamedTuple):
-    """Rows of one node whose `seq` has no hole; where holes mean nothing, rows of one chunk.
+    """Rows of one node without a hole in `seq`; if holes mean nothing, the rows of one chunk.
 
-    They mean nothing in an imported record, and in that of several processes, which is merged.
+    Holes mean nothing in an imported record, and in a merged one of several processes.
     """
 
     node_id: int
@@ -113,12 +113,12 @@ def empty_timeline() -> Timeline:
 
 
 def gaps_of(events: ControlEvents) -> dict[tuple[int, int], int | None]:
-    """Return how many events were lost in each gap, as far as it says so, by node and `seq`."""
+    """Return the number of lost events that each gap states, if it does, by node and `seq`."""
     return {(gap["node_id"], gap["seq"]): gap["lost_events"] for gap in events.of_kinds("gap")}
 
 
 def callback_in(found: Mapping[int, Timeline]) -> str | None:
-    """Return the setting of a quota callback that was asked on any node; None: Kafka's own rules were, all the time."""
+    """Return the setting of a quota callback that was in use on any node; None if only Kafka's own rules were."""
     for timeline in found.values():
         for place in timeline.steps.where(lambda step: step.kind in ("callback", "tags"))[:1]:
             step = timeline.steps[place]  # where one is taken away, there was one before
@@ -226,7 +226,7 @@ def _states_all(gap: Mark, steps: Steps, *, is_first: bool) -> bool:
 
 
 def _with_exchanges(steps: Steps, *, after: Container[int]) -> Steps:
-    """Return the steps, exchanges of a callback marked: right after a gap one is said again. after: `seq` of gaps."""
+    """Return the steps with changes of the callback marked. One right after a gap is none. after: `seq` of gaps."""
     places = steps.where(lambda step: step.kind == "callback")
     marked = [replace(step, is_exchange=step.seq - 1 not in after) for step in steps.only(places)]
     return steps.replaced(places, marked)

@@ -47,11 +47,11 @@ _BOUNDING = (loop_state.ONE_BY_ONE, loop_state.BY_THE_CLOCK)
 _FEW = 1 << 10
 _SLOT_TYPES: tuple[np.dtype[Any], ...] = (*ROW_TYPES, np.dtype("<i8"), np.dtype("<i8"))
 _RANGES = {"throttled_requests": THROTTLED, "throttle_ms": TOTAL_MS, "longest_throttle_ms": LONGEST_MS}
-_CROWD = 1 << 16  # connections from which on idle ones are looked for
+_CROWD = 1 << 16  # number of connections from which on idle ones are removed
 
 
 class ClosedLoopReplay(PlanReplay):
-    """The forecast of a plan on one node, or on those of its clients that a partition has."""
+    """The forecast of a plan for one node, or for those of its clients that are in a partition."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ClosedLoopReplay(PlanReplay):
         self._loop.counts[loop_state.HAS_THROTTLED] = 1
 
     def finish(self) -> None:
-        """Decide what still waits: there are no more rows."""
+        """Decide all waiting rows: no more rows follow."""
         for replay in self._bounding:
             replay.finish()
         self._decide(MAX_INT64, MAX_INT64)
@@ -116,7 +116,7 @@ class ClosedLoopReplay(PlanReplay):
         }
 
     def _ranges(self, numbers: Int64s) -> dict[str, pa.Array]:
-        """Return between which numbers some accounts lie, by the columns that end in `_low` and `_high`."""
+        """Return the ranges of the forecasts of some accounts, by the columns that end in `_low` and `_high`."""
         replays = [self, *self._bounding]
         forecasts = [
             with_room(replay._loop.forecasts, int(numbers.max(initial=-1)) + 1)[numbers] for replay in replays
@@ -184,10 +184,10 @@ class ClosedLoopReplay(PlanReplay):
         other.begin_as(clients)
         return other
 
-    # --- connections and room for them ----------------------------------------------------------------------------
+    # --- connections, and room for waiting rows -------------------------------------------------------------------
 
     def _connections(self, connection_ids: Int64s) -> Int32s:
-        """Return the numbers of connections, from 0; those that are not known get one."""
+        """Return the numbers of connections, from 0; new connections get one."""
         found, place = np.unique(connection_ids, return_inverse=True)
         numbers = np.array([self._number(connection_id) for connection_id in found.tolist()], np.int32)
         connections = len(self._numbers) + len(self._free_numbers)
@@ -209,7 +209,7 @@ class ClosedLoopReplay(PlanReplay):
         return number
 
     def _begin(self, numbers: Any) -> None:
-        """Make connections new ones."""
+        """Reset connections to the state of new ones."""
         connections = self._loop.connections
         connections[numbers] = 0
         for column in (loop_state.HEAD, loop_state.TAIL, loop_state.CULPRIT, loop_state.REFUSED):

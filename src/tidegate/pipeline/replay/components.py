@@ -1,14 +1,12 @@
 """Components of clients that must be replayed together, and the partition that replays each component.
 
-Two clients touch when they share a sensor under any plan and any quota type; a *component* is a set of clients
-that touch one another, directly or through others. Components are independent: each goes to one partition, whole.
-A client is a (node, user, client id), because each node measures on its own. A partition therefore has clients of one
-node only.
+Two clients touch if they share a sensor under any plan and any quota type. A *component* is a set of clients that touch
+one another, directly or through others. Components are independent, so a complete component goes to one partition. A
+client is a (node, user, client id), because each node measures on its own, so a partition has clients of only one node.
 
-A sensor that only one client can have (its tags name user and client id) joins no clients and is left out. Under the
-quotas in force, tags change when the set of entities with a quota changes. Every set that was in force while there
-were requests counts, and so does every answer of a quota callback. In closed loop, clients that share a connection
-touch, too.
+A sensor that only one client can have (its tags name user and client id) connects no clients, and is ignored. Under the
+quotas in force, tags change when the set of entities with a quota changes: every set that was in force during requests
+counts, and so does every answer of a quota callback. In closed loop, clients that share a connection touch, too.
 """
 
 import heapq
@@ -43,7 +41,7 @@ MAX_ENTITY_SETS = 64
 
 
 class Shared(NamedTuple):
-    """Clients, and the number of what each of them has; those with the same number touch."""
+    """Clients, and a number for each, such as that of its sensor. Clients with the same number touch."""
 
     client: Ints
     number: Ints
@@ -88,7 +86,7 @@ def _neighbours(shared: Shared) -> Ints:
 
 
 def assign_partitions(*, component: Ints, node_id: Ints, rows: Ints, wanted: int) -> Assignment:
-    """Return where each client goes: about `wanted` partitions with about equally many rows, each of one node.
+    """Return the partition of each client: about `wanted` partitions of about the same size, each of one node.
 
     component, node_id, rows: one entry per client.
     """
@@ -112,9 +110,9 @@ def places_by(numbers: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def tasks_of(rows: Ints, wanted: int) -> Ints:
-    """Return for each partition the task that replays it: `wanted` at most, with about equally many rows.
+    """Return the task that replays each partition: at most `wanted` tasks, with about the same number of rows.
 
-    A node has a partition of its own, however few its rows, and a task of Spark costs more than replaying ten thousand.
+    Each node has its own partition, even with few rows, and a Spark task costs more than to replay ten thousand rows.
     """
     if len(rows) <= wanted:
         return np.arange(len(rows))
@@ -122,7 +120,7 @@ def tasks_of(rows: Ints, wanted: int) -> Ints:
 
 
 def _pack(component: Ints, rows: Ints, partitions: int) -> Ints:
-    """Return a partition per client: the largest component first, each to where there is least."""
+    """Return a partition per client. Assign the largest component first, each to the partition with fewest rows."""
     _, member = np.unique(component, return_inverse=True)
     sizes = np.bincount(member, weights=rows).astype(np.int64)
     loads = [(0, partition) for partition in range(min(partitions, len(sizes)))]
@@ -167,7 +165,7 @@ def _numbered(partition: Ints, partitions: int, rows: Ints) -> Assignment:
 def shared_sensors(
     plans: Sequence[Plan], clients: Clients, timelines: Mapping[int, Timeline]
 ) -> Iterator[Shared]:
-    """Yield clients, by number, with the sensors that several of them might have: of each plan, node and quota type."""
+    """Yield the clients, by number, that may share sensors, for each plan, node and quota type."""
     nodes, node = np.unique(clients.node_id, return_inverse=True)
     for plan in plans:
         if plan.records is not None:  # the same on all nodes
@@ -180,7 +178,7 @@ def shared_sensors(
 
 
 def shared_connections(surveys: Sequence[Survey], places: Sequence[Ints], node_ids: Ints) -> Iterator[Shared]:
-    """Yield the clients of each connection: one's throttle mutes all.
+    """Yield the clients of each connection, because a throttle of one of them mutes the connection for all.
 
     places: the numbers of the clients of each survey; node_ids: by client number.
     """

@@ -1,4 +1,4 @@
-"""Daemon that Spark runs in place of its own to fork the Python workers; it first loads what all workers need.
+"""Daemon that forks Spark's Python workers, in place of Spark's own; it first loads the modules that all workers need.
 
 Loading numba, Arrow and the compiled kernel takes about a second; the daemon does it once, for all workers.
 Named in `spark.python.daemon.module`. Follows: pyspark's own `pyspark.daemon`, whose `manager` it runs.

@@ -1,4 +1,4 @@
-"""Quota types, levels of entities, and the limit that measured peaks need: facts that need no arrays."""
+"""Quota types, levels of entities, and the limit for measured peaks, without a need for numpy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ ENTITIES_BY: Mapping[str, EntityParts] = {
     "user": (("user", None),),
     "client-id": (("client-id", None),),
 }
-"""Levels of entities by what they are told apart by."""
+"""Levels of entities, by the names of `--by`."""
 
 FETCH_ANSWER_BYTES = 49
-"""The least that an answer to a Fetch is charged beside its records, which alone are capped (B§6.3)."""
+"""The least bytes that an answer to a Fetch is charged besides its records; the cap limits only records (B§6.3)."""
 
 
 def check_level(by: str | None) -> None:
@@ -33,7 +33,7 @@ def check_level(by: str | None) -> None:
 
 
 def smallest_limit(rows: Sequence[Mapping[str, Any]], windows: Windows) -> float:
-    """Return the smallest limit, per second, that neither throttles nor cuts, on any node."""
+    """Return the smallest limit, per second, that throttles no request and shortens no fetch, on any node."""
     limit: float = max(row["peak"] for row in rows)
     largest: float = max(row["largest_amount"] for row in rows) - FETCH_ANSWER_BYTES
     seconds = windows.rate.max_value(1.0)

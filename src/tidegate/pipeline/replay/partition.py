@@ -1,4 +1,4 @@
-"""Chunks packed into blocks, and partitions replayed from their blocks. Blocks in, Arrow tables out."""
+"""Conversion of chunks to blocks, and the replay of partitions from blocks. Returns Arrow tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,7 +85,7 @@ class NumberedBundle:
 
     @property
     def size_bytes(self) -> int:
-        """Return what the chunks take uncompressed."""
+        """Return the uncompressed size of the chunks."""
         return self.bundle.size_bytes
 
     @property
@@ -118,9 +118,9 @@ class ReplayTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The clients of one partition, and what happened to their node.
+    """The clients of one partition, and the timeline of their node.
 
-    carried: what the plans left of the node in the hours before, by plan.
+    carried: the state of the node after the hours before, by plan.
     """
 
     node_id: int
@@ -131,7 +131,7 @@ class Members:
 
 
 Fixed = Sequence[Definitions | None]
-"""Definitions that never change, of each plan; None: they do."""
+"""The definitions of each plan, if they never change; otherwise None."""
 
 
 class Partition:
@@ -162,7 +162,7 @@ class Partition:
             replay.replay(rows, no_decisions)
 
     def finish(self) -> None:
-        """Decide what still waits."""
+        """Decide all waiting rows."""
         for _, replay in self.replays:
             replay.finish()
 
@@ -183,7 +183,7 @@ class Partition:
         wanted: SharedWanted,
         searched: SearchedSensors | None,
     ) -> PlanReplay:
-        """Return what replays a plan."""
+        """Return the replay of a plan."""
         options: dict[str, Any] = {"names": self.names, "timeline": members.timeline}
         options |= {"definitions": definitions, "wanted": wanted}
         if plan.is_closed:
@@ -231,8 +231,8 @@ def replay_tallies(
 ) -> Iterator[pa.Table]:
     """Replay partitions, one after another, and yield their tallies, columns `REPLAY_BY_CLIENT`.
 
-    blocks: those of each partition together, in order of their first `seq`. members: returns those of a partition.
-    decided: takes what was decided, row by row, columns `DECISIONS`.
+    blocks: consecutive for each partition, in order of their first `seq`. members: returns the members of a partition.
+    decided: gets the decision of each row, columns `DECISIONS`.
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
     schema = to_arrow_schema(REPLAY_LEAVING_STATE if task.leaves_state else REPLAY_BY_CLIENT)
@@ -244,7 +244,7 @@ def replay_tallies(
         ]
         waiting += found
         rows += sum(len(part.users) for part in found)
-        # The results of small partitions together: a table for each would take longer than to replay it.
+        # Combine the results of small partitions: to make a table for each would take longer than to replay it.
         if rows >= _RESULT_ROWS:
             yield from _results(waiting, schema)
             waiting, rows = [], 0
@@ -257,7 +257,7 @@ def replay_tallies(
 def replay_decisions(
     blocks: Iterable[Block], *, task: ReplayTask, members: Callable[[int], Members]
 ) -> Iterator[pa.Table]:
-    """Replay partitions and yield what was decided, row by row, columns `DECISIONS`."""
+    """Replay partitions and yield the decision of each row, columns `DECISIONS`."""
     definitions = fixed_definitions(task.plans)
     for number, of_partition in groupby(blocks, key=lambda block: block.partition):
         partition = Partition(task.plans, members(number), definitions)
@@ -280,7 +280,7 @@ def replay_peaks(
 
 
 def fixed_definitions(plans: Sequence[Plan]) -> Fixed:
-    """Return the definitions of each plan, None where they change: all partitions have the same."""
+    """Return the definitions of each plan, the same for all partitions; None for a plan whose definitions change."""
     return [None if plan.is_in_force else Definitions.of(plan) for plan in plans]
 
 

@@ -47,9 +47,9 @@ IN_FORCE = "in force"
 """Name of the plan that follows the recorded `quota` rows."""
 
 INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
-"""Places in `QUOTA_TYPES` by the key of a quota."""
+"""Index in `QUOTA_TYPES` by the key of a quota."""
 
-_FEW_CLIENTS = 32  # are matched one by one: grouping equal ones takes longer
+_FEW_CLIENTS = 32  # up to this number, clients are matched one by one: grouping equal ones would take longer
 _IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS, CLUSTER_WIDE}  # recorded rows contain their effects
 
 Ints = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class Plan:
     """Definitions, settings beyond Kafka and windows under a name. `records` is None for the quotas in force.
 
     groups: clients that share a limit in place of their own quotas.
-    limit_texts: by Kafka's key and value, how the value was written.
+    limit_texts: the text of a value in the file, by Kafka's key and value.
     rung: a bound for each sensor of a search, by its number; NaN: unlimited. It replaces the values of the records.
     measures: the largest rate of each sensor is kept.
     is_closed: throttled clients send later (closed loop); else all times are as recorded.
@@ -78,9 +78,9 @@ class Plan:
 
     @property
     def shared_kinds(self) -> frozenset[str]:
-        """Return the kinds of names that all entities of a plan have.
+        """Return the kinds of names (user, client id) that all entities of the plan have.
 
-        Clients whose names of these kinds differ share no sensor: it is of an entity that has them (B§3.3).
+        Clients that differ in such a name share no sensor, because a sensor belongs to an entity that has it (B§3.3).
         """
         kinds = {frozenset(kind for kind, _ in record.entity) for record in self.records or ()}
         return frozenset.intersection(*kinds) if kinds else frozenset()
@@ -102,7 +102,7 @@ class Plan:
 
 
 def is_beyond_kafka(record: QuotaRecord) -> bool:
-    """Return whether a record switches on what the kernel has to know beyond Kafka."""
+    """Return whether a record enables a feature beyond Kafka that the kernel has to implement."""
     return record.key in EXTENSION_SETTINGS - _IN_THE_ROWS and record.value is not None
 
 
@@ -112,7 +112,7 @@ def group_tags(group: str) -> str:
 
 
 def resolved_answer(answer: Answer | None, user: str, client_id: str) -> Resolved:
-    """Return what a callback answered to a client; None: that is not in the record, and nothing limits."""
+    """Return the answer of a callback for a client. None: the record does not contain it; the client is not limited."""
     if answer is None:
         tags = sanitize(user), client_id
         return Resolved(tags, tags, UNLIMITED, MAX_INT64, None)
@@ -132,7 +132,7 @@ class Definitions:
 
     @classmethod
     def of(cls, plan: Plan) -> "Definitions":
-        """Return those that a plan has, none where it follows those in force."""
+        """Return the definitions of a plan; none for the plan that follows the quotas in force."""
         return cls(plan.records or (), groups=plan.groups)
 
     def apply(self, record: QuotaRecord) -> int | None:
@@ -148,7 +148,7 @@ class Definitions:
         return index
 
     def clear(self) -> None:
-        """Forget all definitions."""
+        """Remove all definitions."""
         self._quotas = [EntityQuotas() for _ in QUOTA_TYPES]
 
     def is_enabled(self, index: int) -> bool:
@@ -156,11 +156,11 @@ class Definitions:
         return bool(self._quotas[index].levels) or QUOTA_TYPES[index].key in self._group_keys
 
     def entities(self, index: int) -> frozenset[QuotaEntity]:
-        """Return the entities that have a quota of the type: they alone decide who shares a sensor."""
+        """Return the entities that have a quota of the type. Only they determine which clients share a sensor."""
         return frozenset(entity for entity, _ in self._quotas[index])
 
     def bound(self, index: int, tags: Tags) -> float | None:
-        """Return the bound per second of those counted under `tags`; None: unlimited."""
+        """Return the bound per second of the clients that are counted under `tags`; None: unlimited."""
         return self._quotas[index].bound(tags)
 
     def tags(self, index: int, user: str, client_id: str) -> Tags:
@@ -168,7 +168,7 @@ class Definitions:
         return self._quotas[index].tags(sanitize(user), client_id)
 
     def members(self, users: pa.Array, client_ids: pa.Array) -> dict[int, str]:
-        """Return the group of each client that is in one, by its place."""
+        """Return the group of each client that is in one, by the client's index."""
         if not self._groups.members:
             return {}
         is_one = np.zeros(len(users), bool)
@@ -183,7 +183,7 @@ class Definitions:
         }
 
     def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
-        """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
+        """Return the sensor and tags of a client, its bound, and the cap on its fetches (B§3.4, 3.7)."""
         group = self._groups.group_of(user, client_id)
         if group is not None:
             return self._of_group(index, group, windows)
@@ -202,7 +202,7 @@ class Definitions:
     def resolved(
         self, index: int, users: pa.Array, client_ids: pa.Array, windows: Windows
     ) -> ResolvedColumns:
-        """Return what `resolve` returns of each client."""
+        """Return the results of `resolve` for several clients."""
         if len(users) <= max(_FEW_CLIENTS, len(self._quotas[index])):
             clients = zip(users.to_pylist(), client_ids.to_pylist(), strict=True)
             found = [self.resolve(index, *client, windows) for client in clients]
@@ -220,9 +220,9 @@ class Definitions:
         return ResolvedColumns(users, client_ids, rows, row, names)
 
     def alike(self, index: int, users: pa.Array, client_ids: pa.Array) -> tuple[Ints, Ints]:
-        """Return which clients are alike, by a number for each, and the first client of each number.
+        """Return a number for each client, equal for clients that are alike, and the first client of each number.
 
-        Those are whose names no entity has, nor are empty: `resolve` tells them apart by their tags alone.
+        Clients are alike if `resolve` differs only in their tags: their names are not empty, and no entity has them.
         """
         entities = self.entities(index)
         user = _places(users, {desanitize(each.user) for each in entities if isinstance(each.user, str)})
@@ -269,7 +269,7 @@ def plan_of(name: str, file: QuotasFile, *, is_closed: bool) -> Plan:
 
 
 def _limit_texts(file: QuotasFile) -> dict[tuple[str, float], str]:
-    """Return how each value was written, where several are equal as it was first."""
+    """Return the text of each value; for equal values the first text."""
     texts: dict[tuple[str, float], str] = {}
     quotas: tuple[QuotaEntry | QuotaGroup, ...] = (*file.entries, *file.groups)
     for entry in quotas:
@@ -279,14 +279,14 @@ def _limit_texts(file: QuotasFile) -> dict[tuple[str, float], str]:
 
 
 def _limited(index: int, bound: float | None, windows: Windows) -> tuple[float, int]:
-    """Return a bound per second and the largest fetch in bytes, where None is unlimited."""
+    """Return a bound per second and the largest fetch in bytes. bound: None: unlimited."""
     if bound is None:
         return UNLIMITED, MAX_INT64
     return bound, saturate_to_int32(windows.rate.max_value(bound)) if index == FETCH else MAX_INT64
 
 
 def _entity(record: QuotaRecord) -> QuotaEntity:
-    """Return the entity as quotas are matched by: the user sanitised, the client id raw."""
+    """Return the entity for matching quotas: its user is sanitised, its client id raw."""
     parts = dict(record.entity)
     user = client_id = None
     if "user" in parts:

@@ -42,7 +42,7 @@ __all__ = ["PlanReplay"]
 
 
 class PlanReplay:
-    """The replay of a plan on one node, or on those of its clients that a partition has."""
+    """The replay of a plan for one node, or for those of its clients that are in a partition."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class PlanReplay:
         wanted: SharedWanted | None = None,
         searched: SearchedSensors | None = None,
     ) -> None:
-        """carried: what a replay of the hours before has left of the node. definitions: those of the plan, if they
-        were made before and never change. wanted: tells what a batch wants, other plans too. searched: the sensors of
-        a plan with a rung.
+        """carried: the state of the node after a replay of the hours before. definitions: those of the plan, if they
+        never change. wanted: the accounts that a batch needs, shared with other plans. searched: the sensors of a plan
+        with a rung.
         """
         self._plan = plan
         self._names = names
@@ -118,9 +118,9 @@ class PlanReplay:
         yield from rows_left(self._plan, node_id, self._state, self._names, self._timeline.sweeps)
 
     def left_unused(self, node_id: int, end: End) -> Iterator[StateRow]:
-        """Yield the state that was carried to a node and not used, then the node's own row.
+        """Yield the unused part of the state that was carried over to a node, then the node's own row.
 
-        Call it on a replay without rows: other replays have the rows of the node, or there are none.
+        Call it on a replay without rows. Other replays have the rows of the node, if there are any.
         """
         self._state.sensors.stated.use_all()
         yield from self.left(node_id)
@@ -129,15 +129,15 @@ class PlanReplay:
     # --- results --------------------------------------------------------------------------------------------------
 
     def forget_tallies(self) -> None:
-        """Tally anew, from 0."""
+        """Reset all tallies to 0."""
         self._accounts.tallies.fill(0)
 
     def forecasts(self, numbers: Int64s) -> dict[str, pa.Array]:
-        """Return what is forecast of some accounts, by the columns of `FORECAST_COLUMNS`; nulls in open loop."""
+        """Return the forecasts of some accounts, by the columns of `FORECAST_COLUMNS`; nulls in open loop."""
         return dict.fromkeys(FORECAST_COLUMNS, pa.nulls(len(numbers), pa.int64()))
 
     def used(self) -> Used:
-        """Return the accounts that were used, with what limited them and their tallies."""
+        """Return the accounts that were used, with their limits and tallies."""
         return self._accounts.used()
 
     @property
@@ -155,7 +155,7 @@ class PlanReplay:
         return found
 
     def state(self) -> State:
-        """Return what the kernel works on as it is now; it changes with every row."""
+        """Return the current state of the kernel, which changes with every row."""
         return self._state.arrays(self._timeline.sweeps)
 
     # --- steps and rows -------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class PlanReplay:
             state.settings[QUOTAS_REASON] = reason
             self._run_kernel(state, rows, decisions, first, certain)
             sensors.lose(reason, since_ms=int(rows.ts_ms[first:certain].max()))
-            permits.lose(reason)  # not forgotten: wherever a batch ends, the guess is the same
+            permits.lose(reason)  # kept as a guess, which must not depend on where batches end
         if certain < end:
             self._run_kernel(self.state(), rows, decisions, certain, end)
 

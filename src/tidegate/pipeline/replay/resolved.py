@@ -1,6 +1,6 @@
 """Tags, sensors and limits of clients: of one client, and of many as columns.
 
-Many clients differ in their names alone. So their columns are some rows, the row of each client, and the names.
+Many clients differ only in their names. So the columns are a few rows, the index of each client's row, and the names.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Doubles = npt.NDArray[np.float64]
 BY_USER, BY_CLIENT_ID = 1, 2
 """Bits of the names of a client that its tags have."""
 NOT_BY_NAMES = 4
-"""In place of these bits: the tags are not names of the client."""
+"""Value in place of these bits if the tags are not names of the client."""
 
 
 class Resolved(NamedTuple):

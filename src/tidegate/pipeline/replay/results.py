@@ -1,4 +1,4 @@
-"""Tallies of the kernel as rows of the table `REPLAY_BY_CLIENT`."""
+"""Conversion of the kernel's tallies to rows of the table `REPLAY_BY_CLIENT`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -134,7 +134,7 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
 
 
 def measured(node_id: int, names: ClientNames, replay: PlanReplay) -> Measured:
-    """Return what a replay of a plan that measures has found, of the accounts with a quota."""
+    """Return the measured sums and peaks of a replay, for the accounts with a quota."""
     used = replay.used()
     is_limited = np.array([not limit.is_unlimited for limit in used.limits.limits], bool)
     places = np.flatnonzero(is_limited[used.limits.places])
@@ -164,7 +164,7 @@ def peak_results(parts: Sequence[Measured]) -> pa.Table:
 
 
 def _recorded(tallies: Ints) -> dict[str, pa.Array]:
-    """Return what was recorded of accounts whose requests are tried once."""
+    """Return recorded requests and amounts, for accounts whose requests are each tried once."""
     amount, cut = tallies[:, layout.AMOUNT], tallies[:, layout.CUT_AMOUNT]
     return {
         "recorded_requests": pa.array(tallies[:, layout.REQUESTS]),
@@ -230,11 +230,11 @@ def _limit_row(limit: Limit) -> tuple[float | None, str | None, bool]:
 
 
 def _kind(entity: QuotaEntity | None) -> str | None:
-    """Return what kind of entity it is, in Kafka's words; None: none."""
+    """Return the kind of an entity, in Kafka's words; None for no entity."""
     parts = () if entity is None else entity.config_entities()
     return " and ".join(kind.value for kind, _ in parts) or None
 
 
 def _first(tallies: Ints, offset: int) -> pa.Array:
-    """Return when the first throttle was; null where there was none."""
+    """Return the time of the first throttle; null if there was none."""
     return pa.array(tallies[:, offset + layout.FIRST_TS_MS], mask=tallies[:, offset + layout.THROTTLED] == 0)

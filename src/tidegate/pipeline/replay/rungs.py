@@ -1,4 +1,4 @@
-"""Partitions replayed against the plans of a search for limits. Blocks in, Arrow tables out."""
+"""Replay of partitions against the plans of a search for limits. Blocks in, Arrow tables out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -18,14 +18,14 @@ from tidegate.pipeline.schemas import RUNGS
 
 __all__ = ["replay_rungs"]
 
-_ROWS_AGAIN = 1 << 17  # of a partition, at most, that each plan goes through by itself
+_ROWS_AGAIN = 1 << 17  # most rows of a partition that are replayed plan by plan, not all plans batch by batch
 _KEYS = 2  # columns of `RUNGS` before those of amounts
 
 
 def replay_rungs(
     blocks: Iterable[Block], *, task: ReplayTask, members: Callable[[int], Members]
 ) -> Iterator[pa.Table]:
-    """Replay partitions and yield what became of the plans of a search, columns `RUNGS`."""
+    """Replay partitions and yield the outcomes of the plans of a search, columns `RUNGS`."""
     definitions = fixed_definitions(task.plans)
     for number, of_partition in groupby(blocks, key=lambda block: block.partition):
         searched = SearchedSensors(task.searched[number])
@@ -34,7 +34,7 @@ def replay_rungs(
         some = list(of_partition)
         is_small = sum(block.rows for block in some) <= _ROWS_AGAIN
         batches = list(batches_of(some)) if is_small else batches_of(some)
-        # Plan by plan, the arrays of a plan stay in the processor's cache. Many rows are gone through once.
+        # Plan by plan, the arrays of a plan stay in the processor's cache. Many rows are read only once for all plans.
         sums: list[Int64s] = []
         step = 1 if is_small else len(task.plans)
         for place in range(0, len(task.plans), step):
@@ -48,7 +48,7 @@ def replay_rungs(
 
 
 def _sums(searched: SearchedSensors, replay: PlanReplay) -> Int64s:
-    """Return what became of each searched sensor under a plan, by the columns of amounts of `RUNGS`."""
+    """Return the outcome of each searched sensor under a plan, by the amount columns of `RUNGS`."""
     tallies = replay.tallies
     return np.array(
         [

@@ -39,7 +39,7 @@ from tidegate.quota.measure.snapshot import bucket_snapshot, rate_snapshot
 
 __all__ = ["rows_left", "sensors_of", "unused_rows", "without_new"]
 
-_HOLDS = {"unknown", "smooth"}  # where a sensor is not as a new one, whatever its samples
+_HOLDS = {"unknown", "smooth"}  # fields that make a sensor different from a new one, whatever its samples
 
 
 def rows_left(
@@ -69,12 +69,12 @@ def unused_rows(plan: Plan, node_id: int, state: PlanState, end: End, sweeps: In
 
 
 def sensors_of(rows: Iterable[StateRow]) -> set[Key]:
-    """Return the sensors that the rows are of."""
+    """Return the keys of the rows' sensors."""
     return {sensor_key(row, json.loads(row["state"])) for row in rows if row["kind"] == SENSOR_ROW}
 
 
 def without_new(rows: Iterable[StateRow]) -> Iterator[StateRow]:
-    """Yield the rows of one plan and node, without the rows of sensors that are as new ones."""
+    """Yield the rows of one plan and node, without the rows of sensors that are like new ones."""
     states = [(row, json.loads(row["state"])) for row in rows]
     (node,) = [state for row, state in states if row["kind"] == NODE]
     for row, state in states:

@@ -58,7 +58,7 @@ def unmatched_entries(plans: Sequence[Plan], *, users: pa.Array, client_ids: pa.
 
 
 class _Clients:
-    """The names of the recorded clients: of those that are wanted, which are there."""
+    """The recorded names among those that plans contain."""
 
     def __init__(
         self, users: pa.Array, client_ids: pa.Array, *, wanted: Sequence[dict[str, str | None]]
@@ -95,7 +95,7 @@ class _Clients:
         return None in pair or pair in self._pairs
 
     def nearest(self, kind: str, name: str) -> str | None:
-        """Return the name that is most like `name`, of the first so many that have about its length."""
+        """Return the name that is most like `name`, among the first `_MOST_NAMES` of about the same length."""
         names = pc.unique(self._names[kind])
         apart = pc.abs(pc.subtract(pc.utf8_length(names), len(name)))
         near = names.filter(pc.less_equal(apart, _LENGTHS_APART)).slice(0, _MOST_NAMES).to_pylist()

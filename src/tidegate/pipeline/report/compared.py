@@ -74,9 +74,9 @@ Int64s = npt.NDArray[np.int64]
 class Compared:
     """An entity, or the only client of several entities, with a row for each plan.
 
-    is_named: it has a limit of its own in a plan. tags: as JSON, if a quota callback chose other tags than a user and a
-    client id. only_client: user and client id of the only client, or None. A plan that counts these clients together
-    with others has no row.
+    is_named: it has a limit of its own in a plan. tags: tags of a quota callback as JSON, if they are not a user and a
+    client id. only_client: user and client id of the only client, or None. There is no row for a plan that counts this
+    client together with others.
     """
 
     quota_type: str
@@ -101,7 +101,7 @@ class Compared:
 
     @property
     def record(self) -> Row:
-        """Return the row with most requests, as they were recorded."""
+        """Return the row with the most requests, with its recorded values."""
         return record_of(self.rows.values())
 
     @property
@@ -201,7 +201,7 @@ def judged_rows(rows: TableRows) -> TableRows:
 
 
 def delayed_amount(row: Row) -> int:
-    """Return how much of an entity was in throttled requests, at most the amount of the entity.
+    """Return the amount of an entity in throttled requests, at most the whole amount of the entity.
 
     A fetch that is throttled repeatedly is in several of them, and its bytes count once.
     """
@@ -210,7 +210,7 @@ def delayed_amount(row: Row) -> int:
 
 
 def entity_rows(rows: Sequence[Row]) -> TableRows:
-    """Return rows of `REPLAY_BY_ENTITY`, those of `with_limits` too, as those of a table."""
+    """Return rows of `REPLAY_BY_ENTITY`, with or without the columns of `with_limits`, as rows of a table."""
     if isinstance(rows, TableRows):
         return rows
     schema = to_arrow_schema(REPLAY_BY_ENTITY)
@@ -220,7 +220,7 @@ def entity_rows(rows: Sequence[Row]) -> TableRows:
 
 
 def as_recorded(row: Row) -> Row:
-    """Return a row with what was recorded in place of what a replay decided, and without a limit.
+    """Return a row with the recorded values in place of those of the replay, and without a limit.
 
     A forecast counts each attempt of a fetch, so that its requests differ from the recorded ones.
     """
@@ -231,7 +231,7 @@ def as_recorded(row: Row) -> Row:
 
 
 def record_of(rows: Iterable[Row]) -> Row:
-    """Return the row of most requests, as they were recorded."""
+    """Return the row with the most requests, with its recorded values."""
     return max(map(as_recorded, rows), key=lambda row: int(row["requests"]))
 
 
@@ -332,7 +332,7 @@ def _groups(table: pa.Table) -> Numbers:
         return group
     _, first = np.unique(of_plan, return_index=True)
     is_again = np.ones(len(group), bool)
-    is_again[first] = False  # the others were in force under two entities, one after the other
+    is_again[first] = False  # an entity with several rows of one plan: each other row gets its own group
     entity = (_names(table, name).numbers[is_again] for name in _ENTITY)
     others = key_numbers([group[is_again], *entity])
     group[is_again] = int(group.max()) + 1 + others

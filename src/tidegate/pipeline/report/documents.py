@@ -261,9 +261,9 @@ def made_of(
     plans: Sequence[Plan] = (),
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return what the manifest says of the rows that were read and the plans that they were replayed against.
+    """Return the parts of the manifest on the rows that were read and the plans that were replayed.
 
-    nodes: where the rows of each node begin and end. options: what else was asked for.
+    nodes: where the rows of each node begin and end. options: other options of the command.
     """
     names = [_name(path, files.record) for path in files.paths]
     return {
@@ -296,7 +296,7 @@ def made_of(
 
 
 def _name(path: Location, record: Location | None) -> str:
-    """Return the name of a file below the record; what was copied from its spool is told by that."""
+    """Return the name of a file below the record, or of the spool file from which it was copied."""
     if record is None or path == record:
         return _shown(path)
     if not isinstance(path, Path) or not isinstance(record, Path):

@@ -129,7 +129,7 @@ def fitted(text: str, cells: int) -> str:
 
 
 def padded(text: str, cells: int, *, is_left: bool = True) -> str:
-    """Return `text` filled with blanks to so many cells of a terminal, at the left or the right; a longer one as it is.
+    """Return `text` padded with blanks to so many cells of a terminal, left or right. Longer text stays as it is.
 
     >>> padded("注文", 6), padded("12", 6, is_left=False)
     ('注文  ', '    12')

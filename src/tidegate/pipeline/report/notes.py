@@ -53,7 +53,7 @@ _SUMMED = ("requests", "approximate_requests", "different_decisions", "capped_fe
 
 
 def missing_notes(missing: "Sequence[Missing]", *, with_cold_starts: bool) -> list[str]:
-    """Return what is missing, a line for each of the first places.
+    """Return the missing rows, a line for each of the first places.
 
     with_cold_starts: include the unknown usage before the record, which matters wherever rates are measured.
     """

@@ -1,4 +1,4 @@
-"""Limits rounded up, so that what is shown or proposed throttles no more than what was found."""
+"""Limits rounded up, so that a limit that is shown or proposed throttles no more than the one that was found."""
 
 import math
 from decimal import ROUND_CEILING, Decimal
@@ -46,7 +46,7 @@ def rounded_up(quota_type: str, limit: float) -> float:
 def chosen_up(quota_type: str, limit: float) -> float:
     """Return the next number, from `limit` on, that a person would choose: at most 14 % more.
 
-    Its digits are those of `_CHOSEN`; sizes are whole bytes.
+    The number begins with digits of `_CHOSEN`; sizes are whole bytes.
 
     >>> chosen_up("Produce", 11_300_000.5), chosen_up("Request", 12.341), chosen_up("ControllerMutation", 0.51)
     (12000000.0, 13.0, 0.55)
@@ -118,7 +118,7 @@ def given_text(quota_type: str, limit: float) -> str:
 
 
 def exact_text(number: float) -> str:
-    """Return a number with all its digits, in a form that is no longer than need be.
+    """Return a number with all its digits, in its shortest form.
 
     >>> exact_text(12.3456789), exact_text(1234567.0), exact_text(1e300), exact_text(math.nan)
     ('12.3456789', '1234567', '1e+300', 'nan')

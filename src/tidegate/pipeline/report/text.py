@@ -26,7 +26,7 @@ NOTHING = "–"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BYTES_STEP = 1024
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
-_FEW_MS = 100  # of which tenths are shown
+_FEW_MS = 100  # shorter durations are shown with tenths
 _SURE = 1.1  # how far apart the ends of a range are that is shown as one number
 _COARSE_MS = 9_500  # a range up to this and above has no tenths of a second
 _MS_PER_SECOND = 1000
@@ -41,7 +41,7 @@ _EXACT_UNITS = (
 )
 _HUNDREDTHS = 100
 _MOST_DIGITS = 10**10
-_LARGEST_SIZE = 2.0**70  # what the units of bytes are enough for
+_LARGEST_SIZE = 2.0**70  # sizes for which there are units
 
 
 def sentences(notes: Iterable[str]) -> list[str]:

@@ -86,7 +86,7 @@ USAGE = (
         Column("time\np99", "handler_ns_p99", nanoseconds_text),
     ),
 )
-"""The columns of rows of `usage_schema`, in groups of three. In 80 columns those of a group are below one another."""
+"""The columns of rows of `usage_schema`, in groups of three. In 80 columns, a group is one column of three lines."""
 
 
 SEVERAL_TOPICS = (
@@ -106,7 +106,7 @@ class TopicCounts:
 
 
 def topic_notes(counts: TopicCounts) -> Iterator[str]:
-    """Yield what is not exact in usage by topic."""
+    """Yield the notes on inexact usage by topic."""
     if counts.multi_topic_requests:
         requests = things_text(counts.multi_topic_requests, "request")
         yield (

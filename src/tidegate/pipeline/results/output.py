@@ -12,8 +12,8 @@ The file of the latest run has no `_` before its name on purpose: it makes an er
 directory as a table, which would mix the rows of its tables.
 
 A run writes its files to `_runs/run-…/`, under names that end in `.tmp`. When all of them are complete, it writes
-`moves.json` there and moves the files to their tables. The next run of a killed one removes what is there, or, if
-`moves.json` is there, moves the rest first (decision 0130).
+`moves.json` there and moves the files to their tables. If a run is killed, the next one removes its files, or moves the
+rest of them if `moves.json` exists (decision 0130).
 """
 
 import json
@@ -225,9 +225,9 @@ class Results:
             self._moves[f"{self._staged}/{parts.name}/{file}"] = f"{parts.name}/{directory}{_PART}"
 
     def finish(self, made_of: Mapping[str, Any], *, without: Sequence[str] = ()) -> None:
-        """Replace tables, and dates of tables over time; write what they were made of to the document of the run.
+        """Replace tables, and dates of tables over time; write the sources of the results to the document of the run.
 
-        without: tables of earlier runs that do not go with those of this one.
+        without: tables of earlier runs to remove, because they do not fit the tables of this one.
         """
         with self._errors():
             removed = [file for name in without for file in self._files(name)]
@@ -261,7 +261,7 @@ class Results:
         return [f"{name}/{file}".rstrip("/") for file in self._store.files(name)]
 
     def _check_table(self, name: str, schema: pa.Schema) -> list[str]:
-        """Return the files that go with a table as it was. Raises `OutputError` if they are not of such a table."""
+        """Return the earlier files to remove with a table. Raises `OutputError` if they are not of such a table."""
         over_time = is_over_time(schema)
         files = self._files(name)
         foreign = [file for file in files if not _is_of_table(file.partition("/")[2], over_time=over_time)]

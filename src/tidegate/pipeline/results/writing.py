@@ -120,7 +120,7 @@ def is_over_time(schema: pa.Schema) -> bool:
 class TableWriter:
     """Writes rows as the jobs compute them; `files` are the names of what it wrote, complete after the `with` block.
 
-    opened: gives what Arrow writes the file of a name to. part: how names begin. Without rows there is no file.
+    opened: opens a file by its name for Arrow to write to. part: beginning of names. Without rows there is no file.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class TableParts:
     schema: pa.Schema
 
     def writer(self) -> TableWriter:
-        """Return what takes the rows of this process, or of this task of Spark."""
+        """Return a writer for the rows of this process, or of this task of Spark."""
         return TableWriter(self._opened, self.schema, part=_name_of_task())
 
     def empty(self) -> str:

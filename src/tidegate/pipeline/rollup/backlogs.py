@@ -60,7 +60,7 @@ def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
 
 
 def backlogs_table(parts: pa.Table) -> pa.Table:
-    """Return one row per entity and node out of those of all chunks, columns `BACKLOGS`."""
+    """Return one row per entity and node from the rows of all chunks, columns `BACKLOGS`."""
     by_connection = grouped(parts, (*_STEP_KEYS, "connection_id"), _BY_CONNECTION)
     by_step = grouped(by_connection, _STEP_KEYS, _BY_STEP).sort_by("step_ms")
     asked = [("step_ms", "min"), ("step_ms", "max"), ("fetched_bytes", "sum")]

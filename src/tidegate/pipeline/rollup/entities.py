@@ -1,4 +1,4 @@
-"""From clients to quota entities: what a plan would have done to all who share a quota, on all nodes."""
+"""From clients to quota entities: the effect of a plan on all clients that share a quota, on all nodes."""
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +85,7 @@ def by_entity_table(parts: pa.Table) -> pa.Table:
 
 
 def _one_by_one(parts: pa.Table) -> pa.Table:
-    """Return what `by_entity_table` returns of rows of different entities."""
+    """Return the result of `by_entity_table` for rows that all have different entities."""
     check_sums(parts, TOGETHER)
     columns = {name: parts[name] for name in parts.column_names}
     columns = {only: columns[name] for only, name in _ONLY.items() if name in columns} | columns
@@ -96,7 +96,7 @@ def _one_by_one(parts: pa.Table) -> pa.Table:
 
 
 def entities_together(parts: list[pa.Table]) -> pa.Table:
-    """Return `compact` rows of `REPLAY_BY_ENTITY` out of such, of which an entity may have several; see `together`."""
+    """Return `compact` rows of `REPLAY_BY_ENTITY`, one per entity; `parts` may have several. See `sums.together`."""
     parts.append(compact(to_arrow_schema(REPLAY_BY_ENTITY).empty_table()))
     table = together(parts)
     number = key_numbers(1 + codes_of(table[name]) for name in ENTITY_KEYS)

@@ -1,7 +1,7 @@
 """Columns that usage can be grouped by and that the usage record does not have as they are: API names and topics.
 
-A row counts for one topic: that of a Produce or Fetch with the most bytes of records. Rows without one are in a group
-whose name no topic can have.
+A row counts for one topic: the topic in its Produce or Fetch with the most bytes of records. Rows without one are in a
+group whose name no topic can have.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ API, TOPIC = "api", "topic"
 NO_RECORDS = "(no records)"
 """Group of a Produce or Fetch without records."""
 UNKNOWN_TOPIC = "(unknown)"
-"""Group of a Produce or Fetch whose row does not say of which topic it is."""
+"""Group of a Produce or Fetch whose row does not contain its topic."""
 NO_TOPIC = "(other requests)"
 """Group of all other rows."""
 

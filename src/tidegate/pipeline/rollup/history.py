@@ -50,7 +50,7 @@ _STEPS_MS = [
     for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 ]
 _COLUMNS_AT_ONCE = 6
-_MAX_DEFINITIONS = 50  # sets of entities with a quota, one after another, that are told apart
+_MAX_DEFINITIONS = 50  # the largest number of definitions with different entities
 
 _SECOND_KEYS = ("second_ms", "node_id", "entity")
 _SECOND_SUMS = {"amount": "sum", "throttle_ms": "sum"}
@@ -65,7 +65,7 @@ _AMOUNTS = ("produce_bytes", "fetch_bytes", "ns", "mutations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """Those who share a quota, by their raw names; None: the level is not used."""
+    """The clients that share a quota, by raw names; None: the level is not used."""
 
     quota_type: str
     user: str | None
@@ -84,7 +84,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedEntities:
-    """Whose history is wanted, and the definitions that said in turn who belongs to them."""
+    """The entities for the history, and the definitions, one after another, by which clients belong to them."""
 
     entities: Sequence[Entity]
     definitions: Sequence[Definitions]
@@ -149,7 +149,7 @@ def quota_events(chunk: Chunk) -> ControlEvents:
 
 
 def definitions_over_time(found: Mapping[int, Timeline]) -> list[Definitions]:
-    """Return the definitions that differ in who has a quota; where there never were any, none."""
+    """Return the distinct definitions, by the entities that have a quota; without any, an empty one."""
     kept: list[Definitions] = []
     seen = set()
     for timeline in found.values():
@@ -162,7 +162,7 @@ def definitions_over_time(found: Mapping[int, Timeline]) -> list[Definitions]:
 
 
 def limits_over_time(timeline: Timeline, entities: Sequence[Entity]) -> list[list[tuple[int, float | None]]]:
-    """Return of each entity (ts_ms, bound) wherever the bound changed on this node."""
+    """Return for each entity the changes of its bound on this node: (ts_ms, bound)."""
     limits: list[list[tuple[int, float | None]]] = [[] for _ in entities]
     for ts_ms, definitions in _timed_states(timeline):
         for entity, changes in zip(entities, limits, strict=True):
@@ -275,7 +275,7 @@ def _timed_states(timeline: Timeline) -> Iterator[tuple[int, Definitions]]:
 
 
 def _may_belong(table: pa.Table, entities: Sequence[Entity]) -> pa.ChunkedArray:
-    """Return which rows have a user or client id that some entity has."""
+    """Return which rows have the user or client id of an entity."""
     users = {entity.user for entity in entities if entity.user is not None}
     client_ids = {entity.client_id or "" for entity in entities if entity.user is None}
     return pc.or_(_is_one_of(table["user"], users), _is_one_of(table["client_id"], client_ids))
@@ -289,7 +289,7 @@ def _is_one_of(column: pa.ChunkedArray, names: set[str]) -> pa.ChunkedArray:
 def _membership(seconds: pa.Table, wanted: WantedEntities) -> pa.Table:
     """Return which clients belong to which entities: columns user, client_id, entity.
 
-    Of several entities of a type that a client belonged to in turn it is counted with the first wanted.
+    A client that belonged to several entities of a type, one after another, counts for the first of `wanted`.
     """
     places: dict[tuple[int, Tags], list[int]] = {}
     for place, entity in enumerate(wanted.entities):

@@ -1,11 +1,12 @@
 """The passes over the rows of a node that add up usage, compiled by numba.
 
-A *group* is what has the columns in common that usage is told apart by; it has a sensor for bytes produced, bytes
-delivered and request time, which measures as the quota's would (B§1.3, 1.4, 4.3). A *cell* is a group in one chunk, or
-in one minute of it, for which is added up. Each pass does one thing, which the processor does faster than all at once.
-`count_buckets` takes the rows of a cell together, so that what it counts in stays in the cache; `measure` takes them as
-they come, as a sensor that is used again at once waits for what was just written to it. `count_in_place` counts into
-totals, whose few groups stay in the cache. All functions are written for numba, as `replay.kernel.open_loop`.
+A *group* is the rows with equal values in the columns that usage is grouped by. It has one sensor each for bytes
+produced, bytes delivered and request time, which measure like the sensors of quotas (B§1.3, 1.4, 4.3). A *cell* is a
+group in one chunk, or in one minute of a chunk, and has its own sums. Each pass does one thing, which is faster than
+all at once. `count_buckets` processes the rows of a cell together, so that its counters stay in the cache. `measure`
+processes rows in their order, because a sensor that is used twice in a row waits for its last write. `count_in_place`
+counts into totals, whose few groups stay in the cache. All functions are written for numba, as
+`replay.kernel.open_loop`.
 """
 
 import math
@@ -101,13 +102,13 @@ class Marks(NamedTuple):
 
 
 class Sensors(NamedTuple):
-    """The sensors of a node, whose bounds are infinite: nothing is decided, all is measured that may be a peak."""
+    """The sensors of a node. Their bounds are infinite: they decide nothing, and measure rates that may be peaks."""
 
     sensor_of: Int32s  # [kind of sensor, group]
     floats: Doubles  # [sensor, ...]: the engine's flat state
     ints: Int64s
-    start: Int64s  # the start of the node that it was used after
-    cell: Int64s  # the cell whose peak `best` is; used where there are steps of time
+    start: Int64s  # number of the start of the node before its last use
+    cell: Int64s  # the cell to which `best` belongs; used with steps of time
     best: Doubles
 
 
@@ -242,10 +243,10 @@ def count_buckets(
     counts: Int64s,
     ends: Int64s,
 ) -> None:
-    """Count what percentiles are of, cell by cell.
+    """Count values for percentiles, cell by cell.
 
-    order, begins: the rows by cell. counted: a number for each bucket, all 0. codes, counts: take a measure with its
-    bucket and how often it occurs, rising for each cell; ends: where those of each cell end.
+    order, begins: the rows by cell. counted: a number for each bucket, all 0. codes, counts: receive the codes that
+    occur in each cell, increasing, and their numbers; ends: receives the end of each cell in them.
     """
     made = 0
     for cell in range(len(ends)):
@@ -271,7 +272,7 @@ def count_buckets(
 
 
 def count_in_place(buckets: Int16s, group: Int64s, counts: Int64s) -> None:
-    """Count what percentiles are of by group and code, in `counts`; throttle times of 0 have no mark."""
+    """Count values for percentiles by group and code, in `counts`; throttle times of 0 are not counted."""
     for at in range(len(group)):
         for kind in range(MEASURES):
             bucket = buckets[kind, at]
@@ -284,7 +285,7 @@ def measure(
 ) -> None:
     """Record what the rows charge, and keep the largest rate that is measured, by cell.
 
-    has_steps: a group has several cells; else a peak counts that is above those of all chunks before.
+    has_steps: a group has several cells. Otherwise a peak counts only if it is above those of all chunks before.
     """
     for at in range(len(marks.charges)):
         charges, ts_ms = marks.charges[at], rows.ts_ms[at]
@@ -307,7 +308,7 @@ def measure(
 
 
 def _use(sensors: Sensors, rows: UsageRows, marks: Marks, at: int, kind: int, window: Window) -> int:
-    """Return a row's sensor, which a start of the node has made a new one."""
+    """Return a row's sensor, after resetting it if the node has restarted since its last use."""
     rate: int = sensors.sensor_of[kind, rows.group[at]]
     if sensors.start[rate] != marks.starts[at]:
         sensors.floats[rate, :] = 0.0

@@ -62,13 +62,13 @@ def limits_of_shares(rows: Replays, levels: Plan, tolerance: Tolerance) -> tuple
 def find_limits(
     replays: Replays, levels: Plan, tolerance: Tolerance | None, *, share: int | None = None
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the limits, columns `LIMITS_BY_ENTITY`, and what they come from, `LIMITS_BY_NODE`: `compact` and sorted.
+    """Return the limits, columns `LIMITS_BY_ENTITY`, and their evidence, `LIMITS_BY_NODE`: `compact` and sorted.
 
     tolerance: None leaves out the tolerable limits, which take most of the time. share: of the clients; None: all.
     Raises `TooManyEntitiesError`.
     """
     nodes = _sorted([compact(replays.peaks(levels, share))])
-    nodes = compact(decoded(nodes))  # the places of names are by these rows, in whatever order they came
+    nodes = compact(decoded(nodes))  # encodes names in the order of the rows, whatever order they came in
     entities = _entities(nodes, levels)
     check_entities(len(entities))
     limits = search_limits(replays, levels, _sensors(entities), tolerance, share=share)
@@ -76,10 +76,10 @@ def find_limits(
 
 
 def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.Table]:
-    """Return what `limits_of_shares` returns, with 0 in place of tolerable limits.
+    """Return the result of `limits_of_shares`, with 0 in place of tolerable limits.
 
-    Rates need no search, so they are found with whole columns. The limits of many mutations are searched share by
-    share.
+    Limits of rates need no search and are computed with whole columns. If there are many limits of mutations, they are
+    searched share by share.
     """
     mutations = replace(
         levels, records=tuple(record for record in levels.records or () if record.key == _MUTATION.key)
@@ -124,7 +124,7 @@ def _are_of(table: pa.Table | Mapping[str, pa.ChunkedArray], quota_type: QuotaTy
 def _entities(nodes: pa.Table, levels: Plan) -> pa.Table:
     """Return rows of `LIMITS_BY_ENTITY` out of sorted rows of `LIMITS_BY_NODE`, with limits that never throttle.
 
-    Those of rates are the smallest. Those of mutations let all pass at once. None is tolerable.
+    For rates this is the smallest such limit; for mutations, one that admits all of them at once. `tolerable` is 0.
     """
     if not len(nodes):
         return compact(to_arrow_schema(LIMITS_BY_ENTITY).empty_table())
@@ -146,7 +146,7 @@ def _entities(nodes: pa.Table, levels: Plan) -> pa.Table:
 
 
 def smallest_limits(peak: Doubles, largest: Doubles, windows: Windows) -> Doubles:
-    """Return what `smallest_limit` returns of each entity of Fetch: a limit that throttles nothing may cut."""
+    """Return the result of `smallest_limit` for each entity of Fetch: the peak, raised until it cuts no fetch."""
     seconds = windows.rate.max_value(1.0)
     if seconds <= 0:
         return peak
@@ -154,12 +154,12 @@ def smallest_limits(peak: Doubles, largest: Doubles, windows: Windows) -> Double
     limits = np.maximum(peak, largest / seconds)
     max_value = cast("Callable[[Doubles], Doubles]", windows.rate.max_value)  # it multiplies
     while (are_cut := np.trunc(np.minimum(max_value(limits), MAX_INT32)) < largest).any():
-        limits[are_cut] = np.nextafter(limits[are_cut], math.inf)  # by a bit of the double
+        limits[are_cut] = np.nextafter(limits[are_cut], math.inf)  # the next larger double
     return limits
 
 
 def _in_order(tables: list[pa.Table]) -> pa.Table:
-    """Return all rows in order; those of one table are."""
+    """Return all rows, sorted; a single table is sorted already."""
     return tables[0] if len(tables) == 1 else _sorted(tables)
 
 

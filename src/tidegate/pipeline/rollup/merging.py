@@ -51,21 +51,21 @@ __all__ = [
 
 TIMES = ("first_ts_ms", "last_ts_ms")
 COUNTS = ("codes", "counts")
-"""Columns of a part that are lists: what was counted how often; a code is a measure and its bucket."""
+"""List columns of a part: codes (a measure and its bucket), and how often each was counted."""
 
 _FUNCTIONS = {**dict.fromkeys((*USAGE_SUMS, *TOPIC_SUMS), np.add), **dict.fromkeys(USAGE_PEAKS, np.maximum),
               **dict(zip(TIMES, (np.minimum, np.maximum), strict=True))}  # fmt: skip
 _BYTES_HELD = 1 << 22
 _ROWS_HELD = 1 << 20
 _ROWS_AT_ONCE = 1 << 17
-_FEW_BYTES = 1 << 18  # to make them fewer takes longer than to merge them
+_FEW_BYTES = 1 << 18  # to compact so few takes longer than to merge them
 _MANY_KEYS = 1 << 21
 
 Int64s = npt.NDArray[np.int64]
 
 
 class Parts:
-    """Parts of one node, put together as they become many, so that what is held grows with groups and not with rows."""
+    """Parts of one node. They are merged when there are many, so that memory grows with groups and not with rows."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = keys
@@ -79,7 +79,7 @@ class Parts:
         self._bytes += self._tables[-1].nbytes
         if self._bytes > self._most:
             self._put_together()
-            # Twice what is left: rows that do not merge are not sorted again and again.
+            # Twice the size after merging: rows that do not merge are not sorted again and again.
             self._most = max(self._most, 2 * self._bytes)
 
     def taken(self) -> list[pa.Table]:
@@ -95,7 +95,7 @@ class Parts:
 
 
 class GroupSums:
-    """Sums of groups, put together as they become many, like `Parts`. keys, wanted: the columns of groups and sums."""
+    """Sums of groups, merged when there are many, like `Parts`. keys, wanted: the columns of groups and sums."""
 
     def __init__(self, keys: Sequence[str], wanted: Sequence[str]) -> None:
         self._keys, self._wanted = keys, dict.fromkeys(wanted, "sum")
@@ -125,8 +125,8 @@ class GroupSums:
 def merged(parts: pa.Table, keys: Sequence[str], *, in_order: bool = True) -> Iterator[pa.Table]:
     """Yield one row per `keys` out of a `compact` table of parts, its columns: sorted, some at a time.
 
-    A column that is neither a key nor adds up is that of the first. in_order: False: in any order, as it takes long to
-    sort names. Raises `UsageFilesError` where a sum has no room in 64 bits.
+    Other columns than keys and sums are those of the first part. in_order: False: rows come in any order, because it
+    takes long to sort names. Raises `UsageFilesError` if a sum exceeds 64 bits.
     """
     weight = pc.list_value_length(parts[COUNTS[0]]).to_numpy()
     number = key_numbers(_numbers(parts[name], in_order=in_order) for name in keys)
@@ -135,7 +135,7 @@ def merged(parts: pa.Table, keys: Sequence[str], *, in_order: bool = True) -> It
 
 
 def sums_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> Iterator[pa.Table]:
-    """Yield one row per `keys`, columns of `table`, of which others are sums: in any order, some at a time.
+    """Yield one row per `keys`, with the columns of `table`; the others are sums. In any order, some at a time.
 
     Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
@@ -164,7 +164,7 @@ def plain_counts(part: pa.Table) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def list_columns(row: Int64s, code: Int64s, count: Int64s, *, rows: int) -> dict[str, pa.Array]:
-    """Return the columns `COUNTS` of so many rows; what is counted is in order of `row`."""
+    """Return the columns `COUNTS` of `rows` rows. row: for each count, the place of its row, increasing."""
     offsets = pa.array(np.searchsorted(row, np.arange(rows + 1)).astype(np.int32))
     return {
         name: pa.ListArray.from_arrays(offsets, pa.array(column))
@@ -212,14 +212,14 @@ def _added_up(key: Int64s, count: Int64s, keys: int) -> tuple[Int64s, Int64s]:
 
 
 def _numbers(column: pa.ChunkedArray, *, in_order: bool) -> Numbers:
-    """Return a number for each value, the same for the same; in_order: and in their order."""
+    """Return a number for each value, equal for equal values. in_order: the numbers are in the order of the values."""
     if pa.types.is_integer(column.type):
         return np.unique(column.to_numpy(), return_inverse=True)[1].reshape(-1)
     return name_numbers(column) if in_order else 1 + codes_of(column)
 
 
 def minute_keys(by: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that a row of usage by minute is told apart by."""
+    """Return the columns that identify a row of usage by minute."""
     return "minute_ms", *by, "node_id"
 
 
@@ -237,7 +237,7 @@ def put_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> 
 
 
 BYTES_AND_REQUESTS = ("produce_bytes", "fetch_bytes", "requests")
-"""Columns of usage that `most_bytes` looks at, beside those of the groups."""
+"""Columns that `most_bytes` needs, beside those of the groups."""
 
 
 def most_bytes(table: pa.Table, *, by: Sequence[str], top: int) -> pa.Table:
@@ -250,7 +250,7 @@ def most_bytes(table: pa.Table, *, by: Sequence[str], top: int) -> pa.Table:
 
 
 def topic_totals(groups: pa.Table) -> pa.Table:
-    """Return a row for the unknown topic and one for all others: with the sums of requests and of `TOPIC_SUMS`."""
+    """Return a row for the unknown topic and one for all others, with the sums of requests and of `TOPIC_SUMS`."""
     is_unknown = pc.equal(groups["topic"], UNKNOWN_TOPIC)
     rows = []
     for some in (groups.filter(is_unknown), groups.filter(pc.invert(is_unknown))):

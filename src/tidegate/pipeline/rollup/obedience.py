@@ -95,7 +95,7 @@ def _by_client(table: pa.Table) -> pa.Table:
 
 
 def obedience_by_client_table(parts: pa.Table, *, in_order: bool = True) -> Iterator[pa.Table]:
-    """Yield one row per client out of those of all chunks: sorted, some at a time. in_order: False: in any order."""
+    """Yield one row per client from the rows of all chunks: sorted, some at a time. in_order: False: in any order."""
     parts = compact(parts)
     number = key_numbers(
         name_numbers(parts[name]) if in_order else 1 + codes_of(parts[name]) for name in CLIENT_KEYS
@@ -112,7 +112,7 @@ def obedience_by_client_table(parts: pa.Table, *, in_order: bool = True) -> Iter
 
 
 def obedience_by_software_table(by_client: pa.Table) -> pa.Table:
-    """Return one row per client library and version out of those of all clients, sorted."""
+    """Return one row per client library and version from the rows of all clients, sorted."""
     counted = {
         "clients": np.ones(len(by_client), np.int64),
         "throttled_clients": by_client["throttled_requests"].to_numpy() > 0,
@@ -124,7 +124,7 @@ def obedience_by_software_table(by_client: pa.Table) -> pa.Table:
 
 
 def clients_by_software(parts: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows per client library and version, to be put together, out of those of the clients of all chunks."""
+    """Yield rows per client library and version, to be combined, from the rows of the clients of all chunks."""
     return map(obedience_by_software_table, obedience_by_client_table(parts, in_order=False))
 
 

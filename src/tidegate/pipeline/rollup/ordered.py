@@ -28,7 +28,7 @@ class OutOfOrderError(Exception):
 
 
 def are_apart(chunks: Sequence[NodeChunk]) -> bool:
-    """Return whether all rows of each chunk come before those of the next."""
+    """Return whether all rows of each chunk come before the rows of the next chunk."""
     return all(before.last_seq < after.first_seq for before, after in pairwise(chunks))
 
 

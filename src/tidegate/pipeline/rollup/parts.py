@@ -50,15 +50,15 @@ from tidegate.quota.measure.throttle import MS_PER_S
 __all__ = ["GROUPS_AT_ONCE", "compile_usage_kernel", "usage_parts"]
 
 GROUPS_AT_ONCE = 1 << 17
-"""Groups whose sensors, 1 KB for each, are held at a time; for others the rows are read again."""
+"""Groups whose sensors, 1 KB for each, fit in memory at a time; the rows are read again for other groups."""
 
 _SUMS = (*USAGE_SUMS, *TOPIC_SUMS, *TIMES)
 _MS_PER_MINUTE = 60_000
 _FEW_SENSORS = 1 << 8
-_FEW_ROWS = 1 << 18  # are added up before threads have started
-_AHEAD = 1  # tables that wait for their rates to be measured, while another core would be idle: 20 MB each
-_PARTS_AT_ONCE = 64  # before memory is given back
-_MANY_CELLS = 1 << 14  # leave much memory in pieces
+_FEW_ROWS = 1 << 18  # fewer rows are added up before threads have started
+_AHEAD = 1  # tables that wait until their rates are measured, else a core would be idle: 20 MB each
+_PARTS_AT_ONCE = 64  # parts, before free memory is returned to the system
+_MANY_CELLS = 1 << 14  # a part of so many cells leaves much fragmented memory
 
 Int64s = npt.NDArray[np.int64]
 Numbers = dict[str, npt.NDArray[Any]]
@@ -77,9 +77,9 @@ def usage_parts(
 ) -> Iterator[pa.Table]:
     """Yield `compact` tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks, counts.
 
-    with_peaks: False: only sums; peaks are NaN. threads: how many may work at once; what comes out does not depend on
-    it. only: groups, `GROUPS_AT_ONCE` at most, of which alone there are parts; None: all. Raises `UsageFilesError` for
-    rows that are no usage record, or too large to be added up.
+    with_peaks: False: only sums; peaks are NaN. threads: number of threads, which does not change the result. only: at
+    most `GROUPS_AT_ONCE` groups, for which alone parts are made; None: all. Raises `UsageFilesError` for rows that are
+    not of the usage record, or too large to be added up.
     """
     step_ms = _MS_PER_MINUTE if with_minutes else None
     threads = threads if rows.rows > _FEW_ROWS else 1
@@ -119,8 +119,8 @@ def compile_usage_kernel() -> None:
 class _Work(NamedTuple):
     """A table whose groups have their numbers; `starts`: how often the node has started before it.
 
-    names: the groups that occur, columns `by`. place: of each row among them. number: of each among all of the node,
-    -1: has been added up, or has to wait. numbers: how many there are.
+    names: the groups that occur, columns `by`. place: place of each row's group. number: number of each group on the
+    node, -1: it is done already or has to wait. numbers: how many numbers there are.
     """
 
     table: pa.Table
@@ -149,8 +149,8 @@ class _Added(NamedTuple):
 class _Node:
     """The groups of a node, and their sensors.
 
-    What needs no row before is done by several threads, table by table: `_added`. Rates are measured in order. Without
-    steps of time, tables are added to totals while there are few groups.
+    Several threads add up tables, each table by itself (`_added`); rates are measured in order, because they depend on
+    earlier rows. Without steps of time, tables are added to totals while there are few groups.
 
     step_ms: parts are of steps of time; None: of all time. only: see `usage_parts`.
     """
@@ -187,9 +187,9 @@ class _Node:
     def parts_of(
         self, tables: Iterable[pa.Table], done: dict[int, Flags], *, threads: int = 1
     ) -> Iterator[pa.Table]:
-        """Yield the parts of tables, which come in order of `seq`, of the groups that there is room for.
+        """Yield the parts of tables, which come in order of `seq`, for the groups that there is room for.
 
-        done: by the place of each table, which of its groups have been added up before; receives those of now, too.
+        done: for each table, by its place, which of its groups an earlier pass has added up; this pass adds its own.
         """
         works = self._numbered(tables, done)
         with made_ahead(works) if threads > 1 else nullcontext(works) as several:
@@ -203,7 +203,7 @@ class _Node:
         yield from self._part_of_totals()
 
     def _numbered(self, tables: Iterable[pa.Table], done: dict[int, Flags]) -> Iterator[_Work]:
-        """Yield the tables that have rows of groups to add up now, with the numbers of these."""
+        """Yield the tables with rows of groups to add up in this pass, and the numbers of these groups."""
         for place, table in enumerate(tables):
             kind = kinds_of(table)
             counts = kind < kernel.RESTART
@@ -222,15 +222,15 @@ class _Node:
             del table, kind, counts, group_of_row  # else they are held while the next are made
 
     def _others(self, names: pa.Table) -> Flags:
-        """Return which groups are not wanted."""
+        """Return for each group whether `only` leaves it out."""
         if self._only is None:
             return np.zeros(len(names), bool)
         return ~TableRows(names).are_of(self._only, self._by)
 
     def _find(self, names: pa.Table, done: Flags) -> Int64s:
-        """Return the numbers of groups, those that are not known with one of their own while there is room.
+        """Return the numbers of groups; number new groups while there is room.
 
-        -1: has been added up, or has to wait. Mostly a table has the groups of the table before, and so their numbers.
+        -1: the group is done already, or has to wait. Most tables have the groups of the table before, and its numbers.
         """
         if done.any():
             return self._numbers_of(names, done)
@@ -289,7 +289,7 @@ class _Node:
     def _columns(
         self, names: pa.Table, minute_ms: Int64s, sums: Int64s, counts: dict[str, pa.Array]
     ) -> dict[str, Any]:
-        """Return the columns of a part; those of `USAGE_PEAKS` are still to be measured."""
+        """Return the columns of a part; those of `USAGE_PEAKS` are filled in later."""
         return {
             "minute_ms": minute_ms,
             "node_id": np.full(len(sums), self._node_id, np.int32),
@@ -341,7 +341,7 @@ def _part(columns: dict[str, Any], peaks: Doubles) -> pa.Table:
 
 
 def _with_room(of_sensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array with room for all sensors there can be: memory is taken as they are used."""
+    """Return a copy with room for all possible sensors: the system provides memory only for those that are used."""
     roomy = np.zeros((SENSORS * GROUPS_AT_ONCE, of_sensor.shape[1]), of_sensor.dtype)
     roomy[: len(of_sensor)] = of_sensor
     return roomy

@@ -1,7 +1,7 @@
 """Percentiles from fixed buckets: the same wherever and in whatever parts values are counted.
 
-Up to 15 each value has a bucket of its own; above there are eight to each power of two. A percentile is told as the
-largest value of its bucket: it is too large by an eighth at the most.
+Each value up to 15 has a bucket of its own; above, each power of two is divided into eight buckets. The value of a
+percentile is the largest value of its bucket, so it is too large by at most an eighth.
 
 >>> [largest_of(bucket_of(value)) for value in (0, 15, 16, 17, 1000, 10**9)]
 [0, 15, 17, 17, 1023, 1006632959]
@@ -48,7 +48,7 @@ def largest_of(bucket: int) -> int:
 def percentiles(groups: int, group: Int64s, bucket: Int64s, count: Int64s) -> dict[int, list[int | None]]:
     """Return by percent the percentile of each group; None: nothing was counted.
 
-    group, bucket, count: one of each for every bucket in which something was counted, sorted, none of them twice.
+    group, bucket, count: arrays with one entry for each bucket that has counts, sorted, without duplicates.
     """
     ends = np.searchsorted(group, np.arange(groups + 1))
     before = np.concatenate([[0], np.cumsum(count)])

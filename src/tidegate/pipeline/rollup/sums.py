@@ -37,14 +37,14 @@ _ROWS_TOGETHER = 1 << 17
 _WEIGHT_OF_ROW = 4
 _WEIGHT_TOGETHER = _WEIGHT_OF_ROW * _ROWS_TOGETHER
 _ROOM = 1 << 62  # for any sum
-_LARGEST_NUMBER = 1 << 31  # numbers of keys are made anew where they become larger
+_LARGEST_NUMBER = 1 << 31  # numbers of keys are replaced by their ranks before they become larger
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
 
 
 def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
-    """Return what `aggregated` does, in less time where no key is there twice. Accepts `compact` tables, too."""
+    """Return the result of `aggregated`, in less time if all keys differ. Accepts `compact` tables, too."""
     table = decoded(table)
     if no_key_twice(table, keys):
         check_sums(table, wanted)
@@ -55,7 +55,7 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
 
 
 def aggregated(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
-    """Return one row per `keys`: columns by name, each the sum, min or max of what has its name.
+    """Return one row per `keys`. wanted: for each other column, by name, `sum`, `min` or `max`.
 
     NaN is the largest number there is, as for Spark. Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
@@ -92,8 +92,8 @@ def no_key_twice(table: pa.Table, keys: Sequence[str]) -> bool:
 def give_back() -> None:
     """Release the free memory that Arrow and the C library keep for later use; takes milliseconds.
 
-    What comes in pieces of many sizes leaves holes that the next do not fit into: a replay of 1,000,000 clients would
-    have twice as much resident as it uses.
+    Objects of many sizes leave holes that later ones do not fit into: without this call, a replay of 1,000,000 clients
+    has twice as much memory resident as it uses.
     """
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
@@ -102,7 +102,7 @@ def give_back() -> None:
 
 
 def compact(table: pa.Table) -> pa.Table:
-    """Return a table with its integers in as few bytes as they need, and each name of a column once."""
+    """Return a table whose integers have as few bytes as they need, and whose columns contain each name once."""
     return pa.table({name: compact_column(table[name]) for name in table.column_names})
 
 
@@ -149,7 +149,7 @@ def table_of(rows: Iterable[Mapping[str, Any]], columns: StructType) -> pa.Table
 def pieces(number: Numbers, weight: Numbers) -> Iterator[pa.Array]:
     """Yield the places of rows in order of their numbers, some at a time; those with equal numbers together.
 
-    weight: how much there is in each row, beside the row itself.
+    weight: the weight of each row's lists, in addition to the weight of the row.
     """
     order = np.argsort(number, kind="stable")
     in_order = number[order]
@@ -164,9 +164,9 @@ def pieces(number: Numbers, weight: Numbers) -> Iterator[pa.Array]:
 
 
 def key_numbers(columns: Iterable[Numbers]) -> Numbers:
-    """Return a number for each row, from 0: the same where all columns are, and in their order.
+    """Return a number for each row, from 0: equal if all columns are equal, and in the order of the columns.
 
-    columns: at least one, no number below 0. Each is let go of before the next is asked for.
+    columns: at least one, without numbers below 0. Each column is freed before the next one is read.
     """
     several = iter(columns)
     number = next(several).astype(np.int64)
@@ -192,7 +192,7 @@ def _ranks(number: Numbers) -> Numbers:
 
 
 def name_numbers(column: pa.ChunkedArray) -> Numbers:
-    """Return a number for each name, the same for the same and in their order; 0: null."""
+    """Return a number for each name, equal for equal names and in their order; 0: null."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = pa.concat_arrays(encoded.chunks)
@@ -203,7 +203,7 @@ def name_numbers(column: pa.ChunkedArray) -> Numbers:
 
 
 def together(tables: list[pa.Table]) -> pa.Table:
-    """Return all rows of `compact` tables, at least one. The list is emptied: a column at a time is there twice."""
+    """Return all rows of `compact` tables, at least one. The list is emptied, and one column at a time is copied."""
     names = tables[0].column_names
     columns = {name: [table.select([name]) for table in tables] for name in names}
     tables.clear()

@@ -76,9 +76,9 @@ def _sums(
     *,
     threads: int,
 ) -> Iterator[pa.Table]:
-    """Yield what `make` puts together of the rows of a node."""
+    """Yield the tables that `make` makes of the rows of a node."""
     if are_apart(rows.chunks):
-        # What is refused is read again, in order and with `seq`, so that the error names the row.
+        # Refused rows are read again, in order and with `seq`, so that the error names the row.
         with suppress(OutOfOrderError, UsageFilesError):
             yield from _sums_of_chunks(rows, by, step_ms, make, threads=threads)
             return
@@ -92,7 +92,7 @@ def _sums(
 
 
 def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
-    """Return what rows (`usage_columns`) add up to by step of time: step_ms (first ms), node_id, `CLIENT`, sums, times.
+    """Return the sums of rows (`usage_columns`) by step: step_ms (its first ms), node_id, `CLIENT`, sums, times.
 
     Raises `UsageFilesError` as `parts_of_sums` does.
     """

@@ -29,7 +29,7 @@ from tidegate.quota.measure.throttle import MAX_INT64
 __all__ = ["GROUPS_WITH_TOTALS", "Totals", "no_sums"]
 
 GROUPS_WITH_TOTALS = 1 << 12
-"""They take 50 MB at the most."""
+"""Groups that have totals, which take at most 50 MB."""
 
 
 Int64s = npt.NDArray[np.int64]

@@ -1,10 +1,10 @@
 """The Java that Spark runs on: found before Spark looks for it and prints a stack trace, and started quickly.
 
-The classes that Spark loads are kept in a file that the next Java maps: it starts in half the time (decision 0082).
-Java writes the archive when it ends, once for each Java, Spark and Tidegate: at its second start, for where nothing is
-kept, as in a container for one job, it would never be used. It does not use one that is of another Java, but
-crashes where one is damaged: so its checksum is in its name. It lies in the user's cache directory, which other
-users cannot read.
+An archive file holds the classes that Spark loads. Java maps it and starts in half the time (decision 0082). Java
+writes the archive when it ends, once for each version of Java, Spark and Tidegate. This happens at the second start: if
+nothing is kept between starts, as in a container for one job, an archive would never be used. Java ignores an archive
+of another Java, but crashes if an archive is damaged: its checksum is therefore in its name. It is in the user's cache
+directory, which other users cannot read.
 """
 
 import hashlib
@@ -30,19 +30,19 @@ _HINT = f"install Java {OLDEST_JAVA} or later (Debian: apt install openjdk-17-jr
 _VERSION = re.compile(r'version "(?P<first>\d+)(?:\.(?P<second>\d+))?')
 _ANSWER_SECONDS = 30
 KEPT = 2
-"""Archives, 170 MB each: those used last."""
+"""Archives that are kept, 170 MB each: those used last."""
 
-_ROOM_BYTES = 1 << 30  # free space without which none is made
-_LEFT_OVER_SECONDS = 3600  # what was not finished by then never will be
+_ROOM_BYTES = 1 << 30  # free space that is needed to make an archive
+_LEFT_OVER_SECONDS = 3600  # an archive that is older than this will not be finished
 _DIGEST_CHARACTERS = 16
-_PLAIN_PATH = re.compile(r"[\w./+@-]+")  # anything else would have to be quoted for Spark
+_PLAIN_PATH = re.compile(r"[\w./+@-]+")  # other characters would have to be quoted for Spark
 _SETTING = "spark.driver.extraJavaOptions"
 _NEVER_FATAL = "-Xshare:auto -XX:+IgnoreUnrecognizedVMOptions"
 _PIECE_BYTES = 1 << 20
 
 
 def require_java(environ: Mapping[str, str] = os.environ) -> str:
-    """Return what the Java that Spark would start says of its version.
+    """Return the version text of the Java that Spark would start.
 
     Looks where Spark looks: `$JAVA_HOME/bin/java`, else `java` on the path.
     Raises `MissingJavaError` where there is none or it is too old.
@@ -101,7 +101,7 @@ def _version_text(command: str) -> str:
 
 
 class ClassArchive:
-    """The archive for a Java that says of itself what `java -version` prints."""
+    """The class archive for a Java, identified by the output of `java -version`."""
 
     def __init__(self, java_version: str, environ: Mapping[str, str] = os.environ) -> None:
         spark = environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
@@ -142,7 +142,7 @@ class ClassArchive:
                 path.unlink()
 
     def give_up(self) -> None:
-        """Remove what Java has written: it did not end as it should. An empty file says that it was tried."""
+        """Remove an incomplete archive, because Java was killed; an empty file remains as a mark of the attempt."""
         with suppress(OSError):
             if self.is_made:
                 self._being_made.unlink(missing_ok=True)
@@ -159,7 +159,7 @@ class ClassArchive:
         return None
 
     def _was_started(self) -> bool:
-        """Return whether this is not the first start; of the first a mark is left."""
+        """Return whether a session was started before; leave a mark of this start."""
         mark = self._directory / f"{self._name}.started"
         was_started = mark.exists()
         with suppress(OSError):
@@ -167,7 +167,7 @@ class ClassArchive:
         return was_started
 
     def _is_tried(self) -> bool:
-        """Return whether another makes one, or has tried within the hour."""
+        """Return whether another process makes an archive, or has tried to within the hour."""
         return not all(map(_is_left_over, self._directory.glob(f"{self._name}.*.part")))
 
     def _has_room(self) -> bool:

@@ -1,8 +1,8 @@
 """The Spark session of the jobs: quiet, in UTC, running this very Python unless `PYSPARK_PYTHON` names another.
 
-The settings that the jobs rely on are given here and nowhere else. Where a session is running already (in a notebook,
-in the tests) a sister of it is used, which has the same executors and settings of its own: the one that is there stays
-as it is, and running. To executors on other machines this package is sent along (docs/clusters.md).
+The settings that the jobs need are set here only. If a session is already running (in a notebook, in the tests), the
+jobs use a new session on its executors with settings of its own; the running one stays as it is. Executors on other
+machines receive this package (docs/clusters.md).
 """
 
 import os
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 DEFAULT_MASTER = "local[*]"
-ARROW_BATCH_BYTES = 16 << 20  # of what a Python worker gets at once: four blocks of rows
+ARROW_BATCH_BYTES = 16 << 20  # of one batch for a Python worker: four blocks of rows
 _DRIVER_MEMORY = "1g"  # local mode; SPARK_DRIVER_MEMORY says otherwise
 
 _SQL_SETTINGS = {
@@ -57,10 +57,10 @@ _CONNECT_SECONDS = 10.0
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 _DAEMON = "tidegate.pipeline.replay.daemon"
 _KEEPING = "saving Spark's classes for faster starts (once, a few seconds, 170 MB)"
-_KEEPING_SECONDS = 60  # on a busy machine it is left
+_KEEPING_SECONDS = 60  # after this time, on a busy machine, the archive is given up
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
-    # Half of a short job's time goes into compiling what then hardly runs.
+    # Half of a short job's time would go into compiling code that hardly runs.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -150,7 +150,7 @@ def connect_address(master: str | None) -> str | None:
 
 
 def _check_server(address: str) -> None:
-    """Raise `JobError` where no server listens: its client would try again for minutes, without a word."""
+    """Raise `JobError` if no server listens: Spark's client would silently retry for minutes."""
     try:
         parts = urlsplit(address)
         with socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), _CONNECT_SECONDS):
@@ -245,9 +245,9 @@ def _errors_of_the_start(log: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _sent_along(context: SparkContext) -> Iterator[None]:
-    """Send this package to executors that may not have it; those of one process have it.
+    """Send this package to executors that may not have it. Executors in this process have it.
 
-    It lies in an archive already where `--py-files` has brought it.
+    With `--py-files`, the package is in an archive already, and is not sent.
     """
     package = Path(tidegate.__file__).parent
     if re.match(r"local($|\[)", context.master or "") or not package.is_dir():
@@ -259,7 +259,7 @@ def _sent_along(context: SparkContext) -> Iterator[None]:
         try:
             yield
         finally:
-            sys.path[:] = paths  # it was put there, for us who have it
+            sys.path[:] = paths  # PySpark added the archive for this process too, which has the package
 
 
 def _with_sql_settings(session: SparkSession) -> SparkSession:

@@ -59,9 +59,9 @@ class LateFile:
 
 
 class Arrivals:
-    """The files of a record, from the hour of `from_ms` on; what was seen of a file is kept while it is there.
+    """The files of a record, from the hour of `from_ms` on. What is known of a file is kept while the file exists.
 
-    lateness_s: seconds for which rows wait for earlier rows of their node. 0 takes rows as they are there.
+    lateness_s: seconds for which rows wait for earlier rows of their node. 0: rows do not wait.
     """
 
     def __init__(self, directory: Path, *, from_ms: int | None, lateness_s: float = LATENESS_S) -> None:
@@ -95,7 +95,7 @@ class Arrivals:
         return {**after, **ends}
 
     def pieces(self, node_id: int, after_seq: int, end_seq: int) -> list[Piece]:
-        """Return what has rows of a node after `after_seq` and up to `end_seq`, in order. Raises likewise."""
+        """Return the pieces with rows of a node after `after_seq` and up to `end_seq`, in order. Raises likewise."""
         if is_of_process(node_id):
             by_process = self._files({}).items()
             of_broker = (files for process, files in by_process if all_processes(process) == node_id)
@@ -128,8 +128,8 @@ class Arrivals:
     def late(self, missing: Missing, last_seq: Offsets, before_ms: Mapping[int, int]) -> list[LateFile]:
         """Return the files that have rows of `missing` ranges. Raises likewise.
 
-        last_seq: of the rows of each node that were taken; before_ms: by broker, the time before which the rows of its
-        processes were taken. Later rows are not late yet: a file is not read again when they are behind all its rows.
+        last_seq: the last `seq` taken from each node. before_ms: by broker, the time before which the rows of its
+        processes were taken; later rows are not late yet. A file is not read again once all of its rows are before it.
         """
         found: list[LateFile] = []
         all_files = self._files({}) if before_ms or any(missing.values()) else {}
@@ -153,7 +153,7 @@ class Arrivals:
     def _late_rows(
         self, file: ParquetFile, ranges: Sequence[tuple[int, int]], end_ms: int | None
     ) -> Iterator[LateFile]:
-        """Yield what a file has of some ranges before a time, if anything."""
+        """Yield the rows of a file that are in `ranges` and before a time, if any, as a `LateFile`."""
         firsts, lasts = (np.array([edges[place] for edges in ranges], np.int64) for place in (0, 1))
         seqs = []
         for piece in self._of_file(file):
@@ -179,7 +179,7 @@ class Arrivals:
     def _frontiers_of_processes(
         self, listed: Mapping[int, Sequence[ParquetFile]], after: Offsets, waiting: Mapping[int, int | None]
     ) -> dict[int, int]:
-        """Return the `seq` up to which all rows of the processes of each broker are there, or waited long enough.
+        """Return for each broker the `seq` up to which all rows of its processes have arrived or are overdue.
 
         waiting: `waiting_since_ms` before the files were listed.
         """
@@ -210,9 +210,10 @@ class Arrivals:
         spools: Mapping[int, int | None],
         after_ms: int,
     ) -> int:
-        """Return the time before which all rows of some processes are there, or were waited for long enough.
+        """Return the time before which all rows of the processes have arrived, or have been waited for long enough.
 
-        files, spools: of each process, and when the rows in its spool begin. after_ms: what was found before.
+        files, spools: for each process, its files, and the time of the first row in its spool. after_ms: the previous
+        result.
         """
         begins = [since_ms for since_ms in spools.values() if since_ms is not None]
         end_ms = overdue_ms = after_ms
@@ -228,13 +229,13 @@ class Arrivals:
                 if end_seq is not None and file.last_seq <= end_seq:
                     known_ms = max(known_ms, last_ms)
             if end_seq is not None:
-                begins.append(known_ms)  # more rows may come of this millisecond
+                begins.append(known_ms)  # more rows of this millisecond may come
         if self._lateness_s == 0:
             return end_ms
         return max(after_ms, overdue_ms, min([end_ms, *begins]))
 
     def _newest_first(self, files: Sequence[ParquetFile], after_ms: int) -> Iterator[ParquetFile]:
-        """Yield the files of a process that have rows from a time on."""
+        """Yield the files of a process with rows from `after_ms` on, the newest first."""
         for file in sorted(files, key=lambda file: (file.last_seq, file.path), reverse=True):
             pieces = self._of_file(file)
             if pieces and max(piece.last_ms for piece in pieces) < after_ms:
@@ -242,7 +243,7 @@ class Arrivals:
             yield file
 
     def _frontier(self, files: Sequence[ParquetFile], after_seq: int) -> int:
-        """Return the `seq` up to which all rows of a node are there, or were waited for long enough.
+        """Return the `seq` up to which all rows of a node have arrived, or have been waited for long enough.
 
         files: those with rows after `after_seq`.
         """
@@ -265,10 +266,10 @@ class Arrivals:
         return end_seq
 
     def _begins_a_run(self, of_range: Sequence[ParquetFile]) -> bool:
-        """Return whether a range follows all earlier rows of its node, though their `seq` ends far before it.
+        """Return whether no row can be missing before a range although the `seq` of earlier rows ends far before it.
 
-        Each run of a broker begins with a new block of `seq`. On the disk of its broker, where the spool lies, the rows
-        of an earlier run are there before; among copies they may still come.
+        Each run of a broker begins with a new block of `seq`. On the broker's own disk, which has the spool, the rows
+        of the earlier run exist before those of a new run; in a copy they may still arrive.
         """
         if not (self._usage / "spool" / f"node-{of_range[0].node_id}").is_dir():
             return False
@@ -281,7 +282,7 @@ class Arrivals:
         return bool(kind == "start")
 
     def _is_complete(self, of_range: Sequence[ParquetFile], *, after_seq: int) -> bool:
-        """Return whether files of one range have all rows after `after_seq`, but for those that the node lost."""
+        """Return whether the files of one range have all rows after `after_seq`, except those that the node lost."""
         if any(file.compacted for file in of_range):
             return of_range[0].first_seq == after_seq + 1
         pieces = [piece for file in of_range for piece in self._of_file(file)]
@@ -330,7 +331,7 @@ def _newest_ms(directory: Path) -> int:
 
 
 def _arrived_s(of_range: Sequence[ParquetFile]) -> float:
-    """Return when the first of some files came to its directory: a copy keeps the time of its last change."""
+    """Return when the first of the files arrived in its directory (ctime): a copy may keep an older mtime."""
     arrived_s = float("inf")
     for file in of_range:
         with suppress(FileNotFoundError):

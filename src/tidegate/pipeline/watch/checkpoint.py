@@ -59,7 +59,7 @@ _LOCK = "lock"
 
 @dataclass(slots=True, kw_only=True)
 class WatchState:
-    """The whole state of a watch. from_ms: earlier rows are not counted, and those of earlier hours not read.
+    """The whole state of a watch. from_ms: earlier rows are not counted, and rows of earlier hours are not read.
 
     On Spark, which has offsets and nodes itself, `last_batch` is the last one that is in the totals.
     """
@@ -74,7 +74,7 @@ class WatchState:
 
 
 class Checkpoint:
-    """A directory of one watch at a time. All raise `ConfigError`: where another one holds it, or it cannot be used."""
+    """A directory that one watch uses at a time. All methods raise `ConfigError` if it is in use or cannot be used."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -97,7 +97,7 @@ class Checkpoint:
         os.close(self._lock)
 
     def read(self, *, directory: Path, plans: Sequence[Plan]) -> WatchState | None:
-        """Return what was written last; None: nothing. Raises `ConfigError` where that is of something else."""
+        """Return the latest state; None if there is none. Raises `ConfigError` if it is of another record or plan."""
         with self._errors():
             data = self._path.read_bytes() if self._path.exists() else None
         if data is None:
@@ -152,7 +152,7 @@ def dumped(state: object) -> bytes:
 
 
 def loaded(data: bytes) -> Any:
-    """Return the state that `dumped` has written. Raises `ConfigError` where it is none, whatever it is instead."""
+    """Return the state that `dumped` has written. Raises `ConfigError` for any other bytes."""
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception as error:
@@ -181,7 +181,7 @@ _PICKLE = b"\x80"  # how checkpoints without a first line begin
 
 @functools.cache
 def _layout() -> bytes:
-    """Return what names the layout of a checkpoint: the version, and a digest of the fields of all parts."""
+    """Return the identification of a checkpoint's layout: the version, and a digest of the fields of all parts."""
     columns = {name: value for name, value in vars(layout).items() if isinstance(value, int)}
     text = repr((sorted((name, _fields(part)) for name, part in _PARTS.items()), sorted(columns.items())))
     return f"{_VERSION}-{hashlib.sha256(text.encode()).hexdigest()[:12]}".encode()

@@ -45,7 +45,7 @@ MAX_MISSING = 1_000
 """Ranges of missing rows of one node for which late rows are looked for."""
 
 _MINUTE_MS = 60_000
-_HELD_ROWS = 1_000_000  # a snapshot of the largest table, and what comes meanwhile; then it is done without
+_HELD_ROWS = 1_000_000  # the largest snapshot and rows in between; if more are held, it is not waited for
 _HELD_KINDS = pa.array(["start", "gap", "callback"])
 _ENDS_SNAPSHOT = pa.array(["start", "gap", "callback"])
 _BY_CLIENT = to_arrow_schema(REPLAY_BY_CLIENT)
@@ -143,7 +143,7 @@ class NodeWatch:
         )
 
     def _settled(self, table: pa.Table) -> int:
-        """Return how many rows can be taken: what follows decides nothing about them."""
+        """Return how many rows can be processed now: later rows cannot change the decisions about these."""
         kinds = table["kind"].cast(pa.string())
         has_snapshots = any(plan.is_in_force for plan in self.plans)
         taken = _open_snapshot(table, kinds) if has_snapshots else len(table)
@@ -202,7 +202,7 @@ class NodeWatch:
             self.replays = [PlanReplay(plan, names=self.names, timeline=timeline) for plan in self.plans]
 
     def _minutes(self, rows: Rows) -> Iterator[Rows]:
-        """Yield the rows in runs of one minute each; where time steps back the later minute goes on."""
+        """Yield the rows in runs of one minute each. Rows whose time steps back belong to the later minute."""
         minute_ms = np.maximum.accumulate(np.append(self.minute_ms, rows.ts_ms - rows.ts_ms % _MINUTE_MS))[1:]
         ends = [*np.flatnonzero(np.diff(minute_ms)) + 1, len(minute_ms)] if len(minute_ms) else []
         first = 0
@@ -243,7 +243,7 @@ def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_s
 
 
 def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:
-    """Return the place of the snapshot that has begun and not ended; without one, how many rows there are."""
+    """Return the place of a snapshot that has begun and not ended, or the number of rows if there is none."""
     is_snapshot = pc.equal(kinds, "snapshot").to_numpy()
     if not is_snapshot.any():
         return len(table)
@@ -258,7 +258,7 @@ def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:
 
 
 def _missing(seq: np.ndarray[Any, Any], *, after_seq: int) -> list[tuple[int, int]]:
-    """Return the ranges (first, last) between `after_seq` and the last of `seq` that it has nothing of.
+    """Return the ranges (first, last) between `after_seq` and the last of `seq` that `seq` does not contain.
 
     >>> _missing(np.array([3, 4, 8]), after_seq=1)
     [(2, 2), (5, 7)]

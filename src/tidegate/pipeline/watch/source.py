@@ -1,7 +1,7 @@
-"""A streaming source for Spark: which row groups hold the rows that have arrived; its offset is the `seq` of each node.
+"""A streaming source for Spark. It yields the row groups with new rows; its offset is the last `seq` of each node.
 
-What it yields is where the rows are, not the rows: who keeps a node's state reads them, a few row groups at a time and
-in order.
+It yields the places of rows, not the rows: the function that keeps a node's state reads these, a few row groups at a
+time and in order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,11 +56,11 @@ class UsageSource(DataSource):
         return SOURCE_NAME
 
     def schema(self) -> str:
-        """Return the columns: a row group, and which of its rows have arrived since the batch before."""
+        """Return the columns: a row group, and the range of its rows that arrived since the previous batch."""
         return _SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return what Spark asks for offsets and rows."""
+        """Return the reader from which Spark gets offsets and rows."""
         return _Reader(self.options)
 
 

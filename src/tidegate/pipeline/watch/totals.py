@@ -62,10 +62,10 @@ class Found:
 class Totals:
     """The sums of a watch. window_ms: length of the last minutes. nodes: last `seq` and time of each.
 
-    waiting: rows of each that are held. most_rows: of a table of totals. missing: by node, the ranges of `seq` of which
-    no row has been taken, of processes also those behind the last row taken. before_ms: by broker, the time before
-    which the rows of its processes were taken. late_events: rows of such ranges that arrived afterwards and were left
-    out; late_files: their number by file, of the first files.
+    waiting: number of held rows of each node. most_rows: largest number of rows of a table of totals. missing: by node,
+    the ranges of `seq` without rows so far; for processes, also the range behind the last row taken. before_ms: by
+    broker, the time before which the rows of its processes were taken. late_events: number of rows in missing ranges
+    that arrived afterwards and were left out; late_files: their number by file, for the first files.
     """
 
     window_ms: int
@@ -110,7 +110,7 @@ class Totals:
         return bool(late)
 
     def add_late(self, files: Sequence[LateFile]) -> None:
-        """Count rows that arrived too late. Their ranges are looked for no longer: a compacted copy counts nothing."""
+        """Count rows that arrived too late. Their ranges no longer count as missing: a compacted copy adds nothing."""
         for file in files:
             self.late_events += file.rows
             if file.path in self.late_files or len(self.late_files) < MAX_LATE_FILES:
@@ -122,7 +122,7 @@ class Totals:
         return _found(self.replay, self.usage)
 
     def in_window(self) -> Found:
-        """Return what was found in the last minutes, by the time of the newest row, with the limits as they are now."""
+        """Return the results of the last minutes before the newest row, with the present limits."""
         of_minutes = self.minutes.values()
         tables = {name: [of[name] for of in of_minutes if name in of] for name in _SUMS}
         found = {
@@ -166,7 +166,7 @@ class Totals:
         return unmatched_entries(plans, users=users, client_ids=client_ids)
 
     def of_update(self, advances: Sequence[Advance]) -> Found:
-        """Return what was found in one update alone, with the limits as they are now."""
+        """Return the results of one update alone, with the present limits."""
         replay = _under_latest_limits(pa.concat_tables([advance.replay for advance in advances]))
         usage = pa.concat_tables([advance.usage for advance in advances])
         return _found(_replay_sums(replay, self.most_rows), _usage_sums(usage, self.most_rows))
@@ -183,7 +183,7 @@ class Totals:
         self.missing[node_id] = without(missing, ranges)[-MAX_MISSING:]
 
     def _add_minutes(self, tables: Mapping[str, pa.Table]) -> None:
-        """Add rows of replay and usage to their minutes, those of the last minutes."""
+        """Add rows of replay and usage to their minutes, and keep only the last minutes."""
         arrived = {name: pc.unique(table["minute_ms"]).to_pylist() for name, table in tables.items()}
         last_ms = max((*self.minutes, *chain.from_iterable(arrived.values())), default=0)
         first_ms = last_ms - self.window_ms + _MINUTE_MS
@@ -210,7 +210,7 @@ def _joined(before: pa.Table | None, after: pa.Table) -> pa.Table:
 
 
 def _under_latest_limits(table: pa.Table) -> pa.Table:
-    """Return rows with the limit that each client has now, in place of all that it had since the beginning."""
+    """Return rows with the present limit of each client, in place of its limits since the beginning."""
     for name in ("bound", "bound_of"):
         table = table.set_column(table.column_names.index(name), name, table[f"latest_{name}"])
     unchanged = pa.repeat(pa.scalar(False), len(table))
@@ -218,7 +218,7 @@ def _under_latest_limits(table: pa.Table) -> pa.Table:
 
 
 def _replay_sums(table: pa.Table, most_rows: int) -> pa.Table:
-    """Return what was decided of each client. The last row says what limited it all the time, null too."""
+    """Return the sums of decisions by client. The last row has the limit of the whole time, which may be null."""
     for name, stands_for_null in _NULLS.items():
         place = table.column_names.index(name)
         table = table.set_column(place, name, pc.fill_null(table[name], stands_for_null))
@@ -234,7 +234,7 @@ def _usage_sums(table: pa.Table, most_rows: int) -> pa.Table:
 
 
 def _bounded(table: pa.Table, sums: Callable[[pa.Table, int], pa.Table], most_rows: int) -> pa.Table:
-    """Return the table, those with fewest requests added up under no name if it has more than `most_rows`."""
+    """Return the table. If it has more than `most_rows`, add up the rows with fewest requests under no name."""
     if len(table) <= most_rows:
         return table
     table = table.sort_by([("requests", "descending")])

@@ -1,4 +1,4 @@
-"""Alterations of quota definitions: what one asks for, what is wrong with it, and what it leads to.
+"""Alterations of quota definitions: requests, their errors, and the records that they lead to.
 
 >>> entity_error((("ip", "broker.test"), ("user", "alice")), is_known_host=is_ip_address)
 'Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId'
@@ -177,7 +177,7 @@ def result(entity: Sequence[tuple[str, str | None]], message: str | None) -> Alt
 
 
 def too_large(entity: Sequence[tuple[str, str | None]]) -> AlterResult:
-    """Return the result of an entity in a request that leads to too many records."""
+    """Return the result of an entity whose request leads to too many records."""
     message = "Request parameters do not satisfy the configured policy."
     return AlterResult(entity=entity, error_code=error_codes.POLICY_VIOLATION, error_message=message)
 

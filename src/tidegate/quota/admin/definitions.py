@@ -1,8 +1,8 @@
-"""The stored quota definitions: which entity has which key at which value; asking for them and altering them.
+"""The stored quota definitions, by entity and key: descriptions and alterations of them.
 
-`alter_in_slices` decides and changes nothing: it answers with a result per entity and with the records to store. Write
-the records where they survive, then `apply` them, before the next alteration. `apply` also loads what was stored
-earlier. What may take long has a form in slices; between two of them only one of these changes may be under way.
+`alter_in_slices` only decides: it returns a result per entity and the records to store. Store these records durably,
+then `apply` them, before the next alteration. `apply` also loads definitions that were stored earlier. Work that may
+take long has a form in slices; only one such change may be in progress between two slices.
 
 >>> definitions = QuotaDefinitions()
 >>> alice = (("user", "alice"),)
@@ -20,8 +20,8 @@ What Kafka accepts is accepted, NaN included; `tidegate.config.values` holds the
 commands.
 
 Follows: Kafka `ClientQuotaControlManager`, `ClientQuotasImage.describe`, B§6.7, 6.8, 10.1. Entities and values are
-described in the order of Kafka's hash maps; of more than a thousand entities those in one place of the table come as
-they were made. Differs: definitions have a bound.
+described in the order of Kafka's hash maps; with more than a thousand entities, those in one place of the table stay in
+the order in which they were made. Differs: definitions have a bound.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ class Changes:
 
 
 class _Found(Collection[tuple[EntityParts, Mapping[str, float]]]):
-    """Definitions that match, as they were when asked for, made into pairs one by one."""
+    """The definitions that match a filter, as they were at the time of the call; pairs are made one by one."""
 
     def __init__(self, size: int, found: Iterable[Definition]) -> None:
         self._size = size
@@ -117,7 +117,7 @@ class _Found(Collection[tuple[EntityParts, Mapping[str, float]]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """The entries that match a filter, to be gone through once, or None and an error."""
+    """The entries that match a filter, which can be read once; or None and an error."""
 
     entries: Collection[tuple[EntityParts, Mapping[str, float]]] | None
     error_code: int = error_codes.NONE
@@ -131,7 +131,7 @@ class QuotaDefinitions:
         self._definitions: dict[EntityParts, Definition] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._before_last_change = 0  # how many entities there were: what the table is as large as, at least
+        self._before_last_change = 0  # number of entities then, which sets the least size of the table
 
     def __len__(self) -> int:
         """Return how many entities have a quota."""
@@ -159,7 +159,7 @@ class QuotaDefinitions:
         self.put_in_force(run_at_once(self.prepare_in_slices(records)))
 
     def prepare_in_slices(self, records: Iterable[QuotaRecord]) -> Generator[None, None, Changes]:
-        """Return what `records` say, ready to be put in force. Yields in between; nothing is changed."""
+        """Return the changes in `records`, ready to be put in force. Yields in between; nothing changes yet."""
         wanted: dict[EntityParts, dict[str, float | None]] = {}
         changes = Changes()
         for number, record in enumerate(records):
@@ -190,7 +190,7 @@ class QuotaDefinitions:
         return changes
 
     def put_in_force(self, changes: Changes) -> None:
-        """Change all at once what was prepared: a description shows all of it or nothing."""
+        """Apply prepared changes all at once: a description shows all of them or none."""
         self._before_last_change = len(self._definitions)
         self._bytes += changes.grown_bytes
         self._definitions.update(changes.definitions)
@@ -261,7 +261,7 @@ class QuotaDefinitions:
         *,
         is_repeated: bool,
     ) -> Generator[None, None, None]:
-        """Refuse an entity of more types than there are: they stay in their order. A digest stands for it as a key."""
+        """Refuse an entity with more types than exist. Its parts stay in their order; its key is a digest of them."""
         entity: list[tuple[str, str | None]] = []
         digest = sha256()
         left = iter(parts.items())
@@ -297,7 +297,7 @@ class QuotaDefinitions:
         ]
 
     def _grown_bytes(self, entity: EntityParts, records: Sequence[QuotaRecord]) -> int:
-        """Return how many bytes more there will be; those that are given back count when they are."""
+        """Return the bytes that the records add. Bytes of removed definitions are subtracted when they are applied."""
         current = self.values(entity)
         added = sum(record.value is not None and record.key not in current for record in records)
         return added * definition_bytes(entity) if added else 0

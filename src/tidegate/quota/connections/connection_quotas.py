@@ -2,11 +2,11 @@
 
 Nothing here waits. The acceptor of a listener asks, for each socket that it accepted, in this order:
 
-1. `record_arrival` says how long to hold back; accept nothing more on this listener meanwhile.
-2. `slot_available` says whether there is room; if not, ask again after each `release`.
-3. `admit`, in the same breath, counts the connection or says why it is refused. A throttled socket is parked
-   (`ParkedConnections`) and was not counted. One refused as too many *was* counted: close it and `release` it. If
-   another process took the last slot meanwhile, the socket was not counted and waits.
+1. `record_arrival` returns how long to hold back; accept no more connections on this listener meanwhile.
+2. `slot_available` returns whether there is room; if not, ask again after each `release`.
+3. `admit`, called right after that, counts the connection or returns why it is refused. A throttled socket is parked
+   (`ParkedConnections`) and not counted. A socket that is refused as one too many *is* counted: close it and `release`
+   it. If another process took the last slot meanwhile, the socket is not counted and waits.
 
 >>> quotas = ConnectionQuotas(ConnectionLimits(max_connections_per_ip=1), samples=11, window_ms=1000)
 >>> quotas.add_listener("PLAINTEXT")
@@ -19,7 +19,7 @@ Nothing here waits. The acceptor of a listener asks, for each socket that it acc
 
 Follows: Kafka `ConnectionQuotas`, `ConnectionThrottledException`, `TooManyConnectionsException`, KIP-612, B§6.9.
 Different here: the number of addresses whose rate is kept is bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it,
-the one that was quiet longest begins anew.
+the address that has been idle longest begins anew.
 """
 
 import enum

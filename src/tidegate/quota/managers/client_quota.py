@@ -84,7 +84,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         return sensor.decide(value, now_ms)
 
     def record_unchecked(self, user: str, client_id: str, value: float, now_ms: int) -> None:
-        """Charge `value` without asking for a verdict: it bites on the next `record`."""
+        """Charge `value` without a decision: it has its effect on the next `record`."""
         sensor = self._nearest.get(client_id)
         if sensor is None or sensor.found_for != user:
             try:
@@ -118,7 +118,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> RateSensor:
         mode = self._mode(tags)
-        # What many have used together may ask for a time past 32 bits, which would be none at all (B§2.1).
+        # The usage of many clients may lead to a time past 32 bits, which would wrap and not throttle at all (B§2.1).
         cap_ms = min(self._cap_ms, MAX_INT32) if OVERFLOW in tags.values() else self._cap_ms
         if self.follow is not None and self._is_cluster_wide(tags):
             return ClusterSensor(
@@ -158,7 +158,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         return sys.float_info.max if limit is None else smooth_max_value(limit)
 
     def _mode(self, tags: Mapping[str, str]) -> SmoothMode | None:
-        """Return how the bucket of smooth mode is kept, None where these tags are not smooth, or are cluster-wide."""
+        """Return the settings of the token bucket; None if these tags are not smooth, or are cluster-wide."""
         if self._extensions is None or not self._extensions.smooth.any or self._is_cluster_wide(tags):
             return None
         return smooth_mode_of(self._extensions, tags)
@@ -193,5 +193,5 @@ def cluster_key(quota_type: QuotaType, tags: Mapping[str, str]) -> str:
 
 
 def smooth_mode_of(extensions: Extensions, tags: Mapping[str, str]) -> SmoothMode | None:
-    """Return how the bucket of smooth mode is kept of a sensor with these tags, None where they are not smooth."""
+    """Return the settings of the token bucket for a sensor with these tags; None if they are not smooth."""
     return extensions.smooth_mode(name_of_tag(tags.get("user", "")), tags.get("client-id", ""))

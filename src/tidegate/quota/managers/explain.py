@@ -24,7 +24,7 @@ __all__ = ["Explanation"]
 class Explanation:
     """The entity whose bound applies to a client. `entity` and `bound` are None if the client is unlimited.
 
-    considered: the entities whose bound was looked for, most specific first; empty with a custom callback.
+    considered: the entities whose bound was looked up, most specific first; empty with a custom callback.
     defined: the entities of the eight levels, most specific first, each with its own quota, None without one; empty
         with a custom callback.
     """

@@ -79,7 +79,7 @@ class Extensions:
     mutations_shared: bool = False
 
     def smooth_mode(self, user: str, client_id: str) -> SmoothMode | None:
-        """Return how the bucket of a quota with these tags is kept, None where it is not smooth."""
+        """Return the settings of the token bucket of a quota with these tags; None if it is not smooth."""
         if not self.smooth.selects(user, client_id):
             return None
         observed = self.observe.selects(user, client_id)
@@ -101,7 +101,7 @@ class Extensions:
 
 
 def extension_records(values: Mapping[str, Any]) -> Iterator[QuotaRecord]:
-    """Yield the records of what settings change, by their names; nothing where all is off. Raises `ConfigError`."""
+    """Yield the records that settings, given by name, lead to; none if all are off. Raises `ConfigError`."""
     for key in _SELECTIONS:
         yield from selection_records(key, parse_entities(values.get(key, ""), setting=key))
     for key, default in _NUMBERS.items():
@@ -117,7 +117,7 @@ def selection_records(key: str, entities: Iterable[QuotaEntity]) -> Iterator[Quo
 def changed_records_in_slices(
     before: Iterable[QuotaRecord], after: Iterable[QuotaRecord]
 ) -> Generator[None, None, list[QuotaRecord]]:
-    """Return the records that lead from some to others."""
+    """Return the records that change one state of the settings into another."""
     old: dict[tuple[Any, str], QuotaRecord] = {}
     new: dict[tuple[Any, str], QuotaRecord] = {}
     for known, records in ((old, before), (new, after)):

@@ -64,8 +64,8 @@ class MutationKind(enum.Enum):
 class MutationSensor:
     """A bucket of tokens, and the unbounded rate of mutations beside it.
 
-    follow: called with the sensor and the time before it is used while it is not followed (`is_followed`); None: no
-    gateway shares the bucket. charged: all permits that were charged to it, without those of other gateways.
+    follow: called with the sensor and the time before each use while gateways do not share its bucket (`is_followed`);
+    None: there are no other gateways. charged: all permits charged here, without those of other gateways.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class MutationSensor:
         self._charge_bucket(permits, now_ms)
 
     def be_followed(self, now_ms: int) -> None:
-        """Ask for the bucket to be shared with other gateways, if there may be any and it is not shared yet."""
+        """Request that gateways share the bucket, if there can be others and they do not share it yet."""
         if self._follow is not None and not self.is_followed:
             self._follow(self, now_ms)
 
@@ -129,7 +129,7 @@ class MutationSensor:
         self.charge_for_others(self.bucket.tokens(now_ms) - tokens, now_ms)
 
     def is_shared(self, now_ms: int) -> bool:
-        """Return whether gateways share the bucket: one that is full and idle is shared from its next use on."""
+        """Return whether gateways share the bucket. A full and idle bucket becomes shared when it is used next."""
         return self.is_followed or (self._follow is not None and self.utilization(now_ms) == 0.0)
 
     def last_record_ms(self) -> int:

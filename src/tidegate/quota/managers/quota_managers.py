@@ -27,7 +27,7 @@ from tidegate.quota.metric import Metric
 
 __all__ = ["QuotaManagers"]
 
-_TOLD_AT_A_TIME = 100  # quotas told to a callback between two yields
+_TOLD_AT_A_TIME = 100  # quotas registered with a callback between two yields
 
 Manager = ClientQuotaManager | MutationQuotaManager
 
@@ -92,10 +92,10 @@ class QuotaManagers:
         cluster: Callable[[], ClusterMetadata] | None = None,
         at_exchange: Callable[[], None] = lambda: None,
     ) -> Generator[None, None, None]:
-        """Tell a configured callback, or Kafka's own rules with None, all of `records`, then follow it.
+        """Register all of `records` with a configured callback, or with Kafka's own rules (None); then use it.
 
-        Yields in between. All managers follow it from one moment on, with fresh sensors; just before it is told of the
-        cluster, just after `at_exchange` is called. No quota may change meanwhile.
+        Yields in between. All managers change over at once, with fresh sensors. Before that, the callback receives the
+        cluster metadata; after it, `at_exchange` is called. No quota may change meanwhile.
         """
         own_rules = {manager.quota_type: DefaultQuotaCallback() for manager in self}
         for number, record in enumerate(records):
@@ -136,7 +136,7 @@ class QuotaManagers:
     def snapshots(self, now_ms: Callable[[], int]) -> Iterator[tuple[Mapping[str, str], int, dict[str, Any]]]:
         """Yield the state of every sensor, as `SensorManager.snapshots` does.
 
-        Fetches last: what request time throttles is taken back from them (B§6.3), so that must be known by then.
+        Fetches come last: request time can take back the charge of a fetch (B§6.3), which must have happened by then.
         """
         for manager in reversed([*self]):
             yield from manager.snapshots(now_ms)

@@ -9,7 +9,7 @@
 1000
 
 The value recorded is percent-seconds: nanoseconds * 1e-7. A throttle time is at most the span of one sample.
-Network time is not checked: that of sending is known when the answer has gone, and bites on the next request.
+Network time leads to no decision: the time of sending is known only afterwards, and counts at the next request.
 
 Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4.1–4.3).
 """
@@ -76,7 +76,7 @@ class RequestQuotaManager(ClientQuotaManager):
         return sensor.decide(handler_ns * PERCENT_PER_NS, now_ms)
 
     def record_network_ns(self, user: str, client_id: str, network_ns: int, now_ms: int) -> None:
-        """Charge network time alone, unchecked, whatever is defined: ask `enabled` before."""
+        """Charge network time alone, without a decision, even if no quota is defined: check `enabled` before."""
         self.record_unchecked(user, client_id, network_ns * PERCENT_PER_NS, now_ms)
 
     def record_exempt(self, exempt_ns: int, now_ms: int) -> None:

@@ -3,14 +3,14 @@
 With Kafka's own rules a client's sensor is looked up once and kept until a quota changes. A custom callback is called
 on every request (B§8).
 
-A changed quota applies at once, yet touches no sensor: the bound of a sensor is asked for again when the sensor is used
-again, before anything is recorded in it. Ten thousand changes cost the same with ten sensors and with fifty thousand.
-A custom callback is asked for all bounds at once, as in Kafka, unless `late_limits` is set.
+A changed quota applies at once without touching sensors: when a sensor is used next, its bound is looked up before
+anything is recorded. Ten thousand changes cost the same with ten sensors and with fifty thousand. A custom callback is
+asked for all bounds at once, as in Kafka, unless `late_limits` is set.
 
-A flood of made-up names fills the table of sensors. A client over its bound keeps its sensor, and so does a client with
-a quota of its own. When only such sensors are left, the user that holds most loses its oldest sensors of default quotas
-to a user that holds less. The losing user gains nothing by that, since a new client id has a clean sheet, too. New
-clients of that user share one sensor (`OVERFLOW`) until there is room again. All clients without a login are one user.
+A flood of made-up names can fill the table of sensors. A client over its bound keeps its sensor, and so does a client
+with a quota of its own. When only such sensors are left, the user that holds most loses its oldest sensors of default
+quotas to a user that holds less. The losing user gains nothing by that, because a new client id begins anew as well.
+New clients of that user share one sensor (`OVERFLOW`) until there is room. All clients without a login are one user.
 
 Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the table; when a callback is asked for limits.
 """
@@ -40,7 +40,7 @@ OVERFLOW = "<overflow>"
 """Name for clients that are counted together. No user has it: names of users are sanitised."""
 
 NoteTags = Callable[[QuotaType, str, str, Sensor, int], None]
-"""Called with user, client id, the sensor that a custom callback's tags lead to, as its bound is, and now_ms."""
+"""Called with user, client id, the sensor of a custom callback's tags with its present bound, and now_ms."""
 
 logger = logging.getLogger("tidegate.quota")
 
@@ -184,13 +184,13 @@ class SensorManager(ABC, Generic[S]):
         )
 
     def look_up_anew(self) -> None:
-        """Look up every client's sensor again when it is used next: another kind may hold for it."""
+        """Look up the sensor of each client again at its next use: a sensor of another kind may apply."""
         self._lookups.forget()
 
     def sensor(self, user: str, client_id: str, now_ms: int, *, charges: bool = True) -> S:
         """Return the sensor of a client, made if there is none; asks a custom callback as a request does.
 
-        charges: a decision is made of what is charged to it.
+        charges: the caller charges the sensor and decides by that.
         """
         sensor = self._nearest.get(client_id)
         # Most client ids come with one user: this saves a table lookup and its cache misses (`Lookups`).
@@ -245,10 +245,10 @@ class SensorManager(ABC, Generic[S]):
             yield from self.sensors.expire_in_slices(now_ms)
 
     def snapshots(self, now_ms: Callable[[], int]) -> Iterator[tuple[Mapping[str, str], int, dict[str, Any]]]:
-        """Yield of every sensor its tags, the time and its state then, each read when it is taken, without any effect.
+        """Yield the tags of each sensor, the time, and its state at that time, without any effect.
 
-        Clients may come and go between two of them: a sensor that is made meanwhile may be left out. The state is that
-        of `tidegate.quota.measure.snapshot`, with `recorded_ms`, when it was last used, and the key of the quota.
+        A sensor that is made meanwhile may be left out. The state is that of `tidegate.quota.measure.snapshot`, with
+        `recorded_ms` (the time of the last use) and the key of the quota.
         """
         for name in self.sensors.names():
             sensor = self.sensors.get(name)
@@ -337,7 +337,7 @@ class SensorManager(ABC, Generic[S]):
         return self.window.max_value(limit)
 
     def _find(self, tags: Mapping[str, str], user: str, now_ms: int) -> S:
-        """Return the sensor for `tags`; it and its throttle sensor are made if there is none, as those of a user."""
+        """Return the sensor for `tags`. Make it, for the owner `user`, and its throttle sensor if they do not exist."""
         name = self._name(tags)
         sensor = self.sensors.get(name)
         if sensor is not None and not self._fits(sensor):
@@ -349,7 +349,7 @@ class SensorManager(ABC, Generic[S]):
             dropped = self.sensors.dropped
             has_room = self.sensors.make_room(sensor, now_ms, user)
             if self.sensors.dropped > dropped:
-                # A remembered lookup may lead to a dropped sensor: what is charged there would be in no table.
+                # A remembered lookup may lead to an evicted sensor: charges to that would be in no table.
                 self._lookups.forget()
                 self._note_dropped(dropped)
             shared = tags if has_room else self._shared_tags(tags)
@@ -369,21 +369,21 @@ class SensorManager(ABC, Generic[S]):
         )
 
     def _is_of_default_quota(self, sensor: S) -> bool:
-        """Return whether a sensor's bound is a default of client ids: a new one would begin with a clean sheet, too."""
+        """Return whether a sensor has a default quota of client ids: a new client id would begin anew, too."""
         if self._custom is not None:
             return False
         match = self._own_rules.quotas.match((sensor.tags["user"], sensor.tags["client-id"]))
         return match is None or match[0].client_id is DEFAULT
 
     def _is_protected(self, sensor: S, now_ms: int, in_use: bool) -> bool:
-        """Return whether a sensor may not go though the table is full: it is over its bound, or a quota of its own."""
+        """Return whether a full table must keep a sensor: it is over its bound, or has a quota of its own."""
         is_over = self.up_to_date(sensor).is_over(now_ms)
         return is_over or (in_use and self._custom is None and self._shared_tags(sensor.tags) == sensor.tags)
 
     def _shared_tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
-        """Return under which tags a new client is counted while there is no room: one sensor for each default quota.
+        """Return the tags that a new client is counted under when the table is full: one sensor for each default quota.
 
-        A client with a quota of its own keeps its tags, and has room made past the bound.
+        A client with a quota of its own keeps its tags; its sensor is added past the bound.
         """
         if self._custom is not None:
             return tags
@@ -408,7 +408,7 @@ class SensorManager(ABC, Generic[S]):
             )
 
     def _note_folded(self) -> None:
-        """Count a client that shares a sensor with others, and say so: the first time, and as often as it doubles."""
+        """Count a client that has to share a sensor; log the number the first time, and each time it doubles."""
         self.folded += 1
         if self.folded & (self.folded - 1) == 0:
             logger.warning(

@@ -115,9 +115,9 @@ class ClusterSensor(RateSensor):
     ) -> None:
         """Set the rate of the other sensors and the part of the unused rate, from 0 to 1.
 
-        own: the rate of this sensor at the same time. pace: the part of the limit, above 0 and at most 1, that the
-        throttle times of new requests lead to until the next call. divisor: the number of processes that each have an
-        equal part of the limit, because their usage is not available.
+        own: the rate of this sensor at the same time. pace: the part of the limit, above 0 and at most 1, to which the
+        throttle times of new requests lower the rate until the next call. divisor: the number of processes that each
+        have an equal part of the limit, because their usage is not available.
         """
         self._own, self._others, self._part = own, others, part
         self._pace, self._divisor = pace, divisor

@@ -1,10 +1,10 @@
 """The table of a quota type's sensors, bounded in bytes.
 
-Past the bound, quota sensors that have long been idle are evicted first, each with its throttle sensor. That changes no
-decision if they were idle for longer than their windows, because they would begin anew anyway; the others are counted.
-Protected sensors stay: a flood of names shortens no throttle. If no sensor may be evicted, the owner that holds the
-most loses its oldest reclaimable sensors, protected or not, to an owner that holds less. A flood therefore costs no
-other owner its room. Without a reclaimable sensor there is no room.
+Past the bound, quota sensors that have long been idle are evicted first, each with its throttle sensor. If a sensor was
+idle for longer than its windows, that changes no decision, because it would begin anew anyway; other evictions are
+counted. Protected sensors stay, so a flood of names shortens no throttle. If no sensor can be evicted in this way, the
+owner that holds most loses its oldest reclaimable sensors, protected or not, to an owner that holds less. A flood
+therefore takes no room from other owners. Without a reclaimable sensor there is no room.
 
 Follows: Kafka `ClientSensors` (B§1.2, 3.5). Differs: the bound.
 """
@@ -25,8 +25,8 @@ MAX_SENSOR_BYTES = 128 << 20
 SENSOR_BYTES = 900  # a quota sensor without samples and names, its tags, and its place in the table
 SAMPLE_BYTES = 84  # two times and a value, as Python objects
 THROTTLE_BYTES = 750  # a throttle sensor that was used
-LOOKED_AT_PER_DROP = 16  # how many are compared to find one that was not used for long
-DROPPED_SHARE = 512  # so that callers forget their cached lookups rarely: this part of the table goes at once
+LOOKED_AT_PER_DROP = 16  # sensors that are compared to find one that has long been idle
+DROPPED_SHARE = 512  # this part is evicted at once, so that callers rarely have to forget lookups
 SWEPT_AT_A_TIME = 500  # well below a millisecond
 
 
@@ -47,10 +47,10 @@ S = TypeVar("S", bound=Sensor)
 class SensorTable(Generic[S]):
     """Quota sensors and throttle sensors by the quota sensor's name, bounded together and swept when idle.
 
-    `dropped`: how many quota sensors went because the table was full; `dropped_in_use`: how many of them were
-    used within all their windows before, so that their clients begin with a clean sheet. `is_protected`: asked about
-    a sensor that would go, and whether it was used within all its windows. `is_reclaimable`: asked about one that would
-    go for another owner's.
+    `dropped`: number of quota sensors that were evicted because the table was full. `dropped_in_use`: those that were
+    used within their windows, so that their clients begin anew. `is_protected`: called with a candidate for eviction,
+    the time, and whether it was used within its windows. `is_reclaimable`: called with a sensor that may be evicted for
+    another owner.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SensorTable(Generic[S]):
     ) -> None:
         self.dropped = 0
         self.dropped_in_use = 0
-        # Not a dict: what is first in one is found only past the places of all that were moved from there to the end.
+        # Not a dict: to find its first key, a dict passes over the places of all keys that were moved to the end.
         self._sensors: OrderedDict[str, S] = OrderedDict()
         self._throttles: dict[str, ThrottleSensor] = {}
         self._left_over: dict[str, None] = {}  # throttle sensors whose quota sensor has expired before them
@@ -118,7 +118,7 @@ class SensorTable(Generic[S]):
                 yield name, throttle
 
     def make_room(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
-        """Drop others where there is no room for a new sensor of an owner; return whether there is now."""
+        """Evict sensors if there is no room for a new one of an owner. Return whether there is room now."""
         # With the throttle sensor, which is made next (B§3.5).
         more_bytes = sensor_bytes(sensor, self._window) + THROTTLE_BYTES + text_bytes(sensor.name)
         self._make_room("", now_ms, more_bytes)
@@ -127,7 +127,7 @@ class SensorTable(Generic[S]):
         return self.held_bytes + more_bytes <= self._max_bytes
 
     def add_sensor(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
-        """Add a quota sensor of an owner, room or not; return whether others had to go for it."""
+        """Add a quota sensor of an owner, even if there is no room. Return whether others were evicted for it."""
         self._sensors[sensor.name] = sensor
         self._left_over.pop(sensor.name, None)
         size = sensor_bytes(sensor, self._window)
@@ -136,7 +136,7 @@ class SensorTable(Generic[S]):
         return self._make_room(sensor.name, now_ms)
 
     def add_throttle(self, name: str, throttle: ThrottleSensor, now_ms: int) -> bool:
-        """Add the throttle sensor of the quota sensor called `name`; return whether others had to go for it."""
+        """Add the throttle sensor of the quota sensor called `name`. Return whether others were evicted for it."""
         self._throttles[name] = throttle
         self.held_bytes += THROTTLE_BYTES + text_bytes(name)
         return self._make_room(name, now_ms)
@@ -175,7 +175,7 @@ class SensorTable(Generic[S]):
         return self._sweep_ms is not None and self._sweep_ms - sensor.last_record_ms() > EXPIRY_MS
 
     def _make_room(self, spared: str, now_ms: int, more_bytes: int = 0) -> bool:
-        # Of these no decision is made: they only have a metric, so that they go first.
+        # These go first: without a quota sensor they decide nothing and only have a metric.
         while self.held_bytes + more_bytes > self._max_bytes and self._left_over:
             self._remove_throttle(next(iter(self._left_over)))
         if self.held_bytes + more_bytes <= self._max_bytes:
@@ -187,9 +187,9 @@ class SensorTable(Generic[S]):
         return self.dropped > before
 
     def _drop_one(self, spared: str, now_ms: int) -> bool:
-        """Drop the least recently used of the sensors that were looked at longest ago, and its throttle sensor.
+        """Evict the least recently used of the next `LOOKED_AT_PER_DROP` sensors, and its throttle sensor.
 
-        False: all that were looked at are protected.
+        Return False if all of them are protected.
         """
         looked_at: list[S] = []
         for name in list(islice(self._sensors, LOOKED_AT_PER_DROP)):
@@ -204,7 +204,7 @@ class SensorTable(Generic[S]):
         return False
 
     def _reclaim(self, owner: str, now_ms: int, more_bytes: int) -> None:
-        """Drop the oldest reclaimable sensors of the owner that holds most, while it holds more than `owner` will."""
+        """Evict the oldest reclaimable sensors of the largest owner, while it holds more than `owner` will then."""
         shares = self._shares
         enough = self._max_bytes - self._max_bytes // DROPPED_SHARE - more_bytes
         looked_at = 0

@@ -4,8 +4,8 @@ A sampled rate lets a client use its quota for ten seconds at once, then makes i
 bucket holds one second's worth (`burst_s`): after a first burst each second carries about one quota, as long as
 requests are no larger than a tenth of it.
 
-What is produced is charged, and the client waits until the tokens are back at zero. What is fetched is known when it is
-read: a fetch that finds tokens below zero is answered empty after that time, any other is charged and sent.
+Produced bytes are charged, and the client waits until the tokens are back at zero. Fetched bytes are known only after
+the read: a fetch that finds tokens below zero is answered empty after that time; any other is charged and sent.
 
 >>> mode = SmoothMode(burst_s=1, debt_max_s=0, observed=False)
 >>> sensor = SmoothSensor("s", {}, window=QuotaWindow(), bound=1000.0, mode=mode, checks_first=False, now_ms=10_000)
@@ -46,7 +46,7 @@ def smooth_max_value(bound: float) -> float:
 
 
 class SmoothSensor(RateSensor):
-    """A bucket of bytes, and the rate of bytes beside it for the metric. checks_first: of fetches, see the module."""
+    """A bucket of bytes, and the rate of bytes for the metric. checks_first: decide before charging, as for fetches."""
 
     __slots__ = ("_bucket", "_checks_first", "_forgiven", "_mode")
 
@@ -112,6 +112,6 @@ class SmoothSensor(RateSensor):
         return 0 if is_free else min(self._bucket.peek_throttle_ms(now_ms), MAX_INT32)
 
     def _take(self) -> None:
-        """Copy the state that the kernel may have changed, and keep every decision in this class."""
+        """Copy the state that the kernel may have changed: every decision is made in this class."""
         super()._take()
         self.due_ms = MIN_INT64

@@ -39,10 +39,10 @@ class AclStore(Protocol):
         """Return every ACL."""
 
     def create_acls(self, acls: Sequence[Acl]) -> None:
-        """Keep all of `acls`, or none: they survive `kill -9` when this returns."""
+        """Store all of `acls`, or none: they survive `kill -9` when this returns."""
 
     def delete_acls(self, acls: Sequence[Acl]) -> None:
-        """Forget all of `acls`, or none."""
+        """Delete all of `acls`, or none."""
 
 
 class AclAdministration:
@@ -56,7 +56,7 @@ class AclAdministration:
 
     @classmethod
     def of(cls, config: ServerConfig, store: AclStore) -> "AclAdministration | None":
-        """Return the administration that settings ask for, None where they name no authorizer."""
+        """Return the administration for the settings; None if they name no authorizer."""
         if not config[AUTHORIZER_CLASS]:
             return None
         authorizer = Authorizer(
@@ -68,7 +68,7 @@ class AclAdministration:
     def create_in_slices(
         self, acls: Sequence[Acl], audit: Audit
     ) -> Generator[None, None, list[Problem | None]]:
-        """Create ACLs; return what is wrong with each. One that is there already stays, without an error."""
+        """Create ACLs; return the error of each, if any. An ACL that already exists is not an error."""
         problems: list[Problem | None] = []
         for some in batched(acls, _AT_ONCE):
             added: dict[Acl, None] = {}
@@ -97,7 +97,7 @@ class AclAdministration:
     def delete_in_slices(
         self, acls: Sequence[Acl], audit: Audit
     ) -> Generator[None, None, dict[Acl, Problem]]:
-        """Delete ACLs; return those that could not be deleted, and why."""
+        """Delete ACLs; return those that could not be deleted, with the reasons."""
         failed: dict[Acl, Problem] = {}
         for some in batched(acls, _AT_ONCE):
             there = [acl for acl in dict.fromkeys(some) if acl in self.authorizer]

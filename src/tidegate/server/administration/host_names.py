@@ -1,8 +1,8 @@
 """Lookups of host names without holding the event loop: threads ask the resolver, and requests wait for a while.
 
-The resolver has no bound of its own that is short: while a name server is silent one name takes 10 seconds and more. So
-a few threads do nothing else, and no request waits longer than `LOOK_UP_S` for a name: then the name counts as
-unknown. The newest request is served first, because earlier ones may have given up.
+The resolver has only long timeouts: if a name server does not answer, one name takes 10 seconds and more. So a few
+threads do nothing else, and a request waits for a name at most `LOOK_UP_S`; then the name counts as unknown. The newest
+request is served first, because earlier ones may have timed out.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class _Lookup:
                 self.resume()
 
     def resume(self) -> None:
-        """Wait no longer."""
+        """Stop waiting for names."""
         self.over = True
         self.wait.resume()
 
@@ -74,7 +74,7 @@ class HostNames:
         self._names: queue.LifoQueue[tuple[str, _Lookup] | None] = queue.LifoQueue()
 
     def look_up(self, names: Collection[str]) -> Generator[Wait | None, None, dict[str, Addresses]]:
-        """Return the addresses of each of `names`, none where it has none, after `LOOK_UP_S` at the latest."""
+        """Return the addresses of each of `names`, after `LOOK_UP_S` at the latest; none for an unknown name."""
         found: dict[str, Addresses] = {}
         hosts = []
         for number, name in enumerate(names):
@@ -91,7 +91,7 @@ class HostNames:
         return found
 
     def look_up_later(self, names: Collection[str], on_found: Callable[[str, Addresses], None]) -> None:
-        """Call `on_found` for each of `names`, none of them an address, when it is known, however long that takes."""
+        """Call `on_found` for each of `names` when its lookup ends, however long that takes. No name is an address."""
         if names:
             self._begin(names, on_found)
 
@@ -121,7 +121,7 @@ class HostNames:
         return lookup
 
     def _serve(self) -> None:
-        """Ask the resolver, name after name. On a thread of its own."""
+        """Look up one name after the other. Runs on a thread of its own."""
         while (asked := self._names.get()) is not None:
             name, lookup = asked
             if not lookup.over:

@@ -1,9 +1,9 @@
-"""The quota definitions of a cluster: loading, altering, and telling the nodes, which put them in force.
+"""The quota definitions of a cluster: loads and alters them, and sends them to the nodes, which apply them.
 
-An alteration is decided, stored, told to every subscriber and answered in this order, all of it or nothing, in
-slices; the next one waits until it is over. What was decided holds from one moment on for all that describe the
-definitions, and for clients record by record, as Kafka's brokers take over a change of the metadata record by record.
-Names of hosts are looked up before, so that no other client waits for a name server.
+An alteration is validated, stored, sent to every subscriber and answered in this order, completely or not at all, in
+slices; the next one waits until it is over. For requests that describe quotas, all changes take effect at the same
+moment; for clients, record by record, as Kafka's brokers apply a change of the metadata. Host names are looked up
+before that, so that no other client waits for a name server.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ __all__ = ["QuotaAdministration", "QuotaStore", "QuotaSubscriber"]
 
 _log = logging.getLogger("tidegate.server")
 
-_IN_FORCE_AT_A_TIME = 10  # records told between two yields: half a millisecond
+_IN_FORCE_AT_A_TIME = 10  # records sent to subscribers between two yields: half a millisecond
 _PREPARED_AT_A_TIME = 100
 
 
@@ -49,25 +49,26 @@ class QuotaStore(Protocol):
 
         Yields None, or a `Wait`.
 
-        Raises `TidegateError` or `OSError` where they cannot be stored; nothing has changed then. One at a time.
+        Raises `TidegateError` or `OSError` if they cannot be stored; nothing has changed then. Call it for one
+        alteration at a time.
         """
 
 
 class QuotaSubscriber(Protocol):
-    """A subscriber that puts definitions in force: a node."""
+    """A subscriber that applies definitions: a node."""
 
     def on_quota(self, record: QuotaRecord) -> None:
         """Apply one definition, or remove it."""
 
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
-        """Limit new connections of an address, or of each that has no rate of its own (None), to `rate` a second.
+        """Limit new connections of an address (None: of each address without its own rate) to `rate` a second.
 
-        A rate of None: limit them no longer. Of an ip entity that is a name, each of its addresses is told.
+        rate: None: remove the limit. If an ip entity is a host name, this is called for each of its addresses.
         """
 
 
 class QuotaAdministration:
-    """The quota definitions that DescribeClientQuotas reads and AlterClientQuotas changes, and that nodes are sent.
+    """The quota definitions that DescribeClientQuotas reads, AlterClientQuotas changes, and nodes receive.
 
     changes: no quota changes between its `begin` and `end`.
     """
@@ -102,7 +103,7 @@ class QuotaAdministration:
         self.host_names.look_up_later(sorted(hosts), self._on_host)
 
     def subscribe(self, subscriber: QuotaSubscriber) -> None:
-        """Tell a node all definitions, at once, and from then on each that changes."""
+        """Send all definitions to a node now, and each changed one from then on."""
         for record in self.definitions.records():
             subscriber.on_quota(record)
             if record.key == CONNECTION_CREATION_RATE:
@@ -111,11 +112,11 @@ class QuotaAdministration:
         self._subscribers.append(subscriber)
 
     def unsubscribe(self, subscriber: QuotaSubscriber) -> None:
-        """Tell a node nothing more."""
+        """Stop sending definitions to a node."""
         self._subscribers.remove(subscriber)
 
     def close(self) -> None:
-        """Look up no more names."""
+        """Stop looking up names."""
         self.host_names.close()
 
     def alter_in_slices(
@@ -138,7 +139,7 @@ class QuotaAdministration:
             self.changes.release()
 
     def follow_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Wait | None, None, None]:
-        """Apply definitions that this or another process has stored, in the order in which they were."""
+        """Apply definitions that this or another process has stored, in the order in which they were stored."""
         yield from self.changes.acquire()
         try:
             # Only the last of each counts: an earlier one may precede what this process has stored and applied itself.
@@ -174,7 +175,7 @@ class QuotaAdministration:
     def _publish_in_slices(
         self, outcome: AlterOutcome, addresses: dict[str, Addresses], on_change: OnChange
     ) -> Generator[None, None, Iterable[AlterResult]]:
-        """Store, then tell; where storing fails nothing is changed, and all entities get the error."""
+        """Store the changes, then send them to subscribers. If storing fails, all entities get the error."""
         changes = yield from self.definitions.prepare_in_slices(outcome.records)
         try:
             yield from self._store.apply_quota_records_in_slices(outcome.records)
@@ -199,7 +200,7 @@ class QuotaAdministration:
         return outcome.results
 
     def _tell(self, record: QuotaRecord, addresses: Addresses) -> None:
-        """Send one definition to the subscribers; addresses: those of the host that it is for, if it is for a host."""
+        """Send one definition to the subscribers. addresses: those of its host, if it is for a host."""
         for subscriber in self._subscribers:
             subscriber.on_quota(record)
         if record.key == CONNECTION_CREATION_RATE:
@@ -210,7 +211,7 @@ class QuotaAdministration:
                 self._limit_host(host, addresses, record.value)
 
     def _limit_host(self, name: str, addresses: Addresses, rate: float | None) -> None:
-        """Limit all addresses of a host, and those no longer that it had when it was limited before."""
+        """Limit all addresses of a host, and remove the limits of its former addresses."""
         for address in self._host_addresses.pop(name, ()):
             self._tell_rate(address, None)
         for address in addresses:
@@ -228,7 +229,7 @@ class QuotaAdministration:
         return (None,) if host is None else self._host_addresses.get(host, ())
 
     def _on_host(self, name: str, addresses: Addresses) -> None:
-        """Limit a stored host whose addresses have become known, unless it was altered meanwhile."""
+        """Limit a stored host whose addresses have become known, unless its quota was altered in the meantime."""
         warn_of_unknown(name, addresses)
         rate = self.definitions.values((("ip", name),)).get(CONNECTION_CREATION_RATE)
         if rate is not None and not self._host_addresses.get(name):

@@ -3,9 +3,9 @@
     quota.producer.default=1M
     quota.producer.override=billing:4M,loader:10M
 
-An override is as if the client id had that quota, the default as if the default client id had it; a quota of the same
-entity that is set by AlterClientQuotas wins while it is there. Clients without a client id share one, the empty id, and
-have the default too, which no quota that is set can give them (B§3.4).
+An override acts like a quota of its client id, the default like a quota of the default client id. A quota of the same
+entity that AlterClientQuotas sets takes precedence as long as it exists. The default also applies to clients without a
+client id, which share one quota; a quota that is set with AlterClientQuotas cannot apply to them (B§3.4).
 """
 
 import re

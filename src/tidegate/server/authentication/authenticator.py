@@ -1,12 +1,12 @@
 """Logs a client in by SASL before its connection is served, and again before its session ends (KIP-43, 152, 368).
 
-Until then a connection belongs to an `Authenticator`, which takes ApiVersions once, SaslHandshake and SaslAuthenticate,
-or tokens without a header after a SaslHandshake v0; frames are short, and there is a deadline. Then it hands the
-connection over to the front, which it stays in front of where a login holds for a limited time only.
+Until then a connection belongs to an `Authenticator`, which accepts ApiVersions once, SaslHandshake and
+SaslAuthenticate, or tokens without a header after a SaslHandshake v0. Frames must be short, and there is a deadline.
+Then it hands the connection over to the front. If sessions are limited, it stays the owner, and passes requests on.
 
-A failed login is answered, and its connection closed, after `connection.failed.authentication.delay.ms`; meanwhile
-nothing but the socket is kept. Time spent here is network time of the connection's first request (B§4.2): a client that
-does not get that far has no principal to charge.
+A failed login is answered, and its connection closed, after `connection.failed.authentication.delay.ms`; until then
+only the socket is kept. The time spent here counts as network time of the connection's first request (B§4.2). A client
+that does not log in is not charged, because it has no principal.
 
 Follows: Kafka `SaslServerAuthenticator`, `KafkaChannel`, `Selector`.
 """
@@ -46,7 +46,7 @@ _log = logging.getLogger("tidegate.server")
 
 _MIN_REAUTH_INTERVAL_NS = 1_000_000_000  # Kafka `KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS`
 _LOGGED_CHARS = 80  # of a mechanism's name
-_ERROR_CODE_AT = 8  # in an ApiVersions answer, behind length and correlation id
+_ERROR_CODE_AT = 8  # offset in an ApiVersions answer, after length and correlation id
 HEADERS_SINCE = 1
 """The version of SaslHandshake from which on tokens come in SaslAuthenticate."""
 _REAUTH_SINCE = field_since(SASL_AUTHENTICATE, "response", "session_lifetime_ms")
@@ -54,7 +54,7 @@ _HANDSHAKE_KEY = SASL_HANDSHAKE.to_bytes(2)
 
 
 class _FailedLoginError(Exception):
-    """Raised where a login has failed: what is answered, after the delay, and what is said of it."""
+    """Raised if a login has failed. It contains the answer, to be sent after the delay, and the text for the log."""
 
     def __init__(self, reason: str, answer: Encoded | None = None) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class _State(Enum):
 
 
 class Authenticator:
-    """Owns a channel until its client has logged in; a `ChannelOwner`. Afterwards, where the login holds for a time."""
+    """The `ChannelOwner` until the client has logged in, and afterwards, too, if sessions have a limited lifetime."""
 
     __slots__ = (
         "_began_ns",
@@ -95,12 +95,12 @@ class Authenticator:
         self._sasl = sasl
         self._state = _State.HANDSHAKE_OR_VERSIONS
         self._has_headers = False
-        self._knows_reauth = False  # its client
+        self._knows_reauth = False  # the client can log in again
         self._mechanism = ""
         self._server: PlainServer | ScramServer | None = None
         self._reauthenticates = False
-        self._began_ns: int | None = None  # the last login after the first
-        self._expires_ns = 0  # the session
+        self._began_ns: int | None = None  # start of the last login after the first
+        self._expires_ns = 0  # end of the session
 
     # --- ChannelOwner ---------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Authenticator:
     # --- sessions -------------------------------------------------------------------------------------------------
 
     def _goes_on(self, channel: Channel, frame: memoryview) -> bool:
-        """Begin another login where the frame asks for it. False: the session has expired, the channel is closed."""
+        """Begin another login if the frame asks for it. Return False if the session has expired; the channel closes."""
         now_ns = self._logins.monotonic_ns()
         if frame[:2] == _HANDSHAKE_KEY and (
             self._began_ns is None or now_ns - self._began_ns >= _MIN_REAUTH_INTERVAL_NS
@@ -181,7 +181,7 @@ class Authenticator:
         return True
 
     def _complete(self, channel: Channel) -> None:
-        """Hand the channel over to the front, at once or behind a session's limit."""
+        """Hand the channel over to the front, or pass its requests on until the session ends."""
         assert self._server is not None
         logins = self._logins
         if self._reauthenticates:
@@ -214,9 +214,9 @@ class Authenticator:
     # --- the exchange ---------------------------------------------------------------------------------------------
 
     def _step(self, channel: Channel, frame: memoryview) -> Sequence[Any]:
-        """Return what is answered to a frame.
+        """Return the answer to a frame.
 
-        Raises `_FailedLoginError`, and `ProtocolError` where the channel is to close at once.
+        Raises `_FailedLoginError`, and `ProtocolError` if the channel must close at once.
         """
         if self._state is _State.BAD_MECHANISM:
             raise _FailedLoginError(f"client changed its SASL mechanism, expected {self._mechanism}")
@@ -285,7 +285,7 @@ class Authenticator:
         if header.api_key != SASL_AUTHENTICATE:
             if len(frame) > AT_ONCE_BYTES:
                 raise ProtocolError(f"api key {header.api_key} is not served")
-            _body(header, frame)  # whether it is one
+            _body(header, frame)  # check that it can be decoded
             raise _FailedLoginError(
                 f"request with api key {header.api_key}, expected SaslAuthenticate",
                 _encoded(header, _refusal(header, error_codes.ILLEGAL_SASL_STATE)),
@@ -305,7 +305,7 @@ class Authenticator:
         return _encoded(header, message).buffers
 
     def _respond(self, channel: Channel, token: bytes) -> bytes:
-        """Return the mechanism's answer. Raises `AuthenticationError`, also where another user comes back."""
+        """Return the mechanism's answer. Raises `AuthenticationError`, also if the user changes in a later login."""
         server = self._server
         assert server is not None
         answer = server.respond(token)
@@ -317,7 +317,7 @@ class Authenticator:
         return answer
 
     def _told(self, error: AuthenticationError) -> str:
-        """Return what the client is told."""
+        """Return the error text for the client."""
         if isinstance(error, InvalidCredentialsError):
             when = "re-authentication" if self._reauthenticates else "authentication"
             mechanism = self._mechanism
@@ -334,6 +334,6 @@ def _encoded(header: RequestHeader, message: Message) -> Encoded:
 
 
 def _refusal(header: RequestHeader, error_code: int) -> Message:
-    """Return the answer of any API that says nothing but an error code, where it has a field for one."""
+    """Return an answer of any API with only an error code, if the API has a field for it."""
     fields = layout(header.api_key, header.api_version, "response").fields
     return {**{field.name: empty_value(field) for field in fields}, "error_code": error_code}

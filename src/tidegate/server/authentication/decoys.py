@@ -1,9 +1,9 @@
-"""Decoys: the SCRAM credentials that stand for users that do not exist, so that a login does not tell which users do.
+"""Decoys: SCRAM credentials for users that do not exist, so that a login does not reveal which users exist.
 
-A decoy looks like the credentials of existing users: its iterations and the form of its salt are drawn from those that
-the users of the mechanism have, as often as they have them. The draw depends on the name and on a secret of the
-cluster alone, so it is the same for each login and after a restart. When users come and go, few decoys change: shares
-count by powers of two, and a changed share moves names to or from its own form only (weighted rendezvous hashing).
+A decoy looks like the credentials of existing users: its iterations and the form of its salt are drawn from those of
+the mechanism's users, with the same frequency. The draw depends only on the name and on a secret of the cluster, so it
+is the same for each login and after a restart. When users are added or removed, few decoys change: shares are counted
+in powers of two, and a changed share moves names only to or from its own form (weighted rendezvous hashing).
 
 >>> from tidegate.scram import SCRAM_MECHANISMS
 >>> decoys = Decoys(b"secret of the cluster")
@@ -28,7 +28,7 @@ from tidegate.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 __all__ = ["Decoys", "Form"]
 
-_MOST_FORMS = 16  # that a decoy is drawn from: each costs a hash at every login
+_MOST_FORMS = 16  # most forms that a decoy is drawn from: each costs a hash at every login
 _MOST_LOOKED_AT = 1024  # forms that are compared when shares have changed: a millisecond
 _KAFKA_SALT_BITS = 130  # Kafka `ScramFormatter.secureRandomString`: a number in base 36
 _KAFKA_SALT_BYTES = range(20, 27)
@@ -64,14 +64,14 @@ class Form(NamedTuple):
 
 
 _DEFAULT = Form(MIN_ITERATIONS, "kafka", 0)
-"""The form where a mechanism has no users: what `kafka-configs.sh` makes unless told otherwise."""
+"""The form for a mechanism without users: the default of `kafka-configs.sh`."""
 _ANY = ScramCredential(salt=_BASE_36[:25], stored_key=b"", server_key=b"", iterations=MIN_ITERATIONS)
 
 
 class Decoys:
-    """The decoys of a cluster. key: a secret; with it, decoys could be told from credentials.
+    """The decoys of a cluster. key: a secret, with which decoys could be distinguished from credentials.
 
-    Tell it of every credential that comes and goes (`add`, `remove`).
+    Call `count_credential` for each credential that is added, and `remove` for each that is removed.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -97,7 +97,7 @@ class Decoys:
         """
         of_other = Form.of(
             other or _ANY
-        )  # always made: the time must not tell whether there is another credential
+        )  # always computed: the time must not reveal whether there is another credential
         form = self._form(mechanism.name, user, of_other if other else None)
         digest = mechanism.hmac(self._key, user.encode())
         return ScramCredential(

@@ -21,12 +21,12 @@ __all__ = ["MAX_DELAYED", "MAX_LOGIN_S", "Logins"]
 MAX_LOGIN_S = 30.0
 """Longest login. Kafka has only `connections.max.idle.ms`."""
 MAX_DELAYED = 1000
-"""Failed logins whose end waits; when there are more, the first of them ends at once."""
+"""Most failed logins that wait for their delay. When there are more, the oldest ends at once."""
 _ENDED_AT_ONCE_NS = 1_000_000  # for so long others wait; one takes some 100 us
 
 
 class Logins:
-    """The logins of one node: what they need, which are under way, and which failed and wait for their end."""
+    """The logins of one node: their configuration, those in progress, and failed ones that wait for their delay."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Logins:
         poller: Poller,
         on_user: Callable[[Channel], None],
     ) -> None:
-        """on_user: is told of each channel whose client has logged in, when its principal is known."""
+        """on_user: called with each channel whose client has logged in, after its principal is set."""
         self.front = front
         self._on_user = on_user
         self._poller = poller
@@ -61,7 +61,7 @@ class Logins:
         self._begun[channel] = self.monotonic_ns()
 
     def end_login(self, channel: Channel) -> None:
-        """Note that a login has ended, or its channel."""
+        """Remove a login that has ended, or whose channel has closed."""
         if self._begun.pop(channel, None) is not None:
             channel.be_patient(None)
             channel.max_frame_bytes = self._max_frame_bytes
@@ -75,7 +75,7 @@ class Logins:
         self._on_user(channel)
 
     def counts(self, channel: Channel) -> ListenerCounts:
-        """Return what is counted of a channel's listener."""
+        """Return the metrics of a channel's listener."""
         return self.front.requests.listeners[channel.connection.listener]
 
     def late(self) -> list[Channel]:
@@ -89,7 +89,7 @@ class Logins:
         return late
 
     def end_later(self, channel: Channel, buffers: Sequence[Any]) -> None:
-        """Send what is left to say to a client whose login failed, and close, after the delay."""
+        """Send the answer to a failed login and close the channel, after the delay."""
         self.end_login(channel)
         channel.serve_no_more()
         if len(self._delayed) == MAX_DELAYED:

@@ -8,7 +8,7 @@ from tidegate.scram import AuthenticationError
 
 __all__ = ["PlainServer"]
 
-_TOKENS = 3  # who to act for, name, password
+_TOKENS = 3  # authorization id, name, password
 
 
 class PlainServer:
@@ -42,7 +42,7 @@ class PlainServer:
         return b""
 
     def _fits(self, user: str, password: str) -> bool:
-        """Compare hashes, so that neither a password's length nor whether a user is there shows in the time."""
+        """Compare hashes, so that the time reveals neither the length of a password nor whether a user exists."""
         fits = hmac.compare_digest(_digest(password), _digest(self._users.get(user, "")))
         return fits and user in self._users
 

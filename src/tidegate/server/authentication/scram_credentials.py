@@ -1,7 +1,7 @@
-"""The SCRAM credentials of a cluster: describing, altering, and finding them at a login.
+"""The SCRAM credentials of a cluster: describes and alters them, and finds them for logins.
 
-An alteration is decided user by user, stored, and holds when it is answered: the next login finds it. Clients that
-are logged in stay so. Of a password salt, iterations and two keys are kept (`tidegate.scram`).
+An alteration is validated user by user, stored, and applies to logins after it is answered. Clients that are logged in
+stay logged in. For a password, the salt, the iterations and two keys are stored (`tidegate.scram`).
 
 Follows: Kafka `ScramControlManager`, `ScramImage` (KIP-554).
 """
@@ -42,7 +42,7 @@ __all__ = [
 _log = logging.getLogger("tidegate.server")
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Names and salts of all credentials together, each counted with `_CREDENTIAL_BYTES`: some 130,000 of usual length."""
+"""Most bytes of all credentials, `_CREDENTIAL_BYTES` each plus name and salt: some 130,000 of usual length."""
 MAX_SECRET_BYTES = 1024
 """Longest salt, which is sent to every client that begins a login, and longest salted password, which is hashed."""
 _CREDENTIAL_BYTES = 450
@@ -61,10 +61,10 @@ class CredentialStore(Protocol):
         """Return every credential."""
 
     def change_credentials(self, changes: Sequence[CredentialChange]) -> None:
-        """Keep all of `changes`, or none: they survive `kill -9` when this returns."""
+        """Store all of `changes`, or none: they survive `kill -9` when this returns."""
 
     def decoy_key(self) -> bytes:
-        """Return a secret of this cluster, made at the first call."""
+        """Return a secret of this cluster, which the first call creates."""
 
 
 class Deletion(NamedTuple):
@@ -135,11 +135,11 @@ class ScramCredentials:
     # --- describing
 
     def describe_in_slices(self, names: Sequence[str]) -> Generator[None, None, list[Described]]:
-        """Return the credentials of each of `names`, or of all users where there are none."""
+        """Return the credentials of each of `names`; of all users if `names` is empty."""
         found: list[Described] = []
         if not names:
             for users in batched(list(self._users), _DESCRIBED_AT_A_TIME):
-                there = ((user, self._users.get(user, {})) for user in users)  # some may have gone meanwhile
+                there = ((user, self._users.get(user, {})) for user in users)  # some may go in a yield
                 found += [_described(user, credentials) for user, credentials in there if credentials]
                 yield
             return found
@@ -174,7 +174,7 @@ class ScramCredentials:
     def _decide_in_slices(
         self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
     ) -> Generator[None, None, tuple[dict[str, Deletion | Upsertion], dict[str, UserResult]]]:
-        """Return what is to be done and what is refused, by user; after a refusal the user's others do not count."""
+        """Return changes and errors by user. After an error, other changes of the same user are ignored."""
         accepted: dict[str, Deletion | Upsertion] = {}
         refused: dict[str, UserResult] = {}
         lists: tuple[Sequence[Deletion | Upsertion], ...] = (deletions, upsertions)
@@ -217,12 +217,12 @@ class ScramCredentials:
     def _store_in_slices(
         self, alterations: Iterable[Deletion | Upsertion], audit: Audit
     ) -> Generator[None, None, list[UserResult]]:
-        """Store some at a time; each lot is kept and in force, or its users are told that it is not."""
+        """Store some changes at a time. Each lot is stored and applied, or its users get the error."""
         results: list[UserResult] = []
         good: list[Deletion | Upsertion] = []
         for some in batched(list(alterations)):
             for each in some:
-                if isinstance(each, Upsertion) and not each.salted_password:  # Kafka can make no key of it
+                if isinstance(each, Upsertion) and not each.salted_password:  # Kafka cannot make keys of it
                     results.append(UserResult(each.user, error_codes.UNKNOWN_SERVER_ERROR, None))
                 else:
                     good.append(each)
@@ -253,7 +253,7 @@ class ScramCredentials:
         return results
 
     def _audit(self, audit: Audit, change: CredentialChange) -> None:
-        """Write a change to the audit log, before it is made: iterations only, no salt and no key."""
+        """Write a change to the audit log before it is applied: only the iterations, no salt and no key."""
         user, mechanism, credential = change
         old = self._users.get(user, {}).get(mechanism)
         audit.changed(
@@ -299,7 +299,7 @@ def _change(alteration: Deletion | Upsertion) -> CredentialChange:
 
 
 def _cost(change: CredentialChange) -> int:
-    """Return how many of `MAX_BYTES` a credential takes; none where it goes."""
+    """Return how many of `MAX_BYTES` a credential takes; 0 if it is removed."""
     if change.credential is None:
         return 0
     return _CREDENTIAL_BYTES + 4 * len(change.user) + len(change.credential.salt)

@@ -56,7 +56,7 @@ class TlsLogin:
         logins.end_login(channel)
 
     def on_handshake_failed(self, reason: str) -> None:
-        """Count it, and say why."""
+        """Count a failed handshake, and log the reason."""
         channel, logins = self._channel, self._logins
         assert channel is not None
         logins.counts(channel).failed_logins += 1

@@ -1,11 +1,12 @@
-"""Keep a custom quota callback (KIP-257) from failing requests: what it raises is logged, what it last said holds.
+"""A guard that keeps a custom quota callback (KIP-257) from failing requests: it logs errors, and uses earlier answers.
 
-A callback is somebody else's code, asked on every request. Where it raises, or answers what is no answer (no tags, a
-limit that is NaN or negative, a wrong type), the last good answer to the same question holds. Without one a client's
-usage is counted under `NO_TAGS` and there is no limit. Each failure is counted, and so is a call that took longer than
-`SLOW_MS`, for it held all requests; the log has one line a minute of each kind (`tidegate.server.repeated_lines`).
+A callback is third-party code that is called for every request. If it raises, or its answer is invalid (no tags, a
+limit that is NaN or negative, a wrong type), the guard uses the last valid answer to the same question. Without
+one, the client's usage is counted under `NO_TAGS`, and not limited. Failures are counted, and so are calls that take
+longer than `SLOW_MS`, because they delay all requests; each kind is logged once a minute
+(`tidegate.server.repeated_lines`).
 
-Follows: KIP-257. Differs: in Kafka what a callback raises fails the request.
+Follows: KIP-257. Differs: in Kafka an exception of a callback fails the request.
 """
 
 import importlib
@@ -22,12 +23,12 @@ __all__ = ["MAX_REMEMBERED", "NO_TAGS", "SLOW_MS", "GuardedCallback", "load_call
 _log = logging.getLogger("tidegate.server")
 
 SLOW_MS: Final = 5
-"""A call that takes longer is told of: nothing else is served meanwhile."""
+"""Duration from which on a call is logged as slow: no other request is served during it."""
 MAX_REMEMBERED: Final = 10_000
-"""Answers of a kind that are remembered; past it the oldest is forgotten."""
+"""Most stored answers of each kind. When there are more, the oldest is removed."""
 NO_TAGS: Final[Mapping[str, str]] = {"callback": "(failed)"}
 """Tags for clients that the callback has never given tags."""
-_MAX_REMEMBERED_CHARS = 512  # of the names in one question; answers to longer ones are not remembered
+_MAX_REMEMBERED_CHARS = 512  # of the names in one question; answers to longer questions are not stored
 _METHODS = (
     "configure",
     "quota_limit",
@@ -104,29 +105,29 @@ class GuardedCallback:
         return self._limits.get(quota_type, names, None)
 
     def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
-        """Tell the callback of a stored quota."""
+        """Pass a stored quota to the callback."""
         self._ask(self._callback.update_quota, quota_type, entity, value)
 
     def remove_quota(self, quota_type: QuotaType, entity: QuotaEntity) -> None:
-        """Tell the callback that a stored quota is gone."""
+        """Pass the removal of a stored quota to the callback."""
         self._ask(self._callback.remove_quota, quota_type, entity)
 
     def quota_reset_required(self, quota_type: QuotaType) -> bool:
-        """Return whether the callback says so; False where it fails."""
+        """Return the callback's answer; False if it fails."""
         return self._ask_whether("quota_reset_required", self._callback.quota_reset_required, quota_type)
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
-        """Return whether the callback says that limits have changed; False where it fails."""
+        """Pass cluster metadata to the callback, and return whether limits have changed; False if it fails."""
         return self._ask_whether("update_cluster_metadata", self._callback.update_cluster_metadata, cluster)
 
     def close(self) -> None:
-        """Call the callback's `close`, if it has one: it is asked nothing more."""
+        """Call the callback's `close`, if it has one. It is not called again."""
         close = getattr(self._callback, "close", None)
         if callable(close):
             self._ask(close)
 
     def _ask(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Return what the callback answers, or `_FAILED` where it raises."""
+        """Return the callback's answer, or `_FAILED` if it raises."""
         began_ns = self._monotonic_ns()
         try:
             answer = method(*args)
@@ -168,7 +169,7 @@ class GuardedCallback:
 def load_callback(name: str, settings: Mapping[str, Any], monotonic_ns: Callable[[], int]) -> GuardedCallback:
     """Return an instance of the class `package.module:Class`, configured with the node's settings.
 
-    Raises `ConfigError` where there is no such class, or it is no callback, or refuses the settings.
+    Raises `ConfigError` if the class does not exist, is not a callback, or refuses the settings.
     """
     module_name, colon, class_name = name.partition(":")
     if not (colon and module_name and class_name.isidentifier()):

@@ -1,8 +1,8 @@
-"""The custom quota callback of a node: loaded, told of the cluster, exchanged for another while requests are served.
+"""The custom quota callback of a node: loads it, passes it the cluster, and replaces it while requests are served.
 
-A new instance is loaded and configured on a thread of its own: importing a module takes as long as it takes. Then it is
-told all quotas and the cluster, a little at a time, while no quota changes; from one moment on it is asked in place of
-the one before, with fresh sensors. Throttle times that were answered run on. The one before is closed last.
+A new instance is loaded and configured on a thread of its own, because an import may take long. Then it gets all quotas
+and the cluster metadata in slices, during which no quota can change. After that it replaces the old instance in one
+step, with new sensors. Throttles that have begun continue. Last, the old instance is closed.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -30,9 +30,9 @@ UNCHANGED: Final = object()
 
 
 class NodeCallback:
-    """The callback of one node. cluster: what it is told of the cluster, if anything.
+    """The callback of one node. cluster: the metadata that it gets, if any.
 
-    note_exchange: if any, called with the class, None for none, when it is in force and usage is counted afresh.
+    note_exchange: if given, called with the class (None: no callback) when it comes into use, with new sensors.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class NodeCallback:
 
     @property
     def current(self) -> GuardedCallback | None:
-        """The callback that is asked, None for Kafka's own rules."""
+        """The callback in use; None: Kafka's own rules."""
         callback = self._managers.callback
         assert callback is None or isinstance(callback, GuardedCallback)
         return callback
 
     def load(self, config: ServerConfig) -> None:
-        """Follow the class that the settings name, if they do; before any quota is defined. Raises `ConfigError`."""
+        """Use the class that the settings name, if any. Call it before any quota is defined. Raises `ConfigError`."""
         name = config[CALLBACK_CLASS]
         if name:
             callback = load_callback(name, config.for_callback(), self._clock.monotonic_ns)
@@ -70,9 +70,9 @@ class NodeCallback:
         self._settings = _settings_of(config)
 
     def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
-        """Return the callback that other settings name, None where they name none, or `UNCHANGED`.
+        """Return the callback that new settings name, None if they name none, or `UNCHANGED`.
 
-        Raises `ConfigError` where there is none of that name, or it may not be loaded while the broker runs.
+        Raises `ConfigError` if it does not exist, or may not be loaded while the broker runs.
         """
         name = config[CALLBACK_CLASS]
         if _settings_of(config) == self._settings or (not name and self.current is None):
@@ -85,7 +85,7 @@ class NodeCallback:
     def exchange_in_slices(
         self, callback: GuardedCallback | None, config: ServerConfig, records: Iterable[QuotaRecord]
     ) -> Generator[None, None, None]:
-        """Follow `callback`, which is told all of `records` before. No quota may change meanwhile."""
+        """Use `callback`, after passing `records` to it. No quota may change during this."""
         before = self.current
         yield from self._managers.exchange_in_slices(callback, records, self.cluster, self._note_current)
         self._settings = _settings_of(config)
@@ -109,13 +109,13 @@ class NodeCallback:
             self._note_current()
 
     def on_cluster_change(self) -> None:
-        """Tell the callback of changed topics or brokers, in a later turn: once for all that change before."""
+        """Pass changed cluster metadata to the callback in a later turn, once for all changes until then."""
         if self.current is not None and not self._cluster_changed:
             self._cluster_changed = True
             self._loop.call_soon(self.tell_cluster)
 
     def tell_cluster(self) -> None:
-        """Tell the callback the leader of each partition."""
+        """Pass the leader of each partition to the callback."""
         self._cluster_changed = False
         if self.current is not None and self.cluster is not None:
             self._managers.update_cluster_metadata(self.cluster())
@@ -130,7 +130,7 @@ class NodeCallback:
             self._note_exchange(None if self.current is None else self.current.name, self._clock.now_ms())
 
     def _check_allowed(self, name: str, modules: str) -> None:
-        """Refuse what clients could load otherwise: importing a module runs it."""
+        """Refuse classes that clients must not load: importing a module runs its code."""
         allowed = [module.strip() for module in modules.split(",")]
         module = name.partition(":")[0]
         if name != self._named_at_start and not any(

@@ -1,1 +1,1 @@
-"""One connection: its bytes, the requests in them, and when it is read."""
+"""Connections: their bytes, the requests in them, and the times at which they are read."""

@@ -1,8 +1,8 @@
-"""The memory of answers that clients have not read yet: together as much as requests that are coming in.
+"""A bound on the memory of answers that clients have not read yet, as large as that of incoming requests.
 
-An answer that does not leave at once is counted until it has. Where all of them are too much, the principal that holds
-most loses a connection: of its connections the one that took no byte of its answer for the longest is closed, until the
-rest fits. One answer always fits.
+An answer that cannot be sent at once is counted until all of it is sent. While all answers together exceed the bound,
+the principal that holds most loses connections, first the one whose client has read nothing for the longest time. One
+answer always fits.
 
 >>> memory = AnswerMemory(1000, later=lambda run: run(), on_excess=print)
 >>> memory.hold("first", 400, "User:a")
@@ -26,8 +26,8 @@ __all__ = ["AnswerMemory"]
 class AnswerMemory:
     """The answers of one node that wait for their clients.
 
-    most_bytes: what all may be together, -1 for no bound. later: calls a function in later turns of the loop until it
-    returns True. on_excess: closes a connection; what it held is let go of already.
+    most_bytes: bound on the sum of all answers, -1 for no bound. later: calls a function in later turns of the loop
+    until it returns True. on_excess: closes a connection, whose memory is no longer counted.
     """
 
     __slots__ = ("_closing", "_held", "_later", "_on_excess")
@@ -45,7 +45,7 @@ class AnswerMemory:
         self._closing = False
 
     def hold(self, holder: Hashable, size: int, owner: str) -> None:
-        """Count `size` bytes for a holder, a connection of the principal `owner`, instead of what it had."""
+        """Set the bytes that are counted for a holder, a connection of the principal `owner`."""
         self._held.remove(holder)
         self._held.add_entry(holder, owner, size)
         if self._is_too_much() and not self._closing:
@@ -53,11 +53,11 @@ class AnswerMemory:
             self._later(self._close_one)
 
     def took_some(self, holder: Hashable) -> None:
-        """Note that bytes have left."""
+        """Record that the holder's client has read some bytes."""
         self._held.touch(holder)
 
     def let_go(self, holder: Hashable) -> None:
-        """Count nothing more for a holder. Harmless where nothing is counted."""
+        """Remove the holder's bytes. Do nothing if none are counted."""
         self._held.remove(holder)
 
     def _is_too_much(self) -> bool:
@@ -65,12 +65,12 @@ class AnswerMemory:
         return held.used > held.capacity != NO_BOUND and len(held) > 1
 
     def _close_one(self) -> bool:
-        """Close one connection, because freeing its memory takes a while; return whether no other has to close."""
+        """Close one connection; more at once would block the loop. Return True if no other has to close."""
         if self._is_too_much():
             largest = self._held.largest()
             assert largest is not None, "more than one is held"
             holder = next(iter(self._held.entries_of(largest)))
-            # First, so that the sum is right whatever the callback does.
+            # Before the callback, which may use the sum.
             self.let_go(holder)
             self._on_excess(holder)
         self._closing = self._is_too_much()

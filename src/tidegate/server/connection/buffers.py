@@ -1,10 +1,9 @@
 """The receive buffers that all channels of a node share.
 
-Most requests fit into one receive: they are served straight from `scratch` without a copy. A longer one is
-collected in a frame buffer of its own. The pages of a fresh one are made as bytes arrive, so that a client that
-announces much and sends little makes us hold little, and nothing is copied as it fills. A few of the usual size are
-kept and used again, because fresh memory costs page faults. A long one is given back to the kernel a part at a time:
-100 MB at once take 6 ms.
+Most requests fit into one receive, and are served from `scratch` without a copy. A longer request is collected in a
+frame buffer of its own. The kernel allocates the pages of a new buffer as bytes arrive, so a client that announces a
+large request and sends little of it takes little memory. A few buffers of the usual size are kept and used again,
+because new memory costs page faults. A large buffer is freed in parts: to free 100 MB at once takes 6 ms.
 """
 
 import mmap
@@ -60,7 +59,7 @@ class FrameBuffers:
             self.let_go(frame, len(frame))
 
     def let_go(self, frame: FrameBuffer, filled_bytes: int) -> None:
-        """Free a buffer, in later turns where much of it was filled; what is looked into goes with its last view."""
+        """Free a buffer, in later turns if much of it was filled. Memory with views is freed with the last view."""
         if filled_bytes > FREED_AT_ONCE_BYTES:
             self._freeing.append(frame)
             if len(self._freeing) == 1:
@@ -71,7 +70,7 @@ class FrameBuffers:
         frame = self._freeing[0]
         try:
             frame.resize(max(len(frame) - FREED_AT_ONCE_BYTES, 1))
-        except (BufferError, SystemError):  # a view of it exists, or the system cannot shrink it
+        except (BufferError, SystemError):  # the buffer has a view, or the system cannot shrink it
             self._freeing.popleft()
         else:
             if len(frame) <= FREED_AT_ONCE_BYTES:

@@ -1,4 +1,4 @@
-"""Calls in turns: callers that ask for a turn, whether or not their sockets are ready."""
+"""Calls that connections request in a turn of the poller, whether or not their sockets are ready."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ LATE_NS = 1_000_000
 
 
 class CallsInTurn:
-    """The turns of callers that ask for one, whether or not their sockets are ready."""
+    """The queue of callbacks to call in turns, whether or not their sockets are ready."""
 
     def __init__(
         self, poller: Poller, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]
@@ -67,7 +67,7 @@ class CallsInTurn:
             since_ns = self.turns.at_ns
             callbacks.popleft()()
             now_ns = self._monotonic_ns()
-            # A callback that answered has set it itself; the time of any other is charged up to here (decision 0053).
+            # A callback that has handled a request has set `at_ns`. After any other, set it here (decision 0053).
             if self.turns.at_ns == since_ns:
                 self.turns.at_ns = now_ns
             if now_ns >= until_ns:

@@ -1,17 +1,17 @@
-"""One client connection: bytes in, frames out; answers in, bytes out; not read while its client is throttled.
+"""One client connection: it cuts received bytes into frames, sends answers, and is not read during a throttle.
 
-A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
-answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6
+A channel has at most one request in flight, as in Kafka. It serves the next frame only after the previous answer has
+left *and* its throttle is over. These are the two bits of `held`; if both are clear, the state is NOT_MUTED of B§6.6
 (`tests/server/test_mute_states.py` compares them with Kafka's table).
-Of requests that were sent together one is served a turn (`tidegate.server.connection.turns`); their answers leave
-together.
-The socket is read all the time, except while throttled, while too much waits unread, while the node has no memory
-for its request, and after the client's last byte. A client that has sent its last byte (and may still read) is served
-what it sent, and gets its answers, before the channel closes.
+If a client sends several requests together, each turn serves one (`tidegate.server.connection.turns`), and their
+answers leave together.
+The socket is read, except during a throttle, while too many received bytes wait, while the node has no memory for the
+request, and after the client's last byte. A client may send its last byte and still read: the channel serves all that
+it sent, and sends the answers, before it closes.
 
-Bounds: `PENDING_BYTES` plus one receive of bytes that came early, one request of `socket.request.max.bytes` out of the
-node's `RequestMemory`, and one answer on the way out, with `PUT_OFF_BYTES` of those before it; those of all channels
-that wait to be read have the bound of `AnswerMemory`.
+Bounds: `PENDING_BYTES` plus one receive of early bytes, one request of `socket.request.max.bytes` out of the node's
+`RequestMemory`, and one unsent answer, plus `PUT_OFF_BYTES` of queued answers before it. `AnswerMemory` bounds the
+unread answers of all channels.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ __all__ = [
     "ChannelOwner",
 ]
 
-PENDING_BYTES = 64 * 1024  # early bytes kept before the socket is left alone
+PENDING_BYTES = 64 * 1024  # early bytes above which the socket is not read
 COLLECTED_BYTES = 16 * 1024  # bytes of a frame after which it gets a buffer of its own
 ANSWER_DUE = 1  # a request was taken and its answer has not left completely
 THROTTLED = 2  # muted until its throttle ends (KIP-219)
-PUT_OFF_BYTES = 64 * 1024  # most bytes of answers that wait for the connection's next one,
+PUT_OFF_BYTES = 64 * 1024  # most bytes of queued answers, which wait for the connection's next answer,
 PUT_OFF_ANSWERS = 64  # most answers,
 PUT_OFF_NS = 1_000_000  # and longest wait
 _NO_BYTES = memoryview(b"")
@@ -60,22 +60,22 @@ class ChannelOwner(Protocol):
 
     @property
     def at_ns(self) -> int:
-        """In a turn, the end of the previous channel's time, where this channel's begins; 0: not known."""
+        """The start of this channel's time in a turn, in ns: the end of the previous channel's. 0: not known."""
 
     def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
-        """Serve one request: the bytes after the length prefix, valid in this call unless `keep_frame` is called."""
+        """Serve one request. frame: without length prefix; valid only in this call, unless it calls `keep_frame`."""
 
     def on_bad_frame(self, channel: "Channel", reason: str) -> None:
-        """Note that the client broke the protocol; the channel closes next."""
+        """Log that the client broke the protocol; the channel closes next."""
 
     def on_waiting(self, channel: "Channel") -> None:
-        """Note that a whole request waits: call `serve_next`, once, in the next turn."""
+        """Call `serve_next`, once, in the next turn: a complete request waits."""
 
     def on_failed(self, channel: "Channel", error: Exception) -> None:
-        """Note an error of ours; the channel closes next."""
+        """Log an internal error; the channel closes next."""
 
     def on_answer_left(self, channel: "Channel") -> None:
-        """Note that an answer that could not leave at once has left now."""
+        """Record that an answer that could not be sent at once has now been sent."""
 
     def on_closed(self, channel: "Channel") -> None:
         """Forget the channel."""
@@ -140,22 +140,22 @@ class Channel:
         max_frame_bytes: int,
     ) -> None:
         self.connection = connection
-        self.handlers = handlers  # of its next request; another table may take its place at any time
-        self.owner = owner  # of its next frame, likewise: after the login it is the front
+        self.handlers = handlers  # for the next request; may be replaced at any time
+        self.owner = owner  # gets the next frame: first the authenticator, after the login the front
         self.max_frame_bytes = max_frame_bytes
         self.transport = transport
         self.held = 0
         self.closed = False
         self.broken = (
-            False  # the client has reset it: what it sent before may be served, answers do not leave
+            False  # the client has reset the connection: requests may still be served, answers are not sent
         )
         self.ended = False  # the client's last byte was received
         self.deferred: Deferred | None = None
         self.early_ms: int | None = None
         self.network_ns = 0  # spent receiving since it was last charged
-        self.put_off_bytes = 0  # of answers that wait for the next one
+        self.put_off_bytes = 0  # size of queued answers, which wait for the next one
         self.sent_ns = 0  # spent sending since it was last charged
-        self.answered: RequestHeader | None = None  # the request whose answer that was
+        self.answered: RequestHeader | None = None  # the request whose answer `sent_ns` belongs to
         self.answered_exempt = False
         self.throttle_ends_ns = 0
         self.last_active_ns = monotonic_ns()
@@ -166,12 +166,12 @@ class Channel:
         self._buffers = buffers
         self._memory = memory
         self._monotonic_ns = monotonic_ns
-        self._waiting = False  # for its turn, with a whole frame in `pending`
+        self._waiting = False  # a complete frame in `pending` waits for the next turn
         self.wants_memory = False
         self._frame: FrameBuffer | None = None  # a frame of known length that is still coming in
         self._frame_bytes = 0
-        self._frame_kept = False  # the owner goes on using the frame that it was given
-        self._kept_frame: FrameBuffer | None = None  # its buffer, where it has one of its own
+        self._frame_kept = False  # the owner still uses the frame of the current request
+        self._kept_frame: FrameBuffer | None = None  # the buffer of that frame, if it has one of its own
         self._view = _NO_BYTES
         self._filled = 0
         self._since_ns = 0
@@ -186,12 +186,12 @@ class Channel:
     # --- bytes in -------------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        """Receive once, and serve a request that is whole."""
+        """Receive once, and serve the request if it is complete."""
         self.last_active_ns = self._since_ns = self.owner.at_ns or self._monotonic_ns()
         if self._frame is not None:
             target = self._view[self._filled :]
         elif self.held or self.pending:
-            # At least one byte: a receive into nothing returns 0, which means that the client has ended.
+            # At least one byte: a receive of 0 bytes returns 0, which would mean that the client has ended.
             target = self._buffers.scratch[: max(PENDING_BYTES - self.unread_bytes(), 1)]
         else:
             target = self._buffers.scratch
@@ -219,9 +219,9 @@ class Channel:
             self.close()
 
     def _on_last_byte(self) -> None:
-        """Close when nothing is under way; otherwise when all that came whole is answered, or the client is gone.
+        """Close now if no request or answer is pending; otherwise after the last answer, or when the client is gone.
 
-        A client that has closed its socket looks like one that still reads. So it is asked now and then.
+        A client that has closed its socket looks like one that still reads, so keepalive probes find out.
         """
         self.ended = True
         if self.held or self._waiting or self.sending:
@@ -231,7 +231,7 @@ class Channel:
             self.close()
 
     def _consume(self, data: memoryview) -> None:
-        """Serve the request at the beginning of `data` if it is whole, and keep the rest."""
+        """Serve the request at the beginning of `data` if it is complete, and keep the rest."""
         end = len(data)
         size = _read_length(data)[0] if end >= LENGTH_BYTES else -1
         frame_end = LENGTH_BYTES + size
@@ -248,7 +248,7 @@ class Channel:
         self._look()
 
     def _keep(self, data: memoryview) -> None:
-        """Keep bytes behind those that are kept. A frame that was served lies in memory that is left as it is."""
+        """Append bytes to `pending`. Do not change memory that a frame in use may lie in."""
         if self.pending_at:
             # A copy, and no `del`: a bytearray cannot shrink while a handler holds a view of the served frame.
             self.pending = self.pending[self.pending_at :]
@@ -261,7 +261,7 @@ class Channel:
         self._since_ns = now_ns
 
     def _look(self) -> None:
-        """Look at the kept bytes, where nothing is held: ask for a turn when a whole request is there."""
+        """Ask for a turn if `pending` begins with a complete request and no answer or throttle holds the channel."""
         if self.held or self._waiting or self.wants_memory:
             return
         count = len(self.pending) - self.pending_at
@@ -281,7 +281,7 @@ class Channel:
             self._begin_frame(data, size)
 
     def serve_next(self) -> None:
-        """Serve the request that waits: it is this one's turn. Nothing where the channel has closed meanwhile."""
+        """Serve the waiting request, in its turn. Do nothing if the channel has closed in the meantime."""
         self._waiting = False
         if self.closed or self.held:
             return
@@ -303,7 +303,7 @@ class Channel:
 
     @property
     def has_more(self) -> bool:
-        """Return whether another whole request is buffered behind the current one."""
+        """Return whether another complete request is buffered behind the current one."""
         count = len(self.pending) - self.pending_at
         if count < LENGTH_BYTES:
             return False
@@ -318,7 +318,7 @@ class Channel:
     # --- frames with memory of their own --------------------------------------------------------------------------
 
     def _begin_frame(self, data: memoryview, size: int) -> None:
-        """Collect a frame, of which `data` is the beginning, its length included, when there is memory for it."""
+        """Collect a frame in a buffer of its own, once there is memory. data: its beginning, with the length prefix."""
         if self._memory.ask(self, size, self.connection.owner):
             self._collect(data[LENGTH_BYTES:], size)
             self.network_ns += self._monotonic_ns() - self._since_ns
@@ -328,7 +328,7 @@ class Channel:
             self._stop_reading()
 
     def on_grant(self) -> None:
-        """Collect the frame that has waited for memory."""
+        """Collect the frame that waited for memory."""
         self.wants_memory = False
         early, self.pending = self.pending, bytearray()
         (size,) = _read_length(early)
@@ -339,7 +339,7 @@ class Channel:
 
     @property
     def collected_bytes(self) -> int:
-        """Return the bytes received of the frame that has memory of its own: its full size once it is served."""
+        """Return how many bytes were received of a frame with memory of its own; its full size once it is served."""
         return self._filled if self._frame is not None else self._frame_bytes
 
     def _collect(self, data: memoryview, size: int) -> None:
@@ -371,9 +371,9 @@ class Channel:
             self._memory.give_back(self)
 
     def keep_frame(self) -> None:
-        """Leave the frame that `on_frame` is being given to the owner, until `release_frame`."""
+        """Keep the current frame for the owner until `release_frame`. Call it in `on_frame`."""
         self._frame_kept = True
-        # The frame may lie in the receive buffer of all channels.
+        # The frame may lie in the receive buffer that all channels share.
         self._buffers.renew_scratch()
 
     def release_frame(self) -> None:
@@ -387,9 +387,9 @@ class Channel:
     # --- bytes out ------------------------------------------------------------------------------------------------
 
     def send(self, buffers: Sequence[Sendable]) -> bool:
-        """Send the answer that is due, and what was put off before it; the owner measures how long that takes.
+        """Send the answer to the current request, after any queued answers; the owner measures how long that takes.
 
-        True: it has left; False: the rest follows, and `on_answer_left` is called when it has.
+        Return True if all of it was sent. False: the rest is sent later, then `on_answer_left` is called.
         """
         if self.closed:
             discard(buffers)
@@ -435,7 +435,7 @@ class Channel:
         return True
 
     def flush(self) -> None:
-        """Send what was put off: nothing follows for now."""
+        """Send the queued answers now: no other answer follows soon."""
         if not self.put_off_bytes:
             return
         self.put_off_bytes = 0
@@ -456,7 +456,7 @@ class Channel:
             self.transport.start_writing(self._on_writable)
 
     def _waits_for_source(self) -> bool:
-        """Return whether the next part of the answer has not come yet; then `_on_writable` is called when it has."""
+        """Return True if the next part of the answer is not there yet; `_on_writable` is called when it is."""
         wait_for_more = getattr(self._out[0], "wait_for_more", None)
         return wait_for_more is not None and wait_for_more(self._on_writable)
 
@@ -495,7 +495,7 @@ class Channel:
         """Stop listening until `unmute`. Follows: THROTTLE_STARTED of B§6.6."""
         self.held |= THROTTLED
         self.throttle_ends_ns = ends_ns
-        # B§6.6: what the client sends meanwhile waits in TCP, so that its sender is slowed down.
+        # B§6.6: bytes that the client sends during the throttle stay in TCP buffers, which slows the client down.
         self._stop_reading()
 
     def unmute(self) -> None:
@@ -520,7 +520,7 @@ class Channel:
             self._look()
         if self.closed or self._waiting or self.wants_memory:
             return
-        # No whole request follows for now: answers that were put off for the next one must leave (decision 0041).
+        # No complete request follows for now, so answers that wait for the next one must leave (decision 0041).
         self.flush()
         if self.closed:
             return
@@ -530,23 +530,23 @@ class Channel:
             self.close()
 
     def unread_bytes(self) -> int:
-        """Return how many bytes were received and not looked at (those in the transport aside)."""
+        """Return how many received bytes have not been served, without those in the transport."""
         return len(self.pending) - self.pending_at
 
     def _stop_reading(self) -> None:
-        """Leave what comes unread; a connection that breaks is closed all the same."""
+        """Stop reading; a connection that breaks is still closed."""
         if self.reading:
             self.reading = False
             self.transport.pause_reading(self._on_broken)
 
     def _on_broken(self) -> None:
-        """Close, unless the client had sent something before: that is served when the throttle ends, as in Kafka."""
+        """Close, unless requests of the client wait for the end of a throttle: they are served then, as in Kafka."""
         self.broken = True
         if not self.waits_for_throttle():
             self.close()
 
     def waits_for_throttle(self) -> bool:
-        """Return whether a client that is gone has something to be served when its throttle ends."""
+        """Return whether a client that has left has requests or answers pending until its throttle ends."""
         if not self.held & THROTTLED or (self.broken and self.sending):
             return False
         return bool(self.sending or self.unread_bytes() or self.transport.unread_bytes())
@@ -567,7 +567,7 @@ class Channel:
             self._start_reading()
 
     def _on_ready(self) -> None:
-        """Wait for its turn."""
+        """Ask for a late turn in which to read."""
         if self._call_late is None:
             self._on_readable()
             return
@@ -576,7 +576,7 @@ class Channel:
         self._call_late(self._go_on, address_owner(self.connection.client_host))
 
     def _go_on(self) -> None:
-        """Read: it is its turn, or the connection is broken."""
+        """Read, because the turn has come or the connection is broken."""
         if self.reading and not self.closed:
             self.reading = False
             self._start_reading()
@@ -585,7 +585,7 @@ class Channel:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close_when_sent(self) -> None:
-        """Serve nothing more, and close when the answers that were given before have left."""
+        """Serve no more requests, and close when all earlier answers are sent."""
         self.flush()
         if not self.sending:
             self.close()
@@ -595,17 +595,17 @@ class Channel:
         self.serve_no_more()
 
     def serve_no_more(self) -> None:
-        """Read nothing more and forget what was read: at most an answer follows, and the end."""
+        """Stop reading, and drop received bytes: the channel sends at most one more answer, then closes."""
         self.ended = True
         self.pending, self.pending_at = bytearray(), 0
         self._stop_reading()
 
     def close(self) -> None:
-        """Close the connection at once and let go of everything. Harmless when closed already."""
+        """Close the connection at once and release its memory. Do nothing if it is closed already."""
         if self.closed:
             return
         if self.put_off_bytes:
-            with contextlib.suppress(OSError):  # what was answered before the end
+            with contextlib.suppress(OSError):  # try to send the queued answers
                 self.transport.send_some(self._out)
         self.closed = True
         discard(self._out)

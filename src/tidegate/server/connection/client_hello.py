@@ -1,6 +1,6 @@
 """The ClientHello at the beginning of a TLS connection: whether it is complete, and the server name in it (SNI).
 
-    hello = whole_hello(received)       # an int: so many bytes have to be received before the next try
+    hello = whole_hello(received)       # an int: the number of bytes to receive before the next try
     name = server_name(hello)           # None: the client names no server
 
 Both only read: the bytes stay in the socket for OpenSSL. A ClientHello may be divided among records. Work and memory
@@ -38,7 +38,7 @@ _NAME_AT = 5
 def whole_hello(received: memoryview) -> bytes | int:
     """Return the ClientHello with which a connection begins, or how many bytes to receive for the next step.
 
-    received: all bytes of the connection so far. Raises `TlsError` where it begins with anything else.
+    received: all bytes of the connection so far. Raises `TlsError` if they do not begin with a ClientHello.
     """
     message = bytearray()
     at = 0

@@ -1,8 +1,8 @@
-"""Notice, without reading, what happens on muted sockets: the client has gone, or came back too early.
+"""Detect, without reading, that the client of a muted connection has left or sends before its throttle ends.
 
-A second epoll, edge-triggered, is itself watched by the event loop: ten thousand idle muted connections cost
-nothing, a closure is noticed at once (KIP-219 asks for bounded time) and the first early bytes show how obedient
-the client is.
+The event loop watches a second epoll, which is edge-triggered. So ten thousand idle muted connections cost nothing, a
+close is detected at once (KIP-219 requires a bounded time), and the first early bytes show whether the client obeys
+throttle times.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from collections.abc import Callable
 __all__ = ["MuteWatch"]
 
 _BATCH = 16
-"""Most sockets at a time. To charge a client that has left for what it had sent can take 0.3 ms (`gateway.ahead`)."""
+"""Most sockets at a time. To charge a client that left for the requests it sent can take 0.3 ms (`gateway.ahead`)."""
 
 
 class MuteWatch:
     """Watches sockets that are not read.
 
-    on_early: the client's next bytes arrived while it should hold back (called once per throttle).
-    on_gone: the client closed its end, and whether the connection is broken; whether bytes wait unread is the callee's
-        to find out.
+    on_early: called when bytes of the client arrive during the throttle; once per throttle.
+    on_gone: called when the client has closed its end, with whether the connection is broken. It checks itself whether
+        unread bytes wait.
 
-    Neither may raise: what is reported once must not be lost to the others.
+    Neither may raise: the events of other sockets, which are reported only once, would be lost.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,4 +1,4 @@
-"""Other protocols than the listener's, by the first bytes that a client sends."""
+"""Detection, by the first bytes of a client, of a protocol that is not the listener's."""
 
 from tidegate.wire.encoded import LENGTH_BYTES
 
@@ -15,7 +15,7 @@ _RECORD_TYPES = range(20, 25)
 
 
 def not_a_length(size: int) -> str:
-    """Return what the first four bytes of a connection mean, where they are no length but another protocol's."""
+    """Return an explanation if the first four bytes of a connection are another protocol's; else nothing."""
     first = size.to_bytes(LENGTH_BYTES, "big", signed=True)
     if first[:2] == b"\x16\x03":
         return (
@@ -28,7 +28,7 @@ def not_a_length(size: int) -> str:
 
 
 def other_protocol(first: bytes) -> str:
-    """Return what the first bytes of a connection mean, where they are those of another protocol."""
+    """Return an explanation if the first bytes of a TLS connection are another protocol's; else nothing."""
     if not first or first[0] in _RECORD_TYPES:
         return ""
     if first[:4] in HTTP_METHODS:

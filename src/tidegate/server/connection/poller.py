@@ -1,8 +1,8 @@
 """One epoll for all channels, itself watched by the event loop.
 
-The loop is woken once for a batch of sockets, not once for each: its own bookkeeping for every ready socket
-(a handle, a context, a queue) costs more than a small request. Timers, signals and everything else stay with the loop.
-Where there is no epoll, channels register with the loop itself.
+The loop wakes once for a batch of sockets, not once for each: its own bookkeeping for every ready socket (a handle, a
+context, a queue) costs more than a small request. The loop keeps timers, signals and everything else. On systems
+without epoll, channels register with the loop itself.
 
 When more sockets are ready than one turn serves, the poller scans all of them from time to time and serves some of
 each principal first: a thousand ready connections of one tenant do not delay those of another (decision 0114).
@@ -28,9 +28,9 @@ SCAN_EVERY_NS = 10_000_000
 SCANNED_MOST = 4096
 """Most sockets or requests of one scan, so that a scan takes a few milliseconds at most (decision 0114)."""
 SCAN_SHARE = 25
-"""Least time between two scans, in times of what the last one took."""
+"""Least time between two scans, as a multiple of the duration of the last one."""
 _ONCE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLONESHOT", 0)
-"""Reported once: the turns go on meanwhile, and the loop looks when these are over."""
+"""Events that epoll reports once: turns continue, and the loop looks at its descriptor after them."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
@@ -52,7 +52,7 @@ class ScanSchedule:
 
 
 class _TurnsOnLoop(ABC):
-    """The part that both pollers share: turns that are asked for, and calls in turns."""
+    """The common part of both pollers: requested turns, and calls in turns."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -84,7 +84,7 @@ class _TurnsOnLoop(ABC):
 
 
 class EpollPoller(_TurnsOnLoop):
-    """A `SocketPoller` over one epoll, and one for the sockets that are left unread."""
+    """A `SocketPoller` over one epoll, and a second one for sockets that are not read."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -97,7 +97,7 @@ class EpollPoller(_TurnsOnLoop):
         self._masks: dict[int, int] = {}
         self._clients: dict[int, Client] = {}
         self._scans = ScanSchedule()
-        self._left: list[tuple[int, int]] = []  # what was ready when the time was over
+        self._left: list[tuple[int, int]] = []  # ready sockets that were not served before the time was over
         self._mute_watch = MuteWatch(loop)
         self.watch, self.unwatch = self._mute_watch.watch, self._mute_watch.remove
         self._loop_was_ready = False
@@ -123,7 +123,7 @@ class EpollPoller(_TurnsOnLoop):
         self._update(fd)
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
-        """Stop that until `add_reader`; call `on_broken` if the connection breaks meanwhile."""
+        """Stop reading `fd` until `add_reader`; call `on_broken` if the connection breaks before."""
         self._readers.pop(fd, None)
         self._paused[fd] = on_broken
         self._update(fd)
@@ -134,12 +134,12 @@ class EpollPoller(_TurnsOnLoop):
         self._update(fd)
 
     def remove_writer(self, fd: int) -> None:
-        """Stop that."""
+        """Stop the calls of `add_writer`."""
         self._writers.pop(fd, None)
         self._update(fd)
 
     def forget(self, fd: int) -> None:
-        """Stop everything. The kernel takes a socket out by itself when it is closed."""
+        """Remove all callbacks. The kernel removes the socket from the epoll when it is closed."""
         for callbacks in (self._readers, self._writers, self._paused):
             callbacks.pop(fd, None)
         self._masks.pop(fd, None)
@@ -165,7 +165,7 @@ class EpollPoller(_TurnsOnLoop):
             self._epoll.modify(self._loop_fd, _ONCE)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            # What the last turns have left comes first: a poll now would report those sockets behind others.
+            # Sockets that the last turns have left come first: a poll now would report them after others.
             ready = [] if self._left else self._ready_sockets(timeout_s)
             if not (ready or self._left):
                 return
@@ -194,7 +194,7 @@ class EpollPoller(_TurnsOnLoop):
         self._turn_loop.is_wanted = self._loop_was_ready = True
 
     def _tell_once(self, fd: int) -> Callable[[], None] | None:
-        """Return what to call for a broken socket that is not read; the kernel reports it no more until it is."""
+        """Return the callback for a broken socket that is not read, and stop epoll from reporting it again."""
         callback = self._paused.pop(fd, None)
         if callback is not None:
             # A break cannot be masked: while the socket is registered, each poll would report it again.
@@ -203,7 +203,7 @@ class EpollPoller(_TurnsOnLoop):
         return callback
 
     def _update(self, fd: int) -> None:
-        """Choose what the kernel reports of a socket; that it is broken is reported always."""
+        """Set which events the kernel reports for a socket; it always reports a break."""
         mask = (select.EPOLLIN if fd in self._readers else 0) | (
             select.EPOLLOUT if fd in self._writers else 0
         )
@@ -249,7 +249,10 @@ class EpollPoller(_TurnsOnLoop):
         return left
 
     def _leave(self, rest: Iterable[tuple[int, int]]) -> None:
-        """Serve sockets first in the next turn. A break is reported again: then the number may be another socket's."""
+        """Serve these sockets first in the next turn. Drop breaks, which epoll reports again.
+
+        By the next turn the number of a broken socket may belong to another socket.
+        """
         self._left[:0] = [(fd, events & ~_BROKEN) for fd, events in rest if events & ~_BROKEN]
 
     def _poll(self, now_ns: int) -> list[tuple[int, int]]:
@@ -314,11 +317,11 @@ class LoopPoller(_TurnsOnLoop):
         """Ignore the client. The event loop orders its sockets itself, whatever their principal."""
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
-        """Stop reading; what happens meanwhile is not known."""
+        """Stop reading; a break is not reported."""
         self._remove_reader(fd)
 
     def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Report nothing: what happens is noticed when the socket is read again."""
+        """Ignore the call: nothing is reported until the socket is read again."""
 
     def unwatch(self, fd: int) -> None:
         """Ignore the call: `watch` watches nothing."""
@@ -340,5 +343,5 @@ class LoopPoller(_TurnsOnLoop):
 def make_poller(
     loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
 ) -> SocketPoller:
-    """Return the fastest poller there is."""
+    """Return the fastest poller of this system."""
     return EpollPoller(loop, monotonic_ns) if hasattr(select, "epoll") else LoopPoller(loop, monotonic_ns)

@@ -1,16 +1,16 @@
-"""The memory of requests that are coming in (`queued.max.request.bytes`), divided between principals.
+"""The memory of incoming requests (`queued.max.request.bytes`), divided between principals.
 
-A request that does not fit into one receive asks for a grant of its whole size before it gets a buffer of its own. A
-connection without a grant is not read. One request always fits, and a grant needs no other to be used up: there is no
-circular waiting.
+A request that does not fit into one receive asks for a grant of its full size before it gets a buffer of its own. A
+connection that waits for a grant is not read. One request always fits, and a request with a grant needs no other, so
+there is no deadlock.
 
-While all fits, or one principal is alone, grants are given in the order of asking, up to the whole memory. While
-several principals wait, the next grant goes to the one that would hold least with it, in rounds where that is equal. A
-principal that has waited for `REVOKE_AFTER_S`, and would hold less than another does, has grants of the largest holder
-revoked: first the one that will be used up last at its pace so far. For a request that has waited for `PATIENCE_S` the
-next grant is reserved for `RESERVED_S`, so that many small ones do not keep a large one out.
+While all requests fit, or only one principal has any, grants are given in the order of asking, up to the full memory.
+While several principals wait, the next grant goes to the principal that would then hold least, in rounds between
+equals. If a principal has waited for `REVOKE_AFTER_S`, and would hold less than the largest holder does, grants of the
+largest holder are revoked: first the one that will be complete last at its present rate. When a request has waited for
+`PATIENCE_S`, the next grant is reserved for it for `RESERVED_S`, so that small requests cannot keep out a large one.
 
-A grant that is not used while others wait is also named by `slow`, whatever principals they are of.
+`slow` also returns connections whose requests arrive too slowly while others wait, whatever their principals.
 
 >>> memory = RequestMemory(1000, monotonic_ns=lambda: 0, later=lambda run: run())
 >>> class Client:
@@ -49,11 +49,11 @@ __all__ = [
 NO_BOUND = -1
 GRACE_S = 5.0
 SLOWEST_S = 60.0
-"""While others wait, a request may take so long to come in, evenly, after the grace. Kafka's own clients give a request
-up after half of that (`request.timeout.ms`)."""
+"""Longest time for a request to arrive, at an even rate, while others wait, after the grace. Kafka's own clients give
+up after half of it (`request.timeout.ms`)."""
 REVOKE_AFTER_S = 0.25
-"""After so long a principal that would hold less has grants of the largest holder revoked: grants that are used at the
-speed of most networks have ended by then, and a tenant's first request has to be answered within a second."""
+"""Time that a principal waits before grants of the largest holder are revoked for it. At the speed of most networks
+requests have arrived by then, and a tenant's first request has to be answered within a second."""
 PATIENCE_S = 10.0
 RESERVED_S = 0.5
 _GRANTS_PER_TURN = 100  # each begins a buffer: some 20 us
@@ -63,7 +63,7 @@ _COMPACT_FROM = 64  # heap entries: below it, stale entries cost nothing
 
 
 class GrantHolder(Hashable, Protocol):
-    """A connection whose request wants memory."""
+    """A connection whose request needs memory."""
 
     @property
     def collected_bytes(self) -> int:
@@ -74,7 +74,7 @@ class GrantHolder(Hashable, Protocol):
 
 
 class _Asked(NamedTuple):
-    """The size of a request, and when its grant was asked for or, once it has one, given."""
+    """The size of a request, and the time of its grant or, before that, of its asking."""
 
     size: int
     since_ns: int
@@ -83,9 +83,9 @@ class _Asked(NamedTuple):
 class RequestMemory:
     """The grants of one node.
 
-    most_bytes: what all of them may be together, but for one request that always fits; `NO_BOUND` for no bound.
-    later: calls a function in later turns of the loop until it returns True. on_revoke: closes a connection whose grant
-    is needed by another principal; it gives the grant back. Without it no grant is revoked.
+    most_bytes: bound on the sum of all grants, except that one request always fits; `NO_BOUND` for no bound.
+    later: calls a function in later turns of the loop until it returns True. on_revoke: closes a connection to free its
+    grant for another principal. Without it no grant is revoked.
     """
 
     __slots__ = (
@@ -140,20 +140,20 @@ class RequestMemory:
 
     @property
     def depleted_ns(self) -> int:
-        """Return for how long some request has waited, all in all."""
+        """Return the total time in which at least one request has waited."""
         since_ns = self._monotonic_ns() - self._depleted_since_ns if self._owners else 0
         return self._depleted_ns + since_ns
 
     @property
     def available_bytes(self) -> int:
-        """Return how much may still be granted; 2**63 - 1 without a bound."""
+        """Return how many bytes may still be granted; 2**63 - 1 without a bound."""
         if self._most_bytes == NO_BOUND:
             return MAX_INT64
         return max(self._most_bytes - self._held.used, 0)
 
     @property
     def granted_bytes(self) -> int:
-        """Return how much is granted."""
+        """Return how many bytes are granted."""
         return self._held.used
 
     def ask(self, holder: GrantHolder, size: int, owner: str) -> bool:
@@ -190,7 +190,7 @@ class RequestMemory:
         self._grant_later()
 
     def slow(self) -> list[GrantHolder]:
-        """Return, while others wait, those whose requests come in too slowly."""
+        """Return the connections whose requests arrive too slowly; none while no request waits."""
         if not self._owners:
             return []
         now_ns = self._monotonic_ns()
@@ -201,7 +201,7 @@ class RequestMemory:
         ]
 
     def revoke_some(self) -> None:
-        """Revoke grants of the largest holder for a principal that waits and would hold less. Call it often."""
+        """Revoke grants of the largest holder if one that would hold less has waited too long. Call it often."""
         if not self._owners:
             return
         now_ns = self._monotonic_ns()
@@ -229,25 +229,25 @@ class RequestMemory:
         return self._most_bytes == NO_BOUND or self._held.used + size <= self._most_bytes or not self._granted
 
     def _is_first(self, owner: str, size: int) -> bool:
-        """Return whether a request that was just asked for may pass all that wait."""
+        """Return whether a new request may get its grant before all that wait."""
         if not self._owners:
             return True
         first = self._next()
-        # A principal's own requests keep their order: small ones must not keep its large one waiting for ever.
+        # The requests of one principal keep their order: else its small ones could keep its large one waiting for ever.
         if owner in self._waiting or first is None or first == self._reserved:
             return False
         return self._held.used_by(owner) + size < self._would_hold(first)
 
     def _would_hold(self, owner: str) -> int:
-        """Return what a principal would hold with the next grant that it waits for, in bytes."""
+        """Return how many bytes a principal would hold with its next grant."""
         return self._held.used_by(owner) + next(iter(self._waiting[owner].values())).size
 
     def _put_in_order(self, owner: str) -> None:
-        """Note what a waiting principal would hold now; it comes behind others that would hold as much."""
+        """Insert a waiting principal into the order by the bytes that it would hold, after its equals."""
         self._rounds += 1
         self._places[owner] = self._rounds
         order = self._order
-        # Stale entries stay until `_next` meets them. Without this, those that it never meets would pile up.
+        # `_next` removes stale entries that it reaches. Remove the others here, or they would accumulate.
         if len(order) > _COMPACT_FROM + 4 * len(self._waiting):
             order[:] = [(self._would_hold(owner), self._places[owner], owner) for owner in self._waiting]
             heapify(order)
@@ -255,7 +255,7 @@ class RequestMemory:
             heappush(order, (self._would_hold(owner), self._rounds, owner))
 
     def _next(self) -> str | None:
-        """Return the principal that has the next grant, if any waits."""
+        """Return the principal that gets the next grant, if any waits."""
         if self._reserved:
             if self._reserved in self._waiting and self._monotonic_ns() < self._reserved_until_ns:
                 return self._reserved
@@ -269,8 +269,8 @@ class RequestMemory:
         return None
 
     def _reserve(self, now_ns: int) -> None:
-        """Reserve the next grant for the principal that has waited longest, where that is too long."""
-        # After a reservation the others have their turns for `PATIENCE_S`.
+        """Reserve the next grant for the principal that has waited longest, if that is too long."""
+        # After a reservation, other principals get the grants for `PATIENCE_S`.
         if self._reserved or now_ns - self._reserved_until_ns < PATIENCE_S * 1e9:
             return
         owner, first = min(
@@ -281,13 +281,13 @@ class RequestMemory:
             self._reserved, self._reserved_until_ns = owner, now_ns + int(RESERVED_S * 1e9)
 
     def _slowest_but_of(self, owner: str, size: int, now_ns: int) -> GrantHolder | None:
-        """Return the grant to revoke so that `owner` gets `size`: one of the largest holder's, if that holds more.
+        """Return the grant of the largest holder to revoke for `owner`; None if that holder does not hold more.
 
-        It is the one that will be used up last at its pace so far, of those that are not used up.
+        Of the requests that are still arriving, it is the one that will be complete last at its present rate.
         """
         held = self._held
         largest = held.largest()
-        # Not between equals: two principals with requests of one size would revoke each other's for ever.
+        # Not from an equal: two principals with requests of the same size would revoke each other's grants for ever.
         if largest is None or held.used_by(largest) <= held.used_by(owner) + size:
             return None
         slowest, longest = None, 0.0

@@ -1,12 +1,12 @@
 """The parts of an answer that is being sent: memory, slices of files, and streams from another socket.
 
-A part that is no memory has a `size`, the bytes that are left of it, and:
+A part that is not in memory has a `size`, the number of bytes that are left, and these methods:
 
-* `send_to(fd)` sends some of it to a socket and returns the number of bytes, 0 where its source has ended too early.
-  Raises `BlockingIOError` if nothing can be sent now.
-* `read_some(count)` returns up to `count` bytes from its beginning, which stay there, b"" where its source has ended.
+* `send_to(fd)` sends some bytes to a socket and returns their number, 0 if the source has ended too early. Raises
+  `BlockingIOError` if nothing can be sent now.
+* `read_some(count)` returns up to `count` bytes from the beginning without removing them, b"" if the source has ended.
 * `rest(sent)` returns the part without its first `sent` bytes; `release()` drops it.
-* `wait_for_more(call)`, where there is one, returns whether its source has nothing now, and calls `call` later then.
+* `wait_for_more(call)`, if defined, returns True if the source has nothing now, and then calls `call` when it has.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ Sendable = Any
 
 
 def memory_bytes(items: Iterable[Sendable]) -> int:
-    """Return how much of what is to be sent lies in memory."""
+    """Return how many of the bytes to send are in memory."""
     return sum(len(item) for item in items if isinstance(item, (bytes, bytearray, memoryview)))
 
 

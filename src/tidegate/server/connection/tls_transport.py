@@ -1,14 +1,15 @@
 """A `Transport` that encrypts: TLS over another transport, behind the same contract.
 
-The handshake goes on as bytes come, a step in a turn. What has been decrypted and not received yet is readable like
-what is in a socket: the poller is asked for another turn. While reading is paused, encrypted bytes stay in the kernel.
-One call works on a bounded number of records (`tidegate.server.connection.tls_session`), one answer leaves in pieces.
+The handshake proceeds as bytes arrive, one step in a turn. Decrypted bytes that the channel has not received count as
+readable, like bytes in a socket: the transport asks the poller for another turn. While reading is paused, encrypted
+bytes stay in the kernel. One call works on a bounded number of records (`tidegate.server.connection.tls_session`), and
+an answer is sent in pieces.
 
-Bounds: encrypted bytes that came, `MAX_KEPT_BYTES`; on the way out one encrypted piece, `PIECE_BYTES` of an answer.
+Bounds: `MAX_KEPT_BYTES` of received encrypted bytes, and one encrypted piece to send, `PIECE_BYTES` of an answer.
 Slices of files are read and encrypted in such pieces.
 
-A client that ends the connection without close_notify has sent its last byte, as in Kafka. One that asks for another
-handshake (TLS 1.2) gets an alert, for which the context has OP_NO_RENEGOTIATION, and the connection closes.
+If a client closes the connection without close_notify, that counts as its last byte, as in Kafka. If it asks for
+another handshake (TLS 1.2), it gets an alert, because the context has OP_NO_RENEGOTIATION, and the connection closes.
 
 Follows: Kafka `SslTransportLayer`.
 """
@@ -196,12 +197,12 @@ class TlsTransport:
             self._read_again()
 
     def pause_reading(self, on_broken: Callable[[], None]) -> None:
-        """Leave what comes below."""
+        """Pause the transport below: encrypted bytes stay in it."""
         self._on_readable = None
         self._inner.pause_reading(on_broken)
 
     def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Watch what is below; what came already is early."""
+        """Watch the transport below. Bytes that have arrived already count as early."""
         if self._session.has_more:
             on_early()
         self._inner.watch(on_early, on_gone)
@@ -211,9 +212,10 @@ class TlsTransport:
         self._inner.unwatch()
 
     def unread_bytes(self) -> int:
-        """Return how many bytes came and were not received, encrypted ones as they are.
+        """Return how many bytes have arrived and were not received: decrypted, or still encrypted.
 
-        What is below and too short for a record with a request is none: it is the client's close_notify.
+        Bytes in the transport below that are too short for a record with a request do not count: they are the client's
+        close_notify.
         """
         below, session = self._inner.unread_bytes(), self._session
         if below < _REQUEST_RECORD_BYTES and not session.is_inside_record:
@@ -223,23 +225,23 @@ class TlsTransport:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def send(self, data: Any, /) -> int:
-        """Encrypt and send `data` as far as one call goes; return how many bytes of it have left.
+        """Encrypt and send as much of `data` as one call may; return how many of its bytes were sent.
 
-        What is encrypted and has not left does not count: it has to be offered again, as nothing else can be sent.
+        Bytes that are encrypted but not sent do not count. Pass them again: nothing else can be sent before them.
         """
         out: deque[Sendable] = deque((data,))
         self.send_some(out)
         return len(data) - (len(out[0]) if out else 0)
 
     def sendmsg(self, buffers: Iterable[Any], /) -> int:
-        """Encrypt and send `buffers`, one behind the other, as `send` does."""
+        """Encrypt and send `buffers` in their order, as `send` does."""
         out: deque[Sendable] = deque(buffers)
         size = sum(map(len, out))
         self.send_some(out)
         return size - sum(map(len, out))
 
     def send_some(self, out: deque[Sendable], /) -> bool:
-        """Encrypt and send from the left of `out`, in pieces of which each holds small ones together."""
+        """Encrypt and send `out` from its left end, in pieces; small buffers share a piece."""
         budget = BURST_BYTES
         while True:
             if self._unsent and not self._flush():
@@ -318,7 +320,7 @@ class TlsTransport:
         self._inner.ask_for_client()
 
     def end(self) -> None:
-        """End the transport below behind what has come."""
+        """End the transport below after the bytes that have arrived."""
         self._inner.end()
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class Transport(Protocol):
         """Call `on_readable` while there is something to receive."""
 
     def pause_reading(self, on_broken: Callable[[], None]) -> None:
-        """Stop that until `start_reading`; call `on_broken`, once, if the connection breaks, where that is known."""
+        """Stop reading until `start_reading`. Call `on_broken`, once, if the transport learns that it is broken."""
 
     def start_writing(self, on_writable: Callable[[], None]) -> None:
         """Call `on_writable` while something can be sent."""
@@ -69,9 +69,9 @@ class Transport(Protocol):
         """Stop that."""
 
     def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """While reading is paused: call `on_early` when more bytes come, `on_gone` when the client closes its end.
+        """Watch a connection that is not read: call `on_early` when bytes arrive, `on_gone` when the client closes.
 
-        `on_gone` is given whether the connection is broken. Neither is called where that is not known.
+        The argument of `on_gone` is whether the connection is broken. A transport that cannot watch calls neither.
         """
 
     def unwatch(self) -> None:
@@ -81,10 +81,10 @@ class Transport(Protocol):
         """Return how many bytes came that `recv_into` has not returned, the kernel's among them."""
 
     def ask_for_client(self) -> None:
-        """Find out now and then whether the client is still there; where it is not, the connection breaks."""
+        """Begin to probe whether the client still exists; if it does not, the connection breaks."""
 
     def end(self) -> None:
-        """End the connection behind what has come: later receives return that, and then the end."""
+        """End the connection after the bytes that have arrived: receives return these, and then 0."""
 
     def close(self) -> None:
         """Close the connection at once, and make no more calls."""

@@ -20,7 +20,7 @@ class Client(Protocol):
 
     @property
     def owner(self) -> str:
-        """Return the principal that the connection's turns count for. It changes with a login."""
+        """Return the principal whose share of turns the connection uses. It changes with a login."""
 
 
 class Turns(Protocol):
@@ -43,7 +43,7 @@ class Poller(Protocol):
     """Calls back when a connection can be read or written, in turns."""
 
     def serve_in(self, turns: Turns) -> None:
-        """Call `turns` for each turn: of the connections that are ready together, where they are known."""
+        """Call `turns` for each turn: for all connections that are ready together, if the poller knows them."""
 
     def wake(self) -> None:
         """Schedule a turn soon, whether a connection is ready or not."""
@@ -52,9 +52,9 @@ class Poller(Protocol):
         """Call `callback` once, in a turn soon, as if its connection were ready; in rounds over owners."""
 
     def call_late_in_turn(self, callback: Callable[[], None], owner: str) -> None:
-        """Call `callback` once, in a turn soon, behind others: a thousand of these delay requests only shortly.
+        """Call `callback` once, in a turn soon, after other calls, so that a thousand such calls delay requests little.
 
-        They are called in rounds over owners, too, so that a thousand of one owner do not delay those of another.
+        The calls run in rounds over owners, so that a thousand calls of one owner do not delay those of another.
         """
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class SocketPoller(Poller, Protocol):
         """Call `callback` whenever `fd` can be read."""
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> object:
-        """Stop that until `add_reader`; call `on_broken`, once, if the connection breaks, where that is known."""
+        """Stop reading `fd` until `add_reader`. Call `on_broken`, once, if the poller learns that it is broken."""
 
     def add_writer(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be written."""
@@ -80,7 +80,7 @@ class SocketPoller(Poller, Protocol):
         """Stop that."""
 
     def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Report, where that is known, what comes on a socket that is left unread (`MuteWatch`)."""
+        """Report events of a socket that is not read, if the poller can (`MuteWatch`)."""
 
     def unwatch(self, fd: int) -> None:
         """Stop that. Harmless where nothing is watched."""

@@ -31,17 +31,17 @@ _log = logging.getLogger("tidegate.server")
 
 _CLOSE_PARKED_EVERY_S = 0.5  # Kafka's acceptor looks at them as often
 _CLOSED_AT_ONCE = 100  # closing a socket takes 10 us
-_WITHOUT_SLOT_WAIT_S = 0.1  # at the latest; `slot_freed` is told of most
+_WITHOUT_SLOT_WAIT_S = 0.1  # time until the next check for a free slot; `slot_freed` reports most sooner
 _ADMITTED_AT_ONCE = 10  # one with TLS takes 0.1 ms
 MAX_WAITING = 1000
 """Accepted connections of one listener that wait for a slot; past it the address that has most loses its oldest."""
 
 
 class Acceptor:
-    """Asks the connection quotas about every connection of one listener; `on_admitted` gets those that may stay.
+    """Asks the connection quotas about every connection of one listener; `on_admitted` gets the admitted ones.
 
-    make_room: closes a connection of a principal that has more than a client, given its address, and returns whether it
-    did. Its first argument is the listener where the listener's own maximum is reached, else None.
+    make_room: closes a connection of a principal that has more than the client at an address; returns whether it did.
+    Its first argument is the listener if the listener's own maximum is reached, else None.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Acceptor:
         self._lacks_slot = False
         self._parked: ParkedConnections[Transport] = ParkedConnections()
         self._parked_timer: Timer | None = None
-        self._closing: list[Transport] = []  # parked ones whose time is over
+        self._closing: list[Transport] = []  # parked connections that are due
 
     def _on_accept(self, transport: Transport, host: str) -> None:
         """Admit a connection that was just accepted, or queue it, or hold it and stop the listener."""
@@ -85,7 +85,7 @@ class Acceptor:
         self._admit_or_wait(transport, host)
 
     def _admit_or_wait(self, transport: Transport, host: str) -> None:
-        """Admit a connection if there is a slot, or can be; else keep it until there is."""
+        """Admit a connection if there is a slot, or one can be freed; otherwise queue it until there is one."""
         if self._has_slot(host):
             self._admit(transport, host)
         else:
@@ -114,7 +114,7 @@ class Acceptor:
         return quotas.slot_available(name)
 
     def slot_freed(self) -> None:
-        """Admit soon what waits for a slot alone."""
+        """Admit, soon, connections that wait only for a slot."""
         if len(self._waiting) and not self._admitting:
             self._admitting = True
             self._loop.call_soon(self._admit_waiting)
@@ -124,7 +124,7 @@ class Acceptor:
             self._timer = self._loop.call_soon(self._retry)
 
     def close(self) -> None:
-        """Accept none any more, and close those that wait."""
+        """Stop accepting, and close waiting connections."""
         self.listener.close()
         self._lacks_slot = False
         for timer in (self._timer, self._parked_timer):
@@ -215,7 +215,7 @@ class Acceptor:
 
 
 def connection_quotas(config: ServerConfig, others: OtherProcesses | None = None) -> ConnectionQuotas:
-    """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
+    """Return the connection quotas for the settings. Raises `ConfigError`."""
     window = config.quota_windows.rate
     quotas = ConnectionQuotas(
         ConnectionLimits(),

@@ -1,4 +1,4 @@
-"""Accept connections, as fast as they come or as slowly as the connection quotas want (KIP-612, B§6.9)."""
+"""A listener: accepts connections as fast as they come, or as slowly as connection quotas require (KIP-612, B§6.9)."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ __all__ = ["RESERVED_DESCRIPTORS", "SocketListener", "bindable"]
 _log = logging.getLogger("tidegate.server")
 
 RESERVED_DESCRIPTORS = 256
-"""Descriptors that connections leave to logs and the usage record; of a small limit a quarter."""
+"""Descriptors that are reserved for logs and the usage record; a quarter of the limit, if that is small."""
 _ACCEPT_BATCH = 64  # connections of a queue that are accepted before others get a turn,
 _ACCEPT_S = 0.001  # and for how long: one with TLS takes 0.1 ms
 _OUT_OF_FILES_WAIT_S = 1.0
@@ -31,10 +31,10 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketListener:
-    """One address that is listened on. `on_accept(sock, host)` gets each new connection, which does not block.
+    """A listener at one address. `on_accept(sock, host)` gets each new connection, as a non-blocking socket.
 
-    Where all descriptors for connections are used, `make_room(host)` may close another connection; otherwise the new
-    one is closed. A spare descriptor is given up for that where no other is left at all.
+    If all descriptors for connections are used, `make_room(host)` may close another connection; otherwise the new one
+    is closed. If no descriptor is left at all, a spare one is closed first, to accept the connection.
 
     The kernel queues new connections by their clients' addresses (`tidegate.server.listening.accept_queues`). Options
     are set once, on the listening sockets: the connections that they accept begin with the same.
@@ -72,7 +72,7 @@ class SocketListener:
         """Begin to accept. Ignored while connections are refused."""
         if self._refusing:
             return
-        self._most_fd = _most_fd()  # storage has raised the limit meanwhile
+        self._most_fd = _most_fd()  # storage may have raised the limit
         self._keep_spare()
         if not self._accepting and self._queues:
             self._accepting = True
@@ -98,7 +98,7 @@ class SocketListener:
     def refuse(self) -> None:
         """Refuse connections until `stop_refusing`; the port stays this listener's.
 
-        Those that it has queued are reset. Where the system cannot do that, clients are kept waiting.
+        Queued connections are reset. On systems that cannot do that, clients are kept waiting.
         """
         self.stop()
         if sys.platform == "linux":
@@ -131,7 +131,7 @@ class SocketListener:
                 continue  # with the descriptor that was given up
             sock = socket.SocketType(*self._kind, fd)
             host = self._host(peer)
-            # The lowest free number: so many are in use.
+            # A new descriptor has the lowest free number, which is thus about the number in use.
             if (self._spare is None or fd >= self._most_fd) and not self._make_room(host):
                 self._refuse(sock)
             else:
@@ -152,7 +152,7 @@ class SocketListener:
             sock.close()
 
     def _pause(self, error: OSError) -> None:
-        """Accept none for a second: the system is out of what a connection takes."""
+        """Accept no connections for a second, because the system has no resources for one."""
         _log.error(
             "cannot accept connections (listener %s): %s; next try in 1 s",
             self.name,
@@ -177,12 +177,12 @@ class SocketListener:
         return True
 
     def _host(self, peer: tuple[Any, ...]) -> str:
-        """Return a client's address as Java writes it: that of IPv4 is never one of IPv6."""
+        """Return a client's address as Java writes it: an IPv4 address is never written as IPv6."""
         host: str = peer[0]
         return host if self._kind[0] == socket.AF_INET else host_address(host)
 
     def _refuse(self, sock: socket.SocketType) -> None:
-        """Close a connection at once: the descriptors that are left are for the logs and the usage record."""
+        """Close a connection at once, because the remaining descriptors are reserved for logs and the usage record."""
         self.refused += 1
         sock.close()
         _log.error(
@@ -219,7 +219,7 @@ def _set_options(sock: socket.socket, config: ServerConfig) -> None:
 
 
 def _bind(address: ListenerAddress, *, joins: bool) -> socket.socket:
-    """Return a socket at an address; without a host at all of this machine, of IPv4 and IPv6, as Java's.
+    """Return a socket at an address; without a host, at all IPv4 and IPv6 addresses of this machine, as in Java.
 
     joins: other processes of the same user may have bound the address for their queues.
     """
@@ -230,7 +230,7 @@ def _bind(address: ListenerAddress, *, joins: bool) -> socket.socket:
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         return _bound(*bindable(infos), joins=joins)
-    except UnicodeError as error:  # what Python says of a name that is none, such as `a..b`
+    except UnicodeError as error:  # Python's error for an invalid name such as `a..b`
         raise _cannot_listen(address, "invalid host name") from error
     except OSError as error:
         hint = "another program uses the port; choose another port with --port"
@@ -239,9 +239,9 @@ def _bind(address: ListenerAddress, *, joins: bool) -> socket.socket:
 
 
 def bindable(infos: Sequence[tuple[Any, ...]]) -> tuple[int, tuple[Any, ...]]:
-    """Return the family and address to bind of those that `getaddrinfo` found: one of IPv4 if there is one, as Java.
+    """Return the family and address to bind from the results of `getaddrinfo`: IPv4 if there is one, as in Java.
 
-    A name such as localhost often stands for addresses of both, and clients that are given 127.0.0.1 are to find it.
+    A name such as localhost often has addresses of both families, and clients that use 127.0.0.1 must find it.
     """
     family, _, _, _, where = min(infos, key=lambda info: info[0] != socket.AF_INET)
     return family, where

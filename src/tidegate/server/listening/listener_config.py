@@ -41,7 +41,7 @@ _LIMITS = ("max.connections", "max.connection.creation.rate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerAddress:
-    """A listener's name, and a host and port: where it is bound (port 0: any free one), or what clients are told."""
+    """A listener's name, and a host and port: the bound address (port 0: any free one), or the advertised one."""
 
     name: str
     host: str
@@ -61,7 +61,7 @@ class ListenerAddress:
 
 
 def host_and_port(host: str, port: int) -> str:
-    """Return an address as clients take it: one of IPv6 is in brackets."""
+    """Return an address as clients accept it: an IPv6 address is in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -69,8 +69,8 @@ def host_and_port(host: str, port: int) -> str:
 class ListenerConfig:
     """One listener.
 
-    advertised: what its clients are told, None for the address that it is bound to. protocol: one of
-    `SECURITY_PROTOCOLS`. sasl: how they log in, None where they do not.
+    advertised: the advertised address; None: the address that it is bound to. protocol: one of `SECURITY_PROTOCOLS`.
+    sasl: the configuration of logins; None: clients do not log in.
     """
 
     address: ListenerAddress
@@ -135,14 +135,14 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
 
 
 def limit_settings(listeners: tuple[ListenerConfig, ...]) -> dict[str, str]:
-    """Return the names of the settings that limit one listener, and of the one for all listeners behind each."""
+    """Return the names of the settings that limit one listener, each with the name of the setting for all listeners."""
     return {_limit_setting(listener.name, limit): limit for listener in listeners for limit in _LIMITS}
 
 
 def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[ListenerConfig, ...]) -> str | None:
-    """Return the listener that is protected from the broker's limits: as in Kafka PLAINTEXT, where it is not set.
+    """Return the listener that is exempt from the broker's limits; by default PLAINTEXT, as in Kafka.
 
-    None where no listener has that name. Raises `ConfigError` where it is set to a name that no listener has.
+    Return None if no listener has the default name. Raises `ConfigError` if the setting names an unknown listener.
     """
     names = [listener.name for listener in listeners]
     given: str = values["inter.broker.listener.name"].upper()
@@ -155,7 +155,7 @@ def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[ListenerCo
 
 
 def _addresses(values: Mapping[str, Any], setting: str, controllers: set[str]) -> dict[str, ListenerAddress]:
-    """Return the listeners of one setting by name, but for those of a controller."""
+    """Return the listeners of one setting by name, without those of a controller."""
     addresses: dict[str, ListenerAddress] = {}
     for part in listed(values[setting]):
         address = ListenerAddress.parse(part, setting=setting)
@@ -225,7 +225,7 @@ def _check_who_comes_in(
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address. A host's name may stand for any, but for localhost."""
+    """Return whether only this machine can reach an address. A host name other than localhost may have any address."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

@@ -28,10 +28,10 @@ class Listener(Protocol):
         """The port that it is bound to."""
 
     def start(self) -> None:
-        """Accept connections. Harmless where it does already, or is closed."""
+        """Accept connections. Do nothing if it already does, or is closed."""
 
     def stop(self) -> None:
-        """Accept none until `start`; clients are kept waiting."""
+        """Accept no connections until `start`; clients are kept waiting."""
 
     def refuse(self) -> None:
         """Refuse connections until `stop_refusing`."""
@@ -40,7 +40,7 @@ class Listener(Protocol):
         """Accept connections again."""
 
     def close(self) -> None:
-        """Accept none any more."""
+        """Stop accepting connections for good."""
 
 
 class Network(Protocol):
@@ -59,8 +59,8 @@ class Network(Protocol):
     ) -> Listener:
         """Return a listener at `address`, stopped; `on_accept` gets each connection and its client's address.
 
-        make_room: closes a connection for one from the address that it is given, where that is fair, and returns
-        whether it did; called where the system allows no more. Raises `ConfigError` where nothing can listen there.
+        make_room: called with a client's address if the system allows no more connections. It closes another
+        connection, if that is fair, and returns whether it did. Raises `ConfigError` if the address cannot be bound.
         """
 
 

@@ -138,7 +138,7 @@ def _rules(settings: TlsSettings) -> PrincipalRules:
 
 
 def _set_versions_and_ciphers(context: ssl.SSLContext, settings: TlsSettings) -> tuple[str, ...]:
-    """Restrict a context to what the settings allow. Return what they ask for that cannot be."""
+    """Restrict a context to the versions and suites in the settings. Return texts about settings without effect."""
     versions = enabled_versions(settings)
     names = listed(settings[CIPHER_SUITES])
     notices: list[str] = []

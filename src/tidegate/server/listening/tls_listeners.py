@@ -1,8 +1,8 @@
 """TLS at the listeners of a node: made at the start, and anew when its stores change while the node runs.
 
-A store is read again when a setting of it changes, and, at any change of the node's settings, when its file has
-changed: so altering `listener.name.<name>.ssl.keystore.location` to the same path is enough. Connections that are
-there stay; handshakes that begin afterwards have the new store. What is new must be of the same name and hosts.
+A store is read again if a setting of it changes, and at any change of the node's settings if its file has changed. So
+it is enough to alter `listener.name.<name>.ssl.keystore.location` to the same path. Existing connections stay; later
+handshakes use the new store. A new certificate must have the same subject name and hosts.
 Follows: Kafka `SslFactory.createNewSslEngineFactory`, `DynamicBrokerConfig.reloadUpdatedFilesWithoutConfigChange`.
 """
 
@@ -45,28 +45,28 @@ class TlsListeners:
     """TLS at each encrypted listener of a node."""
 
     def __init__(self, config: ServerConfig, loop: Scheduler) -> None:
-        """Raise `ConfigError` where a listener cannot have what its settings say."""
+        """Load the TLS configuration of all listeners. Raises `ConfigError` for unusable settings."""
         self._loop = loop
         self._made_of = {name: _made_of(name, config) for name in config.tls_listeners}
         self._configs = {name: _made(name, config) for name in config.tls_listeners}
 
     def of(self, listener: str) -> "TlsConfig | None":
-        """Return what holds for a connection that begins now; None for a listener without TLS."""
+        """Return the TLS configuration for a new connection; None for a listener without TLS."""
         return self._configs.get(listener)
 
     def notices(self) -> list[str]:
-        """Return what was asked for and cannot be, a line each."""
+        """Return a line for each TLS setting without effect."""
         return [notice for config in self._configs.values() for notice in config.notices]
 
     def prepare_in_slices(
         self, config: ServerConfig
     ) -> Generator[Wait | None, None, Mapping[str, tuple[_Made, "TlsConfig"]]]:
-        """Return what is new at which listener under other settings, read on a thread. Raises `ConfigError`."""
+        """Return changed TLS configurations by listener for new settings, read on a thread. Raises `ConfigError`."""
         prepared: dict[str, tuple[_Made, TlsConfig]] = {}
         for name in self._configs:
             made_of = _made_of(name, config)
             if made_of != self._made_of[name]:
-                # A store takes longer to open than the loop may be held.
+                # On a thread, because opening a store would block the loop for too long.
                 made = yield from run_on_thread(
                     self._loop, partial(_made, name, config), name="tidegate-stores"
                 )

@@ -1,7 +1,7 @@
-"""The times that requests are charged: of their handlers, and of receiving and sending.
+"""The times that a request is charged: handler time, and network time for receiving and sending.
 
-The time of sending an answer is known when it has left. It is charged with the connection's next request, or with a row
-of its own (decision 0040).
+The time for sending an answer is known only after the answer has left. It is charged with the next request of the
+connection, or with a row of its own (decision 0040).
 
 Follows: B§4.2.
 """
@@ -70,14 +70,14 @@ class ChargedTimes:
         exchange.network_ns = network_ns - rest_ns
 
     def charge_sending(self, channel: Channel, now_ms: int) -> None:
-        """Charge what sending the last answer took, with a row of its own, if no request has been charged with it."""
+        """Charge the time for sending the last answer in a row of its own, unless a request was charged with it."""
         answered, sent_ns = channel.answered, channel.sent_ns
         channel.sent_ns = 0
         rest_ns = sent_ns % TIME_UNIT_NS
         sent_ns -= rest_ns
         channel.network_ns += rest_ns
         if not (channel.put_off_bytes or channel.sending):
-            channel.answered = None  # nothing more is sent of it
+            channel.answered = None  # the answer was sent completely
         if answered is not None and sent_ns:
             exempt = channel.answered_exempt
             self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)

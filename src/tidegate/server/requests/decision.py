@@ -1,11 +1,11 @@
-"""Charge a request to its quotas and say how long its client has to wait.
+"""Charge a request to its quotas, and compute the throttle time of its client.
 
-In Kafka's order of calls: produce charges its bytes, then its time (B§6.2); fetch its time, then its bytes (B§6.3);
-mutations were charged by the handler (B§5.4); everything else is time alone (B§6.4). Network time comes before handler
-time. All of it happens at one `now_ms`, the time of the decision.
+The order of charges is Kafka's. A Produce is charged its bytes, then its time (B§6.2); a Fetch its time, then its bytes
+(B§6.3); any other request its time alone (B§6.4). The handler has already charged mutations (B§5.4). Network time is
+charged before handler time. All charges of a request have the same `now_ms`, the time of the decision.
 
-Not Kafka's, and off unless they are set (`docs/operating-quotas.md`): clients that are charged to no quota, clients
-that are observed only, and a longest throttle time.
+Beyond Kafka, and off by default (`docs/operating-quotas.md`): exempt clients, observed clients, and a longest throttle
+time.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Decider:
         self._exempt = managers.extensions.exempt
 
     def decide(self, exchange: Exchange) -> None:
-        """Charge an exchange that has its answer, times and `exempt`, and set what is decided of it."""
+        """Charge an exchange whose answer, times and `exempt` are set, and set its throttle times."""
         user, client_id = exchange.channel.connection.user, exchange.header.client_id
         now_ms, charge = exchange.now_ms, exchange.answer.charge
         exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = 0
@@ -79,14 +79,14 @@ class Decider:
     def charge_network(
         self, channel: Channel, header: RequestHeader, network_ns: int, *, exempt: bool, now_ms: int
     ) -> None:
-        """Charge network time by itself, unchecked: it bites on the client's next request."""
+        """Charge network time without a check: it can only throttle the client's next request."""
         if exempt:
             self._request.record_exempt(network_ns, now_ms)
         elif self._request.enabled:
             self._request.record_network_ns(channel.connection.user, header.client_id, network_ns, now_ms)
 
     def _throttle(self, user: str, client_id: str, exchange: Exchange) -> None:
-        """Set the throttle time, the largest of all, and note it with the manager that mutes.
+        """Set the throttle time to the largest of all, and record it in the quota manager that mutes the client.
 
         Ties go to the request quota (B§6.2). Mutations are throttled through the Request manager too, as on a broker
         that forwards them (B§5.4). The bytes of a fetch that is answered empty are taken back (B§6.3). A client that is

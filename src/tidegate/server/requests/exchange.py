@@ -17,14 +17,14 @@ class TurnEnd(Enum):
 
     DONE = "done"
     FAILED = "failed"
-    """It was not done: answers are asked for what to send then."""
+    """The work failed: `Answer.if_turn_fails` returns the answer to send."""
     BROKEN = "broken"
-    """An error of ours ended it at an unknown point: requests that have a part in it get no answer."""
+    """An internal error ended the work at an unknown point: the requests that take part in it get no answer."""
 
 
 @dataclass(slots=True)
 class SlicedWork:
-    """A handler that needs more than its first slice: its steps, its request, and the quotas that it asks."""
+    """The work of a handler that needs more than its first slice: its steps, its request, and its quotas."""
 
     steps: Work
     request: Request
@@ -32,18 +32,18 @@ class SlicedWork:
 
 
 class Exchange:
-    """One request under way. Its parts are set as they become known, in this order; times in ms but for `_ns`.
+    """One request in progress. Its fields are set in this order; times are in ms, those that end in `_ns` in ns.
 
-    channel, header, frame_bytes: the request; its frame is counted without the length prefix.
-    started_ns, remote_ns: when it was whole, and how long its handler waited for others (a long poll).
-    answer, handler_ns, mutation: what the handler returned, how long it took, and the permits that it asked for.
-    work: where the handler works in slices and needs more than the first.
-    exempt, network_ns, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
-    lag, lag_bytes: how far behind the end a Fetch reads, where it has `fetch_bytes`.
-    produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: what is decided; the largest one mutes.
-    row_flags: what is special about the row, see `recorder`: `PRODUCED`, `FETCHED` where it is charged,
-    `THROTTLED`, `EXEMPT`, `OBSERVED_ONLY` where what is decided is not done, `FORWARDED` where another node was asked.
-    response: what is sent: the answer's, or its empty form for a fetch that is throttled; None: nothing.
+    channel, header, frame_bytes: the request; the size of its frame does not include the length prefix.
+    started_ns, remote_ns: when the request was complete, and how long its handler waited for an event (a long poll).
+    answer, handler_ns, mutation: the handler's answer, its time, and the permits that it asked for.
+    work: the rest of the handler's work, if the handler works in slices and needs more than one.
+    exempt, network_ns, fetch_bytes, now_ms: the charges, and their time; `fetch_bytes` is -1 if none are charged.
+    lag, lag_bytes: how far behind the end of the log a Fetch reads, if it has `fetch_bytes`.
+    produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: the decisions; the largest one mutes.
+    row_flags: flags of the row in the usage record, see `recorder`: `PRODUCED` and `FETCHED` if bytes are charged,
+    `THROTTLED`, `EXEMPT`, `OBSERVED_ONLY` if the client is not muted, `FORWARDED` if another node decided mutations.
+    response: the bytes to send: the answer's, or the empty form for a throttled fetch; None: nothing is sent.
     """
 
     __slots__ = (

@@ -1,18 +1,18 @@
-"""The request path: a frame comes in, a handler answers, the engine decides, the answer leaves, the channel is muted.
+"""The request path: receive a frame, call the handler, decide the throttle time, send the answer, mute the channel.
 
     frame -> header -> handler(request) -> Answer -> decide -> throttle_time_ms -> usage record -> send -> mute
 
-One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Requests are served in
-turns, one of each connection that has one: all are handled first and all answers sent then (decision 0023). A client
-that wakes at the first answer finds the others, too; waking it for each would cost the broker time. A connection with
-many requests has one served in each turn, between those of the other connections (decision 0041).
+A connection has at most one request in progress. Nothing on this path waits for a throttle (KIP-219). The front serves
+requests in turns, at most one of each connection: it first calls all handlers, then sends all answers (decision 0023).
+A client that wakes at the first answer then finds the other answers, too; to wake it for each would cost the broker
+time. If a client sends many requests at once, each turn serves one of them (decision 0041).
 
-Handlers never measure time and never decide: that happens here and nowhere else. Time in the handler and time receiving
-and sending are charged to `request_percentage` (B§4.2); waiting in a long poll is not. What a turn takes for all of its
-requests together, such as deciding and recording them, they share equally, as network time (decision 0053). The time
-of sending is known when the answer has left: it is charged, with that share, with the connection's next request, or
-when the connection closes (decision 0040). A handler that is a generator works in slices (`slices`), the first of them
-at once; the request is charged for their time.
+Only the front measures time and decides throttles; handlers never do. It charges the time of the handler, and the time
+for receiving and sending, to `request_percentage` (B§4.2); it does not charge the wait of a long poll. All requests of
+a turn share the time of its common work, such as decisions and rows, equally, as network time (decision 0053). The time
+for sending is known after the answer has left. The front charges it, with that share, together with the next request of
+the connection, or when the connection closes (decision 0040). A handler that is a generator works in slices
+(`slices`). Its first slice runs at once; the request is charged for the time of all slices.
 
 Follows: B§6.2-6.6.
 """
@@ -68,7 +68,7 @@ _NO_WORK = (Answer, Deferred)
 class Front:
     """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`.
 
-    turns, requests: how many turns there were, and what is counted of requests.
+    turns, requests: the number of turns so far, and the metrics of requests.
     at_ns: in a turn, the start of the time that is not charged yet; 0 outside of it.
     """
 
@@ -146,7 +146,7 @@ class Front:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
                 result = self._later.start_work(exchange, request, quotas, result)
-            # There is nothing to wait for: answer in this turn, and not later as a long poll.
+            # The answer is already there: send it in this turn, not later as that of a long poll.
             if isinstance(result, Deferred) and result.is_complete:
                 result = result.answer()
                 if result.error is not None:
@@ -157,8 +157,8 @@ class Front:
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
-            # The unfinished work keeps `quotas`, which remembers its mutations (B§5.2). The answers that were put off
-            # for this request leave now, because its own answer may take long (decision 0041).
+            # The unfinished work keeps `quotas`, which stores its mutations (B§5.2). Earlier answers, queued to leave
+            # with the answer to this request, are sent now, because this answer may take long (decision 0041).
             self._quotas = self.new_quotas()
             channel.flush()
             return
@@ -167,7 +167,7 @@ class Front:
         exchange.mutation = quotas.mutation
         if isinstance(result, Deferred):
             channel.flush()
-            request.frame = NO_FRAME  # the handler may keep the request while it waits, not the memory
+            request.frame = NO_FRAME  # the handler may keep the request while it waits, but not its memory
             self._later.wait_for(exchange, result)
             return
         exchange.answer = result
@@ -178,7 +178,7 @@ class Front:
             self._answer((exchange,), _DONE)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
-        """Log in one line why the channel closes."""
+        """Log, in one line, why the channel closes."""
         _log.warning(
             "closed %s: %s",
             _name(channel),
@@ -194,7 +194,7 @@ class Front:
             self._poller.wake()
 
     def on_failed(self, channel: Channel, error: Exception) -> None:
-        """Log an error of ours that is none of a handler's."""
+        """Log an internal error that did not occur in a handler."""
         _log.error(
             "closed %s: internal error",
             _name(channel),
@@ -216,9 +216,9 @@ class Front:
         self._on_closed(channel)
 
     def charge_unserved(self, channel: Channel, requests: Iterable[tuple[RequestHeader, int]]) -> None:
-        """Charge each Produce that another broker was sent before its turn, and whose client has left meanwhile.
+        """Charge Produce requests that a gateway sent ahead of their turn and whose client has left since.
 
-        requests: header and size of each.
+        requests: the header and the size of each.
         """
         now_ns = self._monotonic_ns()
         answer = Answer(None, _PRODUCE, close=True, other_topics=-1)
@@ -242,23 +242,23 @@ class Front:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Drop what is under way."""
+        """Drop all unfinished requests."""
         self._later.close()
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def begin_turn(self, since_ns: int) -> None:
-        """Begin a turn, which has taken time since `since_ns`: answers wait until its end."""
+        """Begin a turn: answers wait until its end. since_ns: the start of the time that the turn is charged."""
         self._in_turn = True
         self.turns += 1
         self.at_ns = now_ns = self._monotonic_ns()
         self._shared_ns = now_ns - since_ns
 
     def finish_turn(self, until_ns: int) -> bool:
-        """Serve waiting channels, end the turn, then decide and send what was handled, in the order of the requests.
+        """Serve waiting channels, do the deferred work of handlers, then decide and answer requests in their order.
 
-        What handlers put off is handler time of the requests that have a part in it, each in proportion to its bytes.
-        One write puts the rows of all into the usage record before the first answer leaves.
+        The time of deferred work counts as handler time of the requests that take part in it, in proportion to their
+        bytes. One write puts the rows of all requests into the usage record before the first answer leaves.
         """
         try:
             if self._waiting:
@@ -269,7 +269,7 @@ class Front:
                 self._answer(handled, turn_end)
             else:
                 self._commit(())
-            if self._handled:  # requests that were ahead of a client that has left before its answer
+            if self._handled:  # requests that were sent ahead, of a client that left while answers were sent
                 handled, self._handled = self._handled, []
                 self._answer(handled, _DONE)
         finally:
@@ -278,9 +278,9 @@ class Front:
         return bool(self._waiting)
 
     def _serve_waiting(self, until_ns: int) -> None:
-        """Serve a request of each channel that waited for this turn, until the time is over; the rest wait on.
+        """Serve one request of each waiting channel until the time is over. The others wait for the next turn.
 
-        From time to time some channels of each principal move to the front.
+        From time to time, move some channels of each principal to the front.
         """
         waiting, self._waiting = self._waiting, []
         until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
@@ -291,15 +291,15 @@ class Front:
                 self._close_failed(channel, error)
             self.at_ns = now_ns = self._monotonic_ns()
             if now_ns >= until_ns:
-                # In front of the channels that asked in this turn: these have just been served.
+                # They come before the channels that asked in this turn, because those have just been served.
                 self._waiting[:0] = waiting[number + 1 :]
                 if len(self._waiting) > BATCH and now_ns >= self._scans.next_ns:
                     self._reorder_waiting(now_ns)
                 return
 
     def _reorder_waiting(self, now_ns: int) -> None:
-        """Move some channels of each principal to the front: many of one do not delay those of another."""
-        last = self._waiting[-SCANNED_MOST:]  # those that came last are behind all others
+        """Move some channels of each principal to the front, so that one principal cannot delay another."""
+        last = self._waiting[-SCANNED_MOST:]  # the newest channels are at the end
         first = first_in_rounds(last, [channel.connection.owner for channel in last], BATCH)
         if first:
             chosen = set(first)
@@ -308,7 +308,7 @@ class Front:
         self._scans.record(now_ns, self._monotonic_ns())
 
     def _end_turn(self, handled: Sequence[Exchange]) -> TurnEnd:
-        """Run the work that handlers put off, add its time to the requests that take part; return the outcome."""
+        """Run the deferred work of handlers, add its time to the requests that take part; return the outcome."""
         begun_ns = self._monotonic_ns()
         try:
             turn_end = _DONE if self._turn.finish() else TurnEnd.FAILED
@@ -328,9 +328,9 @@ class Front:
         return turn_end
 
     def _answer(self, handled: Sequence[Exchange], turn_end: TurnEnd) -> None:
-        """Decide and record all, then send all, then go on with their channels.
+        """Decide and record all requests, then send all answers, then serve the channels again.
 
-        What each took is charged to it; what all took together they share.
+        Each request is charged for its own time; all share the time of common work.
         """
         since_ns = self.at_ns or self._monotonic_ns()
         now_ms = self._now_ms()
@@ -354,7 +354,7 @@ class Front:
                     self._close_failed(channel, error)
 
     def _commit(self, recorded: Sequence[Exchange]) -> bool:
-        """Write all rows so far; return False if that fails: then these requests get no answer."""
+        """Write all rows so far. Return False if that fails: these requests then get no answer."""
         try:
             if recorded:
                 self._count(recorded)
@@ -363,7 +363,7 @@ class Front:
             if self._recorder is not None:
                 self._recorder.commit()
         except Exception as error:
-            # Without its row no answer may leave.
+            # An answer may leave only after its row is written.
             for exchange in recorded:
                 self._cannot_answer(exchange, error)
             return False
@@ -372,7 +372,7 @@ class Front:
     # --- the path -------------------------------------------------------------------------------------------------
 
     def _finish(self, exchange: Exchange) -> None:
-        """Decide, record, send, mute, and go on with the channel: at the end of the turn, or else at once."""
+        """Decide, record and answer a request, and mute its channel: at the end of the turn, or now without one."""
         if self._in_turn:
             self._handled.append(exchange)
         else:
@@ -387,9 +387,9 @@ class Front:
             self._finish(exchange)
 
     def _record(self, exchange: Exchange, turn_end: TurnEnd, now_ms: int) -> bool:
-        """Decide a request, make its answer ready and write its row: an answer that has left is in the record.
+        """Decide a request, prepare its answer and make its row, which is written before the answer leaves.
 
-        False: there is no answer; the channel is closed.
+        Return False if that fails: the channel is closed without an answer.
         """
         try:
             if turn_end is not _DONE:
@@ -406,7 +406,7 @@ class Front:
                     discard(response.buffers)
                     response = answer.empty()
                 elif answer.settle is not None:
-                    # Only now is it sure that the client gets its data: a fetch session may advance (decision 0089).
+                    # The client gets its data for certain only from here on: fetch sessions advance (decision 0089).
                     answer.settle(response)
                 if exchange.throttle_ms:
                     response.set_throttle_time_ms(exchange.throttle_ms)
@@ -421,9 +421,9 @@ class Front:
         return True
 
     def _send(self, exchange: Exchange, since_ns: int, share_ns: int) -> int:
-        """Send an answer and mute its channel; return when that was done.
+        """Send an answer and mute its channel; return the time, in ns, when that was done.
 
-        Its connection is charged for the time since `since_ns`, and `share_ns`; without an answer, nothing is charged.
+        Charge the connection for the time since `since_ns`, plus `share_ns`; charge nothing if there is no response.
         """
         channel = exchange.channel
         try:
@@ -461,9 +461,9 @@ class Front:
             return self._monotonic_ns()
 
     def _send_others_first(self, exchange: Exchange, since_ns: int) -> int:
-        """Send the answers that were put off where this one is charged otherwise: to another client id, or exempt.
+        """Send queued answers first if they are charged to another client id, or if only they or this one is exempt.
 
-        Return since when the time is this one's.
+        Return the start of the time, in ns, that is charged for this answer.
         """
         channel = exchange.channel
         answered = channel.answered
@@ -477,9 +477,9 @@ class Front:
 
     @staticmethod
     def _may_wait(exchange: Exchange) -> bool:
-        """Return whether the answer can wait: the client has sent another request, which is served in the next turn.
+        """Return whether the answer can wait for that to the client's next request, which the next turn serves.
 
-        Not where that request is forwarded to another broker, unless its answer has come already.
+        A gateway waits only if the broker's response to that request has already come.
         """
         upstream = exchange.channel.connection.upstream
         return (
@@ -491,20 +491,20 @@ class Front:
     # --- what goes wrong ------------------------------------------------------------------------------------------
 
     def _close_failed(self, channel: Channel, error: Exception) -> None:
-        """Log an error of ours while a channel was served, and close that channel only."""
+        """Log an internal error that occurred while a channel was served, and close only that channel."""
         self.on_failed(channel, error)
         channel.close()
 
     def _refuse(self, channel: Channel, reason: str) -> None:
-        """Close the channel of a client that broke the protocol, in one line, as Kafka does."""
+        """Log one line, as Kafka does, and close the channel of a client that broke the protocol."""
         self.on_bad_frame(channel, reason)
         channel.close_when_sent()
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
-        """Close the channel of a request that cannot be served.
+        """Log the error, and close the channel of a request that cannot be served.
 
-        In one line where its client is to blame, or where the answer cannot be written; else with a traceback. It is
-        charged for its time where it is not to blame.
+        The log has one line if the client broke the protocol or the answer cannot be encoded, otherwise a traceback.
+        Unless the client broke the protocol, it is charged for the time of the request.
         """
         if isinstance(error, ProtocolError):
             self._refuse(exchange.channel, str(error))
@@ -514,14 +514,14 @@ class Front:
         self._finish(exchange)
 
     def _cannot_answer(self, exchange: Exchange, error: Exception) -> None:
-        """Close the channel of a request that was served and whose answer fails on its way."""
+        """Log the error, and close the channel of a request whose answer could not be recorded or sent."""
         _log_failure(exchange, "response", error)
         exchange.channel.close()
 
     def _answer_unsupported(
         self, channel: Channel, error: UnsupportedVersionError, frame_bytes: int, started_ns: int
     ) -> None:
-        """Answer ApiVersions of an unknown version in its v0 form; any other unknown version closes."""
+        """Answer ApiVersions of an unknown version in version 0; close the channel for any other unknown version."""
         if error.api_key != API_VERSIONS:
             self._refuse(channel, str(error))
             return
@@ -535,7 +535,7 @@ class Front:
 
 
 def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
-    """Return what is sent after a turn that did not end well: by an error of ours the connection closes."""
+    """Return the answer after the deferred work of a turn failed; after an internal error, one that closes."""
     if answer.if_turn_fails is None:
         return answer
     if turn_end is TurnEnd.FAILED:
@@ -545,7 +545,7 @@ def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
 
 
 def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
-    """Log why a channel closes whose client did nothing wrong. For an answer that cannot be encoded, name the field."""
+    """Log why a channel closes after an internal error. For an answer that cannot be encoded, name the field."""
     api_key, name = exchange.header.api_key, _name(exchange.channel)
     extra = repeats(f"{failure} {api_key}", exchange.channel.connection.client_host)
     if isinstance(error, MessageError):

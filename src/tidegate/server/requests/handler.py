@@ -93,11 +93,11 @@ class Connection:
     user: str = ANONYMOUS
     """The name of the client's principal: the user of quotas (B§6.1)."""
     software: tuple[str, str] = ("", "")
-    """Name and version of the client's software, as its ApiVersions has them."""
+    """Name and version of the client's software, from its ApiVersions request."""
     recorded: Any = None
-    """The usage record's entry for the client id that came last; None: no entry."""
+    """The usage record's entry for the last client id of the connection; None: no entry."""
     at_controller: "Connection | None" = None
-    """The connection as the controller's usage record has it, once something was forwarded to another node."""
+    """The connection in the controller's usage record; set when a request is first forwarded to the controller."""
     authorizer: Authorizer | None = None
     """The rights of users; None where every user may do everything."""
     upstream: Any = None
@@ -105,19 +105,19 @@ class Connection:
     throttled_ms: int = 0
     """Total time that it has been, or will have been, muted for throttles."""
     owner: str = field(init=False)
-    """The principal that its part of a shared bound is counted for (`tidegate.fair_share.owner_of`)."""
+    """The principal whose share of each bound the connection uses (`tidegate.fair_share.owner_of`)."""
 
     def __post_init__(self) -> None:
         self.owner = owner_of(self.user, self.client_host)
 
     def set_software(self, software: tuple[str, str]) -> None:
-        """Set name and version of the client's software; the usage record has them from here on."""
+        """Set name and version of the client's software, for all later rows of the usage record."""
         if software != self.software:
             self.software = software
             self.recorded = self.at_controller = None
 
     def set_user(self, user: str) -> None:
-        """Set the name of the client's principal, once it is known; the usage record has it from here on."""
+        """Set the name of the client's principal after a login, for all later rows of the usage record."""
         if user != self.user:
             self.user = user
             self.owner = owner_of(user, self.client_host)
@@ -125,7 +125,7 @@ class Connection:
 
 
 class RequestQuotas(Protocol):
-    """Interface of the quota engine for a handler that is at work."""
+    """Interface of the quota engine for handlers."""
 
     def fetch_limit_bytes(self) -> int:
         """Return the most record bytes this client may be given in one answer, an INT32 (B§6.3.1)."""
@@ -138,11 +138,11 @@ class RequestQuotas(Protocol):
 class Request:
     """One request as the front hands it to a handler; `now_ms` is the wall clock, for time stamps.
 
-    `frame` and every view into it are valid only until the handler returns: the buffer is used again. So is `quotas`.
-    For a handler that is a generator both stay valid until it returns.
-    turn: where the answer leaves at the end of a turn: what the handler may put off until then. A handler that is a
-    generator has none: it may go on after its turn.
-    others_ns: handler time that was spent for other requests, which are charged for it.
+    `frame`, every view into it, and `quotas` are valid only until the handler returns: they are used again. A handler
+    that is a generator returns when its work is done, so both stay valid until then.
+    turn: collects work that the handler may defer to the end of the turn; None if the answer is sent at once. A handler
+    that is a generator has none, because it may continue after its turn.
+    others_ns: handler time that was spent on other requests, which are charged for it.
     """
 
     header: RequestHeader
@@ -154,9 +154,9 @@ class Request:
     others_ns: int = 0
 
     def authorized(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
-        """Return whether the client may do something, by the numbers of `tidegate.acl.codes`, to a resource.
+        """Return whether the client may perform an operation on a resource; numbers as in `tidegate.acl.codes`.
 
-        Where every nanosecond counts: `request.connection.authorizer is None or request.authorized(...)`.
+        Where time matters, write `request.connection.authorizer is None or request.authorized(...)`.
         """
         connection = self.connection
         authorizer = connection.authorizer
@@ -166,7 +166,7 @@ class Request:
         return bool(permitted >> operation & 1)
 
     def authorized_operations(self, resource_type: int, name: str = CLUSTER_NAME) -> int:
-        """Return what the client may do to a resource, as answers have it: a bit set (KIP-430)."""
+        """Return the operations that the client may perform on a resource, as the bit set of answers (KIP-430)."""
         supported = supported_operations(resource_type)
         connection = self.connection
         authorizer = connection.authorizer
@@ -175,10 +175,10 @@ class Request:
         return supported & authorizer.permitted(connection.user, connection.client_host, resource_type, name)
 
     def divided_owner(self) -> str:
-        """Return the principal whose share of a bound the client uses; `UNKNOWN_OWNER` where its use is not divided.
+        """Return the principal whose share of a bound the client uses; `UNKNOWN_OWNER` if no share limits the client.
 
-        Not divided are clients that may administer the cluster: all without an authorizer, super users, and principals
-        with ALTER on the cluster.
+        No share limits clients that may administer the cluster: all clients without an authorizer, super users, and
+        principals with ALTER on the cluster.
         """
         connection = self.connection
         if connection.authorizer is None or self.authorized(acl.ALTER, acl.CLUSTER):
@@ -186,7 +186,7 @@ class Request:
         return connection.owner
 
     def refusal(self, operation: int) -> str:
-        """Return the text for a client that may not do something to the cluster: Kafka's, less what is inside it."""
+        """Return the error text for a client without permission on the cluster: Kafka's, without internal details."""
         connection, name = self.connection, API_BY_KEY[self.header.api_key].name
         asked = f"Request({name}, principal=User:{connection.user}, host={connection.client_host})"
         return f"Request {asked} needs {OPERATIONS[operation]} permission."
@@ -207,14 +207,14 @@ class Request:
         return read_request_in_slices(header.api_key, header.api_version, self.frame, header.body_at)
 
     def release(self, *messages: list[Any]) -> Iterable[None]:
-        """Empty what was read of this request, or made for its elements, and all lists in it, a part at a time.
+        """Empty a value that was decoded from this request or made for its elements, with all its lists, in slices.
 
-        Where the request is short little was made of it: that is left as it is.
+        Do nothing for a short request: its values are small.
         """
         return release_messages(*messages) if len(self.frame) > AT_ONCE_BYTES else ()
 
     def release_body(self, body: Message) -> Iterable[None]:
-        """Empty all lists of this request's body, a part at a time: freeing a long one takes its time, too."""
+        """Empty all lists of this request's body, in slices: freeing a long list takes time, too."""
         if len(self.frame) <= AT_ONCE_BYTES:
             return ()
         return release_messages(*[value for value in body.values() if type(value) is list])
@@ -249,8 +249,8 @@ class Answer:
         send instead of this one, or None if this one is still right.
     topic: name of the topic with the most bytes of records in a Produce or Fetch, for the usage record; None: no topic
         has any. other_topics: number of other topics that have some; -1 without a topic: unknown.
-    settle: called with the response before it is sent, once the front has decided to send it; not called if a
-        throttled client gets the empty form.
+    settle: called with the response when the front has decided to send it, before it does; not called if a throttled
+        client gets the empty form.
     error: set by `Deferred.complete_by`: the error that building the answer raised; the front closes the connection.
     """
 
@@ -303,19 +303,19 @@ class FetchAnswer(Answer):
 class Deferred:
     """An answer that comes later (a long poll). Waiting is not charged (B§4.2).
 
-    The handler keeps it and calls `complete` once, on the event loop. Where there is something to give up, it sets
-    `on_cancel`, which is called at most once, when the connection goes away before. Without one the work is under way
-    (a group commit): it is completed, and charged, even if the client has left.
+    The handler keeps it and calls `complete` once, on the event loop. If the wait can be cancelled, the handler sets
+    `on_cancel`, which is called at most once, when the connection closes before that. Without `on_cancel` the work has
+    begun (a group commit): it is completed, and charged, even if the client has left.
 
-    at_once: finish the request in the turn that completes it, for answers of which each turn brings a few; by default
-        it gets a later turn, because an append or a sync completes thousands together.
-    charged_ns: time that was spent on this request since the handler returned; charged to it as handler time.
+    at_once: finish the request in the turn that completes it, for answers that come a few at a time. By default a later
+        turn finishes it, because one append or sync can complete thousands of requests.
+    charged_ns: time that was spent on this request since the handler returned; charged as handler time.
     """
 
     __slots__ = ("_make", "_on_ready", "at_once", "cancelled", "charged_ns", "given", "on_cancel")
 
     def __init__(self) -> None:
-        self.given: Answer | None = None  # what `complete` was called with, until it is taken
+        self.given: Answer | None = None  # the argument of `complete`, until `answer` returns it
         self._make: Callable[[], Answer] | None = None
         self._on_ready: Callable[[], object] | None = None
         self.cancelled = False
@@ -342,7 +342,7 @@ class Deferred:
             self._tell()
 
     def answer(self) -> "Answer":
-        """Return the answer; once. For the front."""
+        """Return the answer. For the front, which calls it once."""
         answer, make = self.given, self._make
         self.given = self._make = self.on_cancel = None
         if answer is None:
@@ -354,7 +354,7 @@ class Deferred:
         return answer
 
     def cancel(self) -> None:
-        """Cancel the wait of a client that is gone: call `on_cancel`, if set and no answer is there. For the front."""
+        """Cancel the wait of a client that has left: call `on_cancel` if there is no answer. For the front."""
         if self.on_cancel is None:
             return
         self.cancelled = True
@@ -374,7 +374,7 @@ class Deferred:
 
 
 class Wait:
-    """A pause of work in slices: the work yields it, and resumes after `end` was called, once, on the event loop.
+    """A pause of work in slices. The work yields it, and resumes after `end` is called, once, on the event loop.
 
     charged_ns: time that another thread took for this request alone, charged to the request; set before `end`.
     """
@@ -394,21 +394,21 @@ class Wait:
                 self._go_on()
 
     def then(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` when it is time, at once if it is already. For the front."""
+        """Call `go_on` when the pause ends, now if it has ended. For the front."""
         self._go_on = go_on
         if self._ended:
             go_on()
 
 
 class Turn(Protocol):
-    """Work that handlers put off to the end of a turn, done for all requests of the turn together."""
+    """Work that handlers defer to the end of a turn, done once for all requests of the turn."""
 
     def finish(self) -> bool:
         """Run the work; return False if it failed: `Answer.if_turn_fails` then supplies the answers to send."""
 
 
 class NothingToDo:
-    """The `Turn` of handlers that put nothing off."""
+    """The `Turn` of handlers that defer no work."""
 
     def finish(self) -> bool:
         """Return that it is done."""
@@ -416,8 +416,8 @@ class NothingToDo:
 
 
 Work = Generator[Any, None, Answer | Deferred]
-"""A handler's work in slices. It yields None, or a `Wait`, which costs what it says. It goes on to its end when the
-client leaves meanwhile: leaving evades no quota."""
+"""A handler's work in slices. It yields None, or a `Wait`, whose `charged_ns` the request pays for. It continues to
+its end even if the client leaves, so that no client avoids a charge by leaving."""
 Handler = Callable[[Request], Answer | Deferred | Work]
 HandlerTable = Mapping[int, Handler]
 
@@ -425,9 +425,9 @@ HandlerTable = Mapping[int, Handler]
 def at_once_if_short(
     handle: Callable[[Request], Work], short_bytes: int = SHORT_FRAME_BYTES
 ) -> Callable[[Request], Answer | Deferred | Work]:
-    """Return a handler that does the work of a short request without a break: going on in slices takes time, too.
+    """Return a handler that does the work of a short request without slices, which cost time themselves.
 
-    For work that grows with the request alone, and takes no more than a millisecond for one of `short_bytes`.
+    Use it for work that depends only on the size of the request and takes at most 1 ms for `short_bytes`.
     """
 
     def handler(request: Request) -> Answer | Deferred | Work:

@@ -1,4 +1,4 @@
-"""Parts of an answer that are made one by one, while it is written: an answer may have 200,000 of them."""
+"""Parts of an answer that are made one by one while the answer is encoded: an answer may have 200,000 parts."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LateMessages(Collection[Message]):
-    """The messages that `make` returns for `values`, made anew each time that they are read."""
+    """The messages that `make` returns for `values`; each iteration makes them again."""
 
     __slots__ = ("_make", "_values")
 

@@ -1,15 +1,15 @@
 """Requests that are not answered by the first slice of their handler: long work in slices, and long polls.
 
-The front hands them over. Each goes on in later turns of the loop (`slices`), until there is an answer
-or an error, which the front is given.
+The front passes such requests to this module. Each continues in later turns of the loop (`slices`), until it has an
+answer or an error, which is passed back to the front.
 
-Unfinished work keeps in memory what it has read and made so far, and all unfinished work takes turns: large requests of
-many clients would all be in memory together. That memory is not counted, but estimated from the time that the work has
-taken (`BYTES_PER_S`). Past the bound, `WORKS_AT_ONCE` pieces of work continue, and at least one of each principal. The
-rest waits until one of these is done; the piece that has taken the least time is next. New work then begins with a
-shorter slice, which is enough for an ordinary request; past twice the bound it does not begin. First slices are
-shorter, too, when many clients send large requests at the same moment, because other clients wait for all of them.
-Slices are served in rounds over principals (decision 0095).
+Unfinished work keeps the data that it has read and made so far. Because all unfinished work takes turns, the large
+requests of many clients would be in memory at the same time. Their memory is not counted, but estimated from the time
+that the work has taken (`BYTES_PER_S`). Above the bound, only `WORKS_AT_ONCE` pieces of work continue, and at least one
+of each principal. The others wait until one of these is done; the piece that has taken the least time is next. New work
+then begins with a shorter slice, which is enough for an ordinary request; above twice the bound it does not begin.
+First slices are also shorter when many clients send large requests at the same moment, because other clients wait for
+all of them. Slices run in rounds over principals (decision 0095).
 """
 
 from collections import Counter, deque
@@ -25,10 +25,10 @@ from tidegate.server.requests.slices import SLICE_NS, UNFINISHED, Slices, advanc
 __all__ = ["BYTES_PER_S", "COPIED_FRAME_BYTES", "NO_FRAME", "WORKS_AT_ONCE", "LaterWork"]
 
 COPIED_FRAME_BYTES = 16 * 1024
-"""Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
+"""Largest frame that is copied for work in slices. The work keeps the buffer of a larger frame."""
 BYTES_PER_S = 1_000_000_000
-"""The memory that work in slices takes in a second of its time, at most. Measured: 40 to 160 MB for requests with
-arrays of 99,000 elements and answers of 400 MB; 500 to 630 MB for an OffsetFetch of 16 MB of metadata."""
+"""Estimate of the memory that work in slices allocates in a second. Measured: 40 to 160 MB for requests with arrays of
+99,000 elements and answers of 400 MB; 500 to 630 MB for an OffsetFetch of 16 MB of metadata."""
 WORKS_AT_ONCE = 4
 """Pieces of work that continue past the memory bound, a slice each in turn."""
 SHORT_SLICE_NS = 300_000
@@ -41,7 +41,7 @@ NO_FRAME = memoryview(b"")
 
 
 class LaterWork:
-    """The requests under way in one node.
+    """The unfinished requests of one node.
 
     on_done: called once for each request, with its answer or the error. most_bytes: approximate bound on the memory of
     all work in slices; -1: no bound.
@@ -68,7 +68,7 @@ class LaterWork:
         self._closed = False
 
     def close(self) -> None:
-        """Drop what is under way."""
+        """Drop all unfinished requests."""
         self._closed = True
         self._put_back.clear()
         self._slices.close()
@@ -76,16 +76,16 @@ class LaterWork:
     # --- work in slices -------------------------------------------------------------------------------------------
 
     def start_work(self, exchange: Exchange, request: Request, quotas: EngineQuotas, work: Work) -> Any:
-        """Run the first slice; return its answer, or `UNFINISHED`, and then go on with it later.
+        """Run the first slice. Return the answer, or `UNFINISHED` if the work continues in later turns.
 
-        Unfinished work has `quotas` to itself from here on.
+        Unfinished work keeps `quotas`: do not use them for another request.
         """
         request.turn = None
         if exchange.frame_bytes <= COPIED_FRAME_BYTES:
-            # The frame lies in the receive buffer of all channels, which the next receive overwrites.
+            # All channels share the receive buffer that holds the frame; the next receive overwrites it.
             request.frame = memoryview(bytes(request.frame))
         begun_ns = exchange.started_ns
-        # Only many first slices at about the same moment are shortened (decision 0095): the sum shrinks with time.
+        # The sum shrinks with time, so first slices are short only if many run at about the same time (decision 0095).
         self._first_ns = max(self._first_ns - (begun_ns - self._first_at_ns) // _PAST_PER_FIRST, 0)
         self._first_at_ns = begun_ns
         slice_ns = SLICE_NS if self._first_ns < FIRST_SLICES_NS else SHORT_SLICE_NS
@@ -110,7 +110,7 @@ class LaterWork:
         return UNFINISHED
 
     def _slice_ns_in_need(self, owner: str) -> int:
-        """Return how long a first slice is while there is memory for no more; 0: it has to wait for others."""
+        """Return the length of a first slice, in ns, above the memory bound; 0: the work has to wait for others."""
         is_first = self._held_ns <= 2 * self._most_ns or self._may_add(owner)
         return SHORT_SLICE_NS if is_first else 0
 
@@ -131,7 +131,7 @@ class LaterWork:
             add()
 
     def _may_add(self, owner: str) -> bool:
-        """Return whether work of a principal may go on while there is memory for no more."""
+        """Return whether one more piece of a principal's work may continue above the memory bound."""
         return self._active < WORKS_AT_ONCE or not self._active_by[owner]
 
     def _add(self, exchange: Exchange) -> None:
@@ -147,10 +147,10 @@ class LaterWork:
             del self._active_by[owner]
 
     def _go_on(self, exchange: Exchange, owner: str) -> bool:
-        """Run one more slice, unless others have to be done first; return whether there is none after it."""
+        """Run one slice, or put the work back if too much is in memory. Return True if no slice follows it now."""
         is_too_much = self._held_ns > self._most_ns and self._active > WORKS_AT_ONCE
         if is_too_much and self._active_by[owner] > 1:
-            # Not where it is the only work of its principal: the others could delay it without end.
+            # The only work of a principal is never put back: the others could delay it without end.
             self._take_off(owner)
             self._put_back[exchange] = None
             return True
@@ -171,9 +171,9 @@ class LaterWork:
                 return
             del self._put_back[exchange]
             if exchange.handler_ns or not exchange.channel.closed:
-                # Work that has begun goes on without its client: leaving evades no charge.
+                # Work that has begun continues after its client has left, so that the client is charged.
                 self._add(exchange)
-            else:  # it has not begun, and its client has left
+            else:  # the work has not begun, and its client has left
                 exchange.work.request.frame = NO_FRAME
                 exchange.channel.release_frame()
                 self._on_done(exchange, Answer(None, close=True))
@@ -182,7 +182,7 @@ class LaterWork:
         return self._active_by[exchange.channel.connection.owner] > 0, exchange.handler_ns
 
     def _run_slice(self, exchange: Exchange) -> bool:
-        """Run one slice; return whether there is none after it. A client that has left evades no charge."""
+        """Run one slice, also if the client has left. Return True if no slice follows it now."""
         work = exchange.work
         started_ns = self._monotonic_ns()
         try:
@@ -197,7 +197,7 @@ class LaterWork:
         if isinstance(result, Wait):
             self._go_on_later(exchange, result)
             return True
-        # `handler_ns` is what this work has added to `_held_ns`, slice by slice.
+        # The slices of this work have added the sum `handler_ns` to `_held_ns`.
         self._held_ns -= exchange.handler_ns
         exchange.mutation = work.quotas.mutation
         work.request.frame = NO_FRAME
@@ -211,9 +211,9 @@ class LaterWork:
     # --- long polls -----------------------------------------------------------------------------------------------
 
     def wait_for(self, exchange: Exchange, deferred: Deferred) -> None:
-        """Finish the request when its answer is there, in a turn of its own: no other request is charged for it.
+        """Finish the request when it has its answer, in a turn of its own, so that no other request is charged for it.
 
-        A client that has left by then is charged all the same, except for a cancelled request: leaving evades no quota.
+        A client that has left by then is charged, too, unless the request was cancelled.
         """
         channel = exchange.channel
         channel.deferred = deferred
@@ -233,9 +233,9 @@ class LaterWork:
         deferred.when_ready(resume if deferred.at_once else lambda: self._resume_later(resume))
 
     def _resume_later(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in a later turn; thousands may be woken at once, by an append or a sync."""
+        """Call `resume` in a later turn: one append or sync may complete thousands of requests."""
         self._resumed.append(resume)
-        # One task for all, which resumes many in a turn: of tasks, `Slices` runs only one in each.
+        # One task resumes many requests in a turn; `Slices` would run only one task in each turn.
         if not self._resuming:
             self._resuming = True
             self._slices.schedule(self._resume_some)

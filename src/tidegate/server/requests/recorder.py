@@ -1,7 +1,7 @@
 """The recorder: one row of the usage record for each event of a node's quota engine, in their order.
 
     recorder = open_recorder(config, clock)                   # None: `tidegate.usage.enable=false`
-    recorder.start(now_ms, config.window_records())           # then quota(...) for all that is in force
+    recorder.start(now_ms, config.window_records())           # then quota(...) for each quota in force
     recorder.request(exchange)                                # its row is made at the next event or `commit`
     recorder.commit()                                         # before the answers of a turn leave
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
@@ -11,8 +11,8 @@ The node and the front call it directly, from one thread. No call raises when th
 counted, and a `gap` row contains their number once there is room again. After a gap the definitions in force are
 written again, as the lost events may have changed them.
 
-A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
-one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
+A row survives `kill -9` after `commit` has returned: the kernel has it then. One call writes all rows since the call
+before, so requests that are answered together share it. `maybe_roll` and `close` commit, too.
 """
 
 import logging
@@ -38,7 +38,7 @@ from tidegate.wire import RequestHeader
 __all__ = ["Recorder", "open_recorder"]
 
 SNAPSHOT_PAUSE_MS = 10_000
-"""After a gap a snapshot follows at once, but not sooner after the last one: it takes room itself."""
+"""Shortest time from a snapshot to the next one that follows a gap: a snapshot takes room in the spool itself."""
 
 _NOT_SAID = -1.0  # no limit is below 0
 
@@ -66,8 +66,8 @@ class Recorder(RequestRecorder):
         self._quotas: dict[Names, float] = {}
         self._swept = self._swept_ms = 0  # where the row of the last sweep ends, and its time
         self._wall_offset_ms = 0
-        self._callbacks: list[str | None] = []  # the one in force, none where there never was one
-        # What this segment says of tags and limits: no more than there are names in a segment.
+        self._callbacks: list[str | None] = []  # the callback in force; empty if there never was one
+        # The tags and limits that are in this segment: at most as many as a segment can have names.
         self._said_tags: dict[tuple[str, str, str], Mapping[str, str]] = {}
         self._said_limits: dict[tuple[str, str], float | None] = {}
         self._in_snapshot = False
@@ -111,7 +111,7 @@ class Recorder(RequestRecorder):
         self._write("quota", now_ms, names, quota_value=record.value)
 
     def callback(self, name: str | None, now_ms: int) -> None:
-        """Record that another quota callback is asked from now on, with empty sensors. name: its class; None: none."""
+        """Record that another quota callback is in use from now on, with empty sensors. name: its class; None: none."""
         self._record_requests()
         self._callbacks = [name]
         self._forget_said()
@@ -140,19 +140,19 @@ class Recorder(RequestRecorder):
     def expire(self, now_ms: int) -> None:
         """Record that idle sensors were swept.
 
-        Sweeps with nothing between them are one row, that of the last: it forgets all that those before it did. If
-        the clock has gone back it does not, and has a row of its own.
+        Sweeps without another event in between become one row, that of the last sweep, which removes every sensor that
+        the earlier ones removed. After the clock has gone back that does not hold, so the sweep gets a row of its own.
         """
         self._record_requests()
         if self._at > 0 and self._swept == self._rows_at + self._at and now_ms >= self._swept_ms:
-            # The next row takes the place of the last sweep's, in the file too if that is written already.
+            # The next row replaces that of the last sweep, also in the file if that row is already written.
             self._at -= ROW_BYTES
             self._written = min(self._written, self._at)
         self._write("expire", now_ms)
         self._swept, self._swept_ms = self._rows_at + self._at, now_ms
 
     def clock(self, now_ms: int, wall_offset_ms: int) -> None:
-        """Record how far the wall clock is from engine time from now on: it was stepped."""
+        """Record the new difference between the wall clock and engine time, after the wall clock was stepped."""
         self._record_requests()
         self._wall_offset_ms = wall_offset_ms
         self._write("clock", now_ms, wall_offset_ms=wall_offset_ms)
@@ -180,9 +180,9 @@ class Recorder(RequestRecorder):
         self._write_client_row("mutation", connection, header, now_ms, flags, mutations=permits)
 
     def forwarded(self, exchange: Exchange, connection: Connection) -> None:
-        """Record what this node, the controller, decided of a request that another node answers: the mutation throttle.
+        """Record the mutation throttle that this node, the controller, decided for a request that another node answers.
 
-        connection: the client's, as it is numbered here. The request itself is in the record of the other node.
+        connection: the client's connection, by its number in this record. The other node records the request itself.
         """
         flags = EXEMPT | (exchange.row_flags & OBSERVED_ONLY)
         throttle_ms = exchange.mutation_ms
@@ -193,9 +193,9 @@ class Recorder(RequestRecorder):
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def snapshot_due(self, now_ms: int) -> bool:
-        """Return whether the engine's state should be written: in each hour of engine time, and after each gap.
+        """Return whether the engine's state should be written: once in each hour of engine time, and after each gap.
 
-        After a start it need not be: it is empty.
+        It is not written after a start, when it is empty.
         """
         is_new = now_ms // HOUR_MS != self._snapshot_ms // HOUR_MS
         is_after_gap = self._gaps != self._snapshot_gaps
@@ -219,7 +219,7 @@ class Recorder(RequestRecorder):
             for names in list(self._quotas):
                 yield
                 self._record_requests()
-                if names in self._quotas:  # it may change meanwhile
+                if names in self._quotas:  # the quota may have been removed during a yield
                     self._write("quota", now_ms(), names, quota_value=self._quotas[names])
             rows = 0
             for tags, at_ms, state in managers.snapshots(now_ms):
@@ -235,7 +235,7 @@ class Recorder(RequestRecorder):
             self._in_snapshot = False
 
     def snapshot(self, now_ms: int, user: str | None, client_id: str | None, text: str) -> None:
-        """Record a part of a snapshot; of a sensor: its tags and its state, as `tidegate.usage.texts` has it."""
+        """Record a part of a snapshot: for a sensor, its tags and its state as text (`tidegate.usage.texts`)."""
         self._record_requests()
         self._write("snapshot", now_ms, (user, client_id, text))
 
@@ -270,13 +270,13 @@ class Recorder(RequestRecorder):
                 self._writer = self._start_writer()
             if self._writer is not None:
                 self._writer.keep_running()
-        except OSError as error:  # no process or descriptor to be had: tried again when the timer comes
+        except OSError as error:  # no process or descriptor is available; the timer tries again
             if str(error) != self._writer_error:
                 _log.error("cannot start the usage writer: %s; events stay in the spool", error)
             self._writer_error = str(error)
 
     def _is_due(self, now_ms: int) -> bool:
-        """Nothing but sweeps of idle sensors is not worth a file."""
+        """Return whether the segment is old enough to be handed over. One with only a sweep of idle sensors stays."""
         is_one_sweep = self._swept == self._rows_at + self._at == (self._segment_seq + 1) * ROW_BYTES
         return super()._is_due(now_ms) and not is_one_sweep
 

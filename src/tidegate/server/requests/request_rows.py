@@ -1,4 +1,4 @@
-"""Rows of requests: their flags, what the rows of one connection share, and the loop that makes them.
+"""Rows of requests: their flags, the fields that the rows of a connection share, and the loop that makes the rows.
 
 Rows of requests are packed by position, as they delay answers; all other rows by name (`tidegate.usage.appender`).
 Requests wait in a list until the next event of another kind, or `commit`: their rows are made in one loop, before the
@@ -89,7 +89,7 @@ class RequestRecorder(Appender):
         super().__init__(directory, node_id=node_id, clock=clock, **limits)
         self._requests: list[Exchange] = []  # whose rows are not made yet
         self.request = self._requests.append
-        self._topics: dict[str, int] = {}  # numbers in the segment; no more than its table of names has
+        self._topics: dict[str, int] = {}  # topic → its number in the segment's table of names
 
     def commit(self) -> None:
         """Make the rows of all requests since the last time, in one loop, and write what is not written yet."""
@@ -97,9 +97,9 @@ class RequestRecorder(Appender):
         self._write_rows()
 
     def requests(self, requests: Iterable[Exchange]) -> None:
-        """Record requests in the order in which they were decided, in one loop: it is on the way of every answer.
+        """Record requests in the order of their decisions. One loop makes all rows, because answers wait for it.
 
-        `early_ms` is taken from their channels.
+        Move `early_ms` from the channel of each request to its row.
         """
         rows, at, end, segment, topics = self._rows, self._at, self._end, self._segment, self._topics
         for request in requests:
@@ -186,7 +186,7 @@ class RequestRecorder(Appender):
                 self._requests.clear()
 
     def _client(self, connection: Connection, header: RequestHeader) -> Client:
-        """Return the names of this connection and client id; the last are kept."""
+        """Return the names of this connection and client id. The connection keeps those of its last client id."""
         client: Client | None = connection.recorded
         if client is not None and client.client_id == header.client_id:
             return client
@@ -213,7 +213,7 @@ class RequestRecorder(Appender):
         return True
 
     def _topic_number(self, topic: str, client: Client, now_ms: int) -> int | None:
-        """Return the number of a topic in the segment of the next row, in which its client has one, too.
+        """Return the number of a topic in the segment of the next row, and number the client in it, too.
 
         None: no room, counted as lost. A full table of names begins the next segment, without loss.
         """

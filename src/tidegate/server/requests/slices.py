@@ -1,9 +1,9 @@
-"""Long work a slice at a time, so that no request holds the event loop.
+"""Long work in slices, so that no request blocks the event loop.
 
-A handler that may have much to do is a generator function. It yields where it can be interrupted, at the latest after
-about a millisecond of work, and returns its answer. The front runs the first slice at once: what is done within
-`SLICE_NS` is answered as if it were no generator at all. The rest takes turns with everything else that the loop has to
-do, and with other long work in rounds.
+A handler with much work is a generator function. It yields at points where it can be interrupted, at the latest after
+about a millisecond of work, and returns its answer. The front runs the first slice at once. A handler that finishes
+within `SLICE_NS` is answered like an ordinary function. Otherwise its further slices take turns with the other work of
+the loop, and with other long work in rounds.
 
     slices = Slices(loop)
     slices.schedule(run_slice)  # is called at most once in a turn of the loop, until it returns True
@@ -27,15 +27,15 @@ T = TypeVar("T")
 SLICE_NS = 2_000_000
 """Longest slice: other clients wait for at most one between two looks at the sockets."""
 UNFINISHED: Any = object()
-"""Result of `advance` when the slice was over before the work."""
+"""Result of `advance` if the work is not done at the end of the slice."""
 
 RunSlice = Callable[[], bool]
 
 
 def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
-    """Run `work` until it returns, and return that, or until the time is over, and return `UNFINISHED`.
+    """Run `work` until it returns, and return its result; return `UNFINISHED` if the time is over before.
 
-    What it yields other than None is what it waits for, and is returned.
+    If the work yields a value other than None, it waits for that: return the value.
     """
     try:
         while True:
@@ -56,9 +56,9 @@ def run_on_thread(
     most_s: float | None = None,
     on_late: Callable[[T], object] = lambda _: None,
 ) -> Generator[Wait, None, T]:
-    """Return what `work` returns on a thread of its own, or raise what it raises.
+    """Call `work` on a thread of its own; return its result, or raise its exception.
 
-    most_s: after it `TimeoutError` is raised, and `on_late` gets the result that comes later.
+    most_s: time limit in seconds. After it, raise `TimeoutError`, and pass a result that comes later to `on_late`.
     """
     wait, result, is_late = Wait(), Future[T](), False
 
@@ -87,7 +87,7 @@ def run_on_thread(
 
 
 class Slices:
-    """Long work under way on one loop; one slice runs in each turn of the loop.
+    """Unfinished long work of one loop; one slice runs in each turn of the loop.
 
     Slices run in rounds over owners (`tidegate.fair_share.Rounds`), and over the work of each owner.
     """
@@ -105,7 +105,7 @@ class Slices:
     def schedule(self, run_slice: RunSlice, owner: str = "") -> None:
         """Call `run_slice` from the next turn on, until it returns True. It must not raise.
 
-        owner: the principal that it is done for; by default the node.
+        owner: the principal whose work it is; by default the node.
         """
         self._waiting.append((run_slice, owner), owner)
         if not self._scheduled:
@@ -122,7 +122,7 @@ class Slices:
             self.schedule(run_slice)
 
     def close(self) -> None:
-        """Drop all that is under way."""
+        """Drop all unfinished work."""
         self._waiting = Rounds()
 
     def _run_one(self) -> None:
@@ -147,7 +147,7 @@ class OneAtATime:
         self._waiting: deque[Wait] = deque()
 
     def acquire(self) -> Generator[Wait | None, None, None]:
-        """Wait until all that came before has ended."""
+        """Wait until all earlier work has ended."""
         if self._busy:
             self._waiting.append(Wait())
             yield self._waiting[-1]

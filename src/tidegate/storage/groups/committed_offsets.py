@@ -53,9 +53,9 @@ Partitions = dict[int, bytes]
 
 
 class CommittedOffset(NamedTuple):
-    """A group's position in one partition, in the order of the database's columns.
+    """A group's position in one partition; the fields are in the order of the database's columns.
 
-    commit_ms: when it was committed. expire_ms: when it is forgotten, where its client said so (OffsetCommit up to v4).
+    commit_ms: time of the commit. expire_ms: time of expiry, if the client set one (OffsetCommit up to v4).
     """
 
     group_id: str
@@ -86,8 +86,8 @@ class _Group:
 class OffsetTable:
     """The positions of all groups of a node, counted by the principals that own the groups.
 
-    bound: the bytes of all positions. A caller reserves what it will add (`ThresholdBound.count_use`) before it is
-    written, and gives that back when it is counted here.
+    bound: the bytes of all positions. Before it writes new positions, a caller reserves their bytes
+    (`ThresholdBound.count_use`); it releases them when the positions are added here.
     """
 
     def __init__(self, capacity: int = MAX_OFFSET_BYTES) -> None:
@@ -159,7 +159,7 @@ class OffsetTable:
     # --- changes
 
     def growth_of_new(self, group_id: str, topic: str) -> int:
-        """Return how many bytes more a first position in a topic counts for, besides those of the position itself."""
+        """Return the bytes that the first position of a group in a topic adds, besides those of the position itself."""
         group = self._groups.get(group_id)
         if group is None:
             return _group_size(group_id) + _TOPIC_BYTES
@@ -189,7 +189,7 @@ class OffsetTable:
             partitions.update(positions)
 
     def load(self, rows: Iterable[Sequence[Any]], owners: Mapping[str, str]) -> None:
-        """Set positions as `put` does, of rows in the order of groups and topics: a million in a second or two.
+        """Set positions from rows that are ordered by group and topic: a million in a second or two.
 
         rows: as `CommittedOffset`. owners: by group id.
         """
@@ -208,7 +208,7 @@ class OffsetTable:
             self.set_positions(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
 
     def forget(self, positions: Iterable[CommittedOffset]) -> None:
-        """Forget positions that were not committed again since."""
+        """Delete positions, except those that were committed again since."""
         for at in positions:
             found = self.position(at.group_id, at.topic, at.partition)
             if found is not None and found.commit_ms == at.commit_ms:
@@ -250,7 +250,7 @@ class OffsetTable:
 
 
 def growth(before: Mapping[int, bytes], positions: Mapping[int, bytes]) -> int:
-    """Return how many bytes more a topic counts for with `positions`, by how many are new and their metadata."""
+    """Return by how many bytes `positions` change the counted size of a topic: new partitions, and metadata."""
     bytes_before = sum(map(len, map(before.get, positions, repeat(b""))))
     added = 0 if positions.keys() <= before.keys() else len(positions.keys() - before.keys())
     return added * (POSITION_BYTES - VALUE_BYTES) + sum(map(len, positions.values())) - bytes_before

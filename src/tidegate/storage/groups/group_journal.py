@@ -4,10 +4,11 @@ A small change is appended to a file with one `write`, which takes some microsec
 outlives the process, as a record in a log does. A thread writes it to the database later, together with many others
 (`tidegate.storage.groups.group_writes`). The next start writes what a kill has left.
 
-There are two files. While the database takes over what one of them holds, new changes go to the other; a file is
-emptied when all of it is in the database and the database is synced. When both are full, changes wait for the database.
+There are two files. While the records of one file are moved to the database, new changes go to the other; a file is
+emptied when all of its records are in the database and the database is synced. When both are full, changes wait.
 
-A record is preceded by its length, its CRC-32, which begins with its number (4 bytes each), and its number (8 bytes).
+A header precedes each record: the record's length, its CRC-32 (4 bytes each) and its number (8 bytes). The CRC covers
+the number and the record.
 
 The end of a file may be torn by a power failure: reading ends at the first record that is not whole.
 """
@@ -40,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _File:
-    """One of the two files. is_broken: a failed write could not be taken back; nothing is appended until it is emptied.
+    """One of the two files. is_broken: a failed write could not be undone, so nothing is appended until it is emptied.
 
     size: bytes of whole records. last: the number of the last one.
     """
@@ -126,7 +127,7 @@ class GroupJournal:
 
     @staticmethod
     def _take_back(file: _File) -> None:
-        """Remove what a failed write has left behind the last whole record."""
+        """Truncate a file behind its last whole record, after a write that failed."""
         try:
             os.ftruncate(file.fd, file.size)
         except OSError:
@@ -134,7 +135,7 @@ class GroupJournal:
             file.size = max(file.size, 1)
 
     def look_after_files(self) -> None:
-        """Use the journal no more once a file was removed from its directory: its records would be lost."""
+        """Stop using the journal once one of its files was removed from the directory: its records would be lost."""
         for file in (self._active, self._other):
             if not self._is_lost and not os.fstat(file.fd).st_nlink:
                 self._is_lost = True

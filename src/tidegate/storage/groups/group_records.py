@@ -164,7 +164,7 @@ def pack_owners(members: Sequence[StoredMember]) -> str | None:
 
 
 def _unpacked_owners(packed: str | None) -> Iterator[str]:
-    """Yield the owners of members, without end; those of an earlier version are not known."""
+    """Yield the owner of each member, endlessly; the owner is unknown for members stored by an earlier version."""
     owners = UNKNOWN_OWNER if packed is None else json.loads(packed)
     if isinstance(owners, list):
         yield from map(str, owners)

@@ -110,7 +110,7 @@ class GroupChange(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """About how many rows take as long to write: a member, or 4 KB of one, or 1 KB of metadata, counts as a row."""
+        """The approximate cost in rows: a member, 4 KB of a member, and 1 KB of metadata each count as one row."""
         rows = 1 + len(self.forgotten)
         for positions in self.positions.values():
             rows += len(positions) + _metadata_rows(positions)
@@ -134,7 +134,7 @@ class GroupRows:
         self._run, self._transaction = connection.run, connection.transaction
 
     def prepare(self) -> None:
-        """Make what is missing. Offsets of earlier versions count as committed now."""
+        """Create missing tables and columns. Offsets of earlier versions get the present time as time of commit."""
         for statement in _TABLES.split(";"):
             self._run(statement)
         columns = {row[1] for row in self._run("PRAGMA table_info(offsets)")}
@@ -160,9 +160,9 @@ class GroupRows:
         return 0 if row is None else int(row[0])
 
     def replay(self, records: Sequence[bytes], number: int) -> None:
-        """Keep what the journal has and the rows have not: all or nothing. number: that of the last record.
+        """Apply the records of the journal that are not in the rows yet: all or none. number: of the last record.
 
-        Positions in topics that were deleted are passed over.
+        Positions in deleted topics are ignored.
         """
         names: dict[str, str] = dict(self._run("SELECT topic_id, name FROM topics").fetchall())
         with self._transaction():
@@ -269,7 +269,7 @@ class GroupRows:
     # --- committed offsets
 
     def load_offsets(self, table: OffsetTable) -> None:
-        """Fill a table with all positions; forget what a kill has left: of topics and groups that are gone."""
+        """Fill a table with all positions, and delete those of deleted topics and groups that a killed process left."""
         owners: dict[str, str] = dict(self._run("SELECT group_id, owner FROM group_owners").fetchall())
         topics = {name for (name,) in self._run("SELECT name FROM topics")}
         gone = {topic for (topic,) in self._run("SELECT DISTINCT topic FROM offsets")} - topics
@@ -281,7 +281,7 @@ class GroupRows:
                 self._run(_FORGET_OWNER, (group_id,))
 
     def forget_topic(self, topic: str) -> bool:
-        """Forget some of the positions in a topic that is there no more; return whether there may be more."""
+        """Delete some of the positions in a topic that no longer exists. Return whether there may be more."""
         with self._transaction():
             deleted = self._run(
                 "DELETE FROM offsets WHERE (group_id, topic, partition) IN"
@@ -298,7 +298,7 @@ def _put_statement(rows: int) -> str:
 
 
 def _change(decoded: JournaledPositions | StoredGroup, names: Mapping[str, str]) -> GroupChange:
-    """Return the change that a record of the journal has kept. names: of topics, by id."""
+    """Return the change that a record of the journal contains. names: topic names by id."""
     if isinstance(decoded, StoredGroup):
         return GroupChange(group=decoded)
     there = [(names[topic_id], topic_id) for topic_id in decoded.positions if topic_id in names]

@@ -4,12 +4,12 @@ A small change is appended to the journal (`group_journal`) and is kept from the
 process. Journaled changes gather in a batch, in which the newest position and the newest state of a group replace
 earlier ones, until the thread writes the batch to the database.
 
-Any other change (a large one, a deletion, and each change while the journal is full) is kept when the database has it.
-So are all changes where `log.flush.interval.messages` or `log.flush.interval.ms` is set: then a sync follows, which
-those that wait share. A group has changes of one kind at a time: while one waits for the database, later ones of the
-group wait behind it. The order in the database is the order of the calls.
+Any other change (a large one, a deletion, and each change while the journal is full) is stored once it is in the
+database. So is every change if `log.flush.interval.messages` or `log.flush.interval.ms` is set: a sync then follows,
+which waiting changes share. While a change of a group waits for the database, later changes of the group wait behind
+it, so the order in the database is the order of the calls.
 
-When a change is kept its offsets are in `OffsetTable`, from which they are answered.
+Once a change is stored, its positions are in `OffsetTable`, which answers requests for them.
 """
 
 import logging
@@ -40,11 +40,11 @@ WRITE_AFTER_S: Final = 0.05
 RETRY_AFTER_S: Final = 1.0
 """Delay before journaled changes that the database did not take are written again, in seconds."""
 CHECKPOINT_AT_BYTES: Final = 32 << 20
-"""Last commits after which they are moved into the database before more are written: a tenth of a second."""
+"""Size of the write-ahead log at which it is moved into the database before more is written: a tenth of a second."""
 
 _JOURNALED_MEMBERS, _JOURNALED_GROUP_BYTES = 50, 16 * 1024
-"""Larger groups wait for the thread, which writes only the newest state: encoding each one takes a while."""
-_LOOK_EVERY = 64  # changes, of up to 200 rows each, between two looks at how many bytes that made
+"""Larger groups are not journaled, because encoding one takes a while: the thread writes only their newest state."""
+_LOOK_EVERY = 64  # changes, of up to 200 rows each, between two checks of the size of the write-ahead log
 
 _logger = logging.getLogger(__name__)
 
@@ -52,12 +52,12 @@ _logger = logging.getLogger(__name__)
 class GroupWrites:
     """The changes of one store. Called on the event loop.
 
-    Of a group whose new state is given several times before it is written the last one counts, in the place of the
-    first: a thousand static members that are started anew would write a thousand members each. But a state is not
-    written before other changes of the group that were made earlier: a member that knows a generation finds what was
+    If a group gets several new states before one is written, only the last state is written, in the place of the first:
+    otherwise a thousand restarted static members would write a thousand members each. A state is not written before
+    changes that were made to the group earlier: a member that knows a generation finds the positions that were
     committed before it.
 
-    written: how many changes were kept. It has grown when there is something new to sync.
+    written: number of changes that were stored. It has grown when there is something new to sync.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class GroupWrites:
         sync: SyncPath | None = None,
         journal: GroupJournal | None = None,
     ) -> None:
-        """Gather changes until `start`. sync: is called before a change is over.
+        """Gather changes until `start`. sync: is called before `on_over` of a change.
 
-        journal: acknowledges small changes; not with `sync`.
+        journal: acknowledges small changes; None if `sync` is given.
         """
         assert sync is None or journal is None
         self._store = store
@@ -84,12 +84,12 @@ class GroupWrites:
         self._batch.is_open = False
         self._waiting = 0  # entries that are gathered
         self._waiting_of: Counter[str] = Counter()  # entries that are not over, by group
-        self._groups: dict[str, WaitingChange] = {}  # the last entry of each group, where it is a new state
+        self._groups: dict[str, WaitingChange] = {}  # the group's last entry, if that is a new state
         self._writing: list[WaitingChange | Batch] = []
         self._written: list[bool] = []  # of `_writing`, set by the thread
         self._timer: Timer | None = None
         self._planned = self._closed = False
-        self._since_look = 0  # changes since the size of the file was looked at
+        self._since_look = 0  # changes since the size of the write-ahead log was checked
         self._last_written = 0  # number of the last record that the database has; set by the thread
         self.written = 0
 
@@ -129,7 +129,7 @@ class GroupWrites:
 
     @property
     def has_journal(self) -> bool:
-        """Return whether small changes can be kept at once: not where each one waits for a sync."""
+        """Return whether small changes can be stored at once, which they cannot if each one waits for a sync."""
         return self._journal is not None
 
     def journal_change(self, change: GroupChange) -> bool:
@@ -141,16 +141,16 @@ class GroupWrites:
         return True
 
     def drop_topic(self, topic: str) -> None:
-        """Forget the positions in a topic that was deleted, when they are over. The database has its id no more."""
-        self._batch.is_open = False  # it has one topic of a name
+        """Drop the positions in a deleted topic from waiting changes. The database has no topic of that id any more."""
+        self._batch.is_open = False  # a batch holds one topic of a name
         for unit in (*self._writing, *self._gathered):
             if isinstance(unit, WaitingChange) and topic in unit.change.positions:
                 unit.dropped.add(topic)
 
     def close(self) -> bool:
-        """Write what was gathered, when what is under way has ended. Nothing that waits is called.
+        """Wait for the current write, then write everything gathered. Call no callback of a change that waits.
 
-        Returns whether the database has all that is in the journal.
+        Return whether the database contains everything that is in the journal.
         """
         self._closed = True
         self._worker.wait()
@@ -239,7 +239,7 @@ class GroupWrites:
         return some
 
     def _over(self, written: Sequence[bool]) -> None:
-        """Answer what was written, and go on with what came meanwhile."""
+        """Answer the changes that were written, and plan to write those that were added meanwhile."""
         if self._closed:
             return
         over: list[tuple[WaitingChange, bool]] = []
@@ -262,7 +262,7 @@ class GroupWrites:
                 on_over(is_written)
 
     def _refuse_waiting(self, unwritten: list[Batch]) -> list[tuple[WaitingChange, bool]]:
-        """Write batches again later, before anything else; return what has waited behind them, which is refused."""
+        """Schedule another attempt to write batches, before anything else. Return the changes behind them: refused."""
         assert self._scheduler is not None
         # Written now, they would overtake an unwritten batch, which would undo them later (decision 0113).
         entries = [unit for unit in self._gathered if isinstance(unit, WaitingChange)]
@@ -274,7 +274,7 @@ class GroupWrites:
         return [(entry, False) for entry in entries]
 
     def _settle(self, entry: WaitingChange, is_written: bool) -> None:
-        """Count what was written in the table, and give back what was reserved for it."""
+        """Apply a written change to the table of offsets; of one that was not written, release the reserved bytes."""
         change = entry.change
         self.written += 1
         for group_id in change.group_ids:
@@ -312,7 +312,7 @@ class GroupWrites:
         self._look_after_files(units, written)
 
     def _look_after_files(self, units: list[WaitingChange | Batch], written: list[bool]) -> None:
-        """Checkpoint where the database's last commits are many; empty a file of the journal that is not needed."""
+        """Checkpoint the database if its write-ahead log is large, and empty a journal file that is not needed."""
         self._since_look += len(units)
         if self._since_look >= _LOOK_EVERY or any(unit.rows > ROWS_AT_ONCE for unit in units):
             self._since_look = 0
@@ -324,13 +324,13 @@ class GroupWrites:
         self.retire_journal()
 
     def retire_journal(self) -> None:
-        """Empty a file of the journal of which the database has all, once that is synced. On the thread."""
+        """Empty a journal file if the database contains all of its records and is synced. Runs on the thread."""
         journal = self._journal
         if journal is not None and journal.can_retire(self._last_written) and self._is_synced(sync_path):
             journal.retire()
 
     def _write(self, units: list[WaitingChange | Batch]) -> list[bool]:
-        """Write changes in one transaction, each in its own where that fails; return which were written."""
+        """Write changes in one transaction or, if that fails, each in its own. Return which were written."""
         if len(units) > 1:
             changes = [change for unit in units for part in unit.parts() for change in part]
             if self._applied(changes, last_number(units)):
@@ -338,7 +338,7 @@ class GroupWrites:
         return self._write_in_order(units)
 
     def _write_in_order(self, units: list[WaitingChange | Batch]) -> list[bool]:
-        """Write each change in a transaction of its own. Behind a batch that cannot be written, nothing is written."""
+        """Write each change in a transaction of its own. After a batch that cannot be written, write nothing more."""
         written: list[bool] = []
         is_blocked = False
         for unit in units:
@@ -347,7 +347,7 @@ class GroupWrites:
         return written
 
     def _write_unit(self, unit: WaitingChange | Batch) -> bool:
-        """Write one change, or a batch in several transactions, the last of which says that all is written."""
+        """Write one change, or a batch in several transactions. The last of these stores the batch's record number."""
         last: list[GroupChange] = []
         for part in unit.parts():
             # Without the number: if the process ends in between, the next start takes the whole batch from the journal.

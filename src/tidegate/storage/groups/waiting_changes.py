@@ -11,7 +11,7 @@ from tidegate.storage.groups.group_rows import ROW_BYTES, GroupChange, batched_p
 __all__ = ["ROWS_AT_ONCE", "Batch", "OnOver", "WaitingChange", "last_number"]
 
 ROWS_AT_ONCE: Final = 800
-"""Rows of one transaction, written in a millisecond or two: so long another change of the store may wait."""
+"""Rows of one transaction. They take a millisecond or two, for which another change of the store may have to wait."""
 
 OnOver = Callable[[bool], None]
 

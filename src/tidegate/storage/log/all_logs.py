@@ -99,7 +99,7 @@ def mark_removed(logs: Iterable[PartitionLog]) -> Iterator[None]:
 def close_logs(logs: Sequence[PartitionLog]) -> None:
     """Sync and close every log, and mark those as damaged that cannot be closed.
 
-    Some together: the disk syncs them in a fraction of the time that one after the other takes, 8 s for 4,000.
+    Several logs are closed at once: the disk then syncs them faster than one after another, which takes 8 s for 4,000.
     """
     with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="tidegate-close") as threads:
         for log, error in zip(logs, threads.map(_close, logs), strict=True):

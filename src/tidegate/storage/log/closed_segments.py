@@ -10,8 +10,8 @@ from tidegate.storage.log.segment import Segment
 
 __all__ = ["begins_batch", "take_closed", "take_largest_time"]
 
-_UNINDEXED_BYTES = 64 * 1024  # after the last index entry, where the interval was larger in former times
-_TIMES_LOOKED_AT_BYTES = 256 * 1024  # what is more is looked at before the segment is deleted for its age
+_UNINDEXED_BYTES = 64 * 1024  # after the last index entry; the interval may have been larger before
+_TIMES_LOOKED_AT_BYTES = 256 * 1024  # the rest is read before the segment is deleted for its age
 
 
 def take_closed(segment: Segment, *, next_base: int, interval: int) -> bool:

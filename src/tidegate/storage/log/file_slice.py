@@ -15,7 +15,7 @@ _SLOW_TO_FREE_BYTES = 16 * 1024 * 1024
 class SegmentFile:
     """An open log file. It closes with the last reference to it, so a slice on its way out keeps it open.
 
-    One that is not there is made only where that is asked for: a log whose file has gone must not begin a new one.
+    A missing file is created only if `create` is set: a log whose file was removed must not begin a new one.
     """
 
     __slots__ = ("fd",)
@@ -31,7 +31,7 @@ class SegmentFile:
 
 
 def _close(fd: int) -> None:
-    """Close a file; the last close of a large one that is deleted frees its blocks, which a thread waits for."""
+    """Close a file. If that frees the blocks of a large deleted file, which takes long, close it on a thread."""
     found = os.fstat(fd)
     if found.st_nlink or found.st_size < _SLOW_TO_FREE_BYTES or sys.is_finalizing():
         os.close(fd)

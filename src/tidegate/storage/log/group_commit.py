@@ -1,10 +1,10 @@
 """Syncing logs to the disk: after so many records, at such an age, many logs in one round.
 
-A log asks for a sync when `flush.messages` records are not synced, or when the oldest of them is `flush.ms` old. What
-is asked for in one turn of the loop, or while the disk is busy, makes up the next round: the disk thread syncs each of
-its files once, however many producers wait for it.
-A sync that fails ends the log for writing: the kernel may have dropped what it could not write, and the next sync
-would succeed all the same.
+A log requests a sync when `flush.messages` records are not synced, or when the oldest of them is `flush.ms` old.
+Requests that are made in one turn of the loop, or while the disk is busy, share the next round: the disk thread syncs
+each file once, however many producers wait for it.
+After a failed sync, the log accepts no more records: the kernel may have dropped data that it could not write, and the
+next sync would still succeed.
 Follows: Kafka `UnifiedLog.append` and `flush`, `LogManager.flushDirtyLogs`; there every append syncs for itself.
 """
 
@@ -64,7 +64,7 @@ class GroupCommit:
         self._closed = False
 
     def start(self, scheduler: Scheduler) -> None:
-        """Begin to sync, with the logs that were asked for so far."""
+        """Begin to sync, first the logs for which a sync was requested so far."""
         self._scheduler = scheduler
         self._begin_soon()
 
@@ -74,7 +74,7 @@ class GroupCommit:
         log.on_sync_due = self._due
         self._note_asked(log, log.recovery_point)
         if log.end_offset > log.recovery_point and log.settings.flushes:
-            self.ask(log)  # left by a process that was killed
+            self.ask(log)  # a killed process left records that are not synced
         return log
 
     def ask(self, log: PartitionLog) -> None:
@@ -107,12 +107,12 @@ class GroupCommit:
     # --- on the loop
 
     def _note_asked(self, log: PartitionLog, offset: int) -> None:
-        """Set from where records count as not asked for, and at which end offset the log is looked at again."""
+        """Set the offset from which no sync has been requested, and the end offset at which `_due` is called."""
         log.sync_asked_offset = offset
         log.sync_due_offset = offset + (log.settings.flush_messages if log.settings.flush_ms == NEVER else 1)
 
     def _due(self, log: PartitionLog) -> None:
-        """Ask now when there are enough records, otherwise when they are old enough."""
+        """Request a sync if there are enough records; otherwise request it when the oldest record is old enough."""
         enough_offset = log.sync_asked_offset + log.settings.flush_messages
         if log.end_offset >= enough_offset:
             self.ask(log)
@@ -131,7 +131,7 @@ class GroupCommit:
     def _begin_soon(self) -> None:
         """Begin a round in the next turn, so that all requests of this turn share it."""
         if self._asked and not self._busy and self._scheduler is not None:
-            # Until `_over`: what is asked for while the disk works makes up the next round.
+            # Busy until `_over`: syncs that are requested while the disk works make up the next round.
             self._busy = True
             self._scheduler.call_soon(self._begin)
 
@@ -158,7 +158,7 @@ class GroupCommit:
         try:
             for job in jobs:
                 if self._succeeds(job) and job.end_offset > job.log.recovery_point:
-                    # Before `_over` is scheduled: those that wait compare it on the loop.
+                    # Set before `_over` is scheduled: waiting callbacks compare it on the loop.
                     job.log.recovery_point = job.end_offset
         finally:
             self._scheduler.call_soon_threadsafe(self._over, waiters)
@@ -171,7 +171,7 @@ class GroupCommit:
             for file in job.files:
                 self._sync(file.fd)
             if job.new_names:
-                # A synced file is lost all the same if its name is not on the disk, or its topic's row.
+                # A synced file is still lost if its name or its topic's row is not on the disk.
                 for path in (job.log.directory, job.log.directory.parent, self._metadata):
                     sync_path(path)
         except OSError as error:
@@ -180,7 +180,7 @@ class GroupCommit:
         return True
 
     def _sync_sealed(self, log: PartitionLog, base_offset: int, end_offset: int, file: SegmentFile) -> None:
-        """Sync a closed segment; where all before it is synced too, all before `end_offset` is."""
+        """Sync a closed segment. If the recovery point has reached it, move that to the segment's end."""
         job = _Job(log=log, files=[file], end_offset=end_offset, new_names=False)
         # Only without a gap: an earlier segment may not be synced yet.
         if self._succeeds(job) and base_offset <= log.recovery_point < end_offset:
@@ -194,13 +194,13 @@ class GroupCommit:
 
 
 def _job(log: PartitionLog) -> _Job | None:
-    """Return what is to be done for a log, None where nothing can be."""
+    """Return the job of syncing a log; None if its log is deleted or its files cannot be opened."""
     if log.deleted:
         return None
     try:
         # This also writes what the turn has gathered, so that the files hold all records before `end_offset`.
         files = log.unsynced_files()
-    except OSError as error:  # no descriptor left: what waits is refused, the next round may succeed
+    except OSError as error:  # no descriptor left: waiting requests are refused; the next round may succeed
         name = log.directory.name
         _logger.warning(
             "cannot open %s to sync it: %s", name, error, extra={"repeats": f"open to sync {name}"}

@@ -1,7 +1,7 @@
 """The log of one partition: a directory of segments that is appended to, read by slices, rolled and recovered.
 
-What `append` returned from has been written to the file, so it survives the end of the process. The files are
-Kafka's: `<topic>-<partition>/%020d.log` with its indexes and producer snapshots.
+When `append` returns or, with a turn, when the turn ends, the batch is in the file and survives the end of the process.
+The files are Kafka's: `<topic>-<partition>/%020d.log` with its indexes and producer snapshots.
 Follows: Kafka `UnifiedLog`, `LocalLog`, `LogSegments`.
 """
 
@@ -95,9 +95,9 @@ class PartitionLog:
         self.start_offset = 0
         self.end_offset = 0
         self.recovery_point = 0
-        self.sync_asked_offset = 0  # a sync of all before it has been asked for
-        self.sync_due_offset = NEVER  # `on_sync_due` is called when the log ends there or later
-        self.failed = False  # a sync failed: what the disk holds is not known, nothing more is appended
+        self.sync_asked_offset = 0  # a sync of all records before it has been requested
+        self.sync_due_offset = NEVER  # `on_sync_due` is called when the log reaches this end offset
+        self.failed = False  # a sync failed: the content of the disk is unknown, and nothing more is appended
         self.damaged = False  # records are missing or cannot be read: nothing is appended or read any more
         self.deleted = False
         self.on_set_aside: Callable[[list[Path]], None] = remove_files
@@ -128,8 +128,8 @@ class PartitionLog:
     ) -> tuple[int, int]:
         """Store one batch; return its base offset and the append time to answer (-1 with CreateTime).
 
-        turn: given where the answer leaves only after `turn.end()`: the batch may be written then. owner: the principal
-        that its producer's state counts for; None: that of the partition.
+        turn: given if the answer is sent only after `turn.end()`; the batch may be written then. owner: the principal
+        that the producer's state counts for; None: the owner of the partition's producers.
 
         `batch` is one whole batch (`records.is_one_batch`). It is patched in place where the memory allows it, and
         copied first where it is read-only. Raises `AppendError` with the client's error code; then nothing was stored.
@@ -219,7 +219,7 @@ class PartitionLog:
         self.end_offset = last_offset + 1
         self._unsaved_room_bytes -= size
         if self._unsaved_room_bytes <= 0 and len(self.producers) <= PACKED_AT_ONCE:
-            self.checkpoint()  # with more producers it takes too long here: the next `save_positions` does it
+            self.checkpoint()  # with more producers it takes too long here: `save_positions` does it later
         return base_offset
 
     @property
@@ -288,9 +288,9 @@ class PartitionLog:
             raise self._damage(f"cannot read {segment.name}: {error.strerror}") from error
 
     def lag_bytes(self, lag: int) -> int:
-        """Return about how many bytes the last `lag` records take, by the mean of those in the newest file.
+        """Return the approximate size of the last `lag` records, by the mean size in the newest segment.
 
-        -1: that has none.
+        Return -1 if that has no records.
         """
         active = self._active
         records = self.end_offset - active.base_offset
@@ -299,7 +299,7 @@ class PartitionLog:
         return lag * active.size // records
 
     def _segment_of(self, offset: int) -> Segment:
-        """Return the older segment with `offset`; of the older ones only the last that was read stays open."""
+        """Return the older segment with `offset`. Of the older segments, only the one read last stays open."""
         at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
         segment = self.segments[max(at, 0)]
         if segment is not self._last_read:
@@ -316,7 +316,7 @@ class PartitionLog:
         return LogDamagedError(why)
 
     def mark_damaged(self, why: str | None) -> None:
-        """Append and read no more until the next start, which looks at everything; say `why`, once."""
+        """Mark the log as damaged and log `why`, once. It accepts no requests until the next start, which checks it."""
         if self.damaged or self.deleted:
             return
         self.damaged = self.failed = True
@@ -350,17 +350,17 @@ class PartitionLog:
         if self.failed or self.deleted:  # the directory may be a successor's
             return
         try:
-            self._active.written_file()  # they must not be ahead of the records
+            self._active.written_file()  # indexes must not be ahead of the records
             self._active.flush_indexes()
             yield from self._save_producers_in_slices()
-        except OSError as error:  # only a longer recovery: the records themselves are written
+        except OSError as error:  # this only makes recovery longer: the records themselves are written
             _logger.warning(
                 "cannot write the indexes of %s: %s", self.directory.name, error, extra={"repeats": "indexes"}
             )
 
     @property
     def unsaved_bytes(self) -> int:
-        """Return how much was appended since the last `checkpoint`: what a start after a kill has to walk."""
+        """Return the bytes appended since the last `checkpoint`, through which a start after a kill has to walk."""
         return CHECKPOINT_BYTES - self._unsaved_room_bytes if not self.failed else 0
 
     def _save_producers(self) -> None:
@@ -373,7 +373,7 @@ class PartitionLog:
         # While a snapshot is being made, `changed` says what happened after it began; the newest file is older.
         if self.snapshots and not producers.changed and not self._saving_producers:
             with contextlib.suppress(FileNotFoundError):
-                self.snapshots[-1] = self.snapshots[-1].rename(path)  # the same producers, further on
+                self.snapshots[-1] = self.snapshots[-1].rename(path)  # the same producers, to a later offset
                 return
         self._saving_producers = True
         try:
@@ -392,20 +392,20 @@ class PartitionLog:
             self.snapshots.pop(0).unlink(missing_ok=True)
 
     def raise_start(self, offset: int) -> None:
-        """Begin the log at `offset`, which is not past its end; earlier records are read no more.
+        """Move the log's start to `offset`, which is not past its end; earlier records can no longer be read.
 
-        Their segments go when `retention.expire` is called next. The caller has kept it, for the next start.
+        The next call of `all_logs.expire` deletes their segments. The caller has stored the offset for the next start.
         Follows: Kafka `UnifiedLog.maybeIncrementLogStartOffset`.
         """
         assert offset <= self.end_offset, "there are no records to leave out"
         self.start_offset = max(self.start_offset, offset)
 
     def drop_oldest(self) -> None:
-        """Delete the oldest segment; where it is the newest too, a new one is begun first. Raises `OSError`."""
+        """Delete the oldest segment. If it is the only one, begin a new one first. Raises `OSError`."""
         if len(self.segments) == 1:
             self._begin_anew()
         elif not self.snapshots or self.snapshots[-1].stem < self.segments[1].path.stem:
-            self.checkpoint()  # recovery cannot learn of producers from the batches that go
+            self.checkpoint()  # recovery cannot find the producers of deleted batches
         oldest = self.segments.pop(0)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         if self._last_read is oldest:
@@ -413,7 +413,7 @@ class PartitionLog:
         self.on_set_aside(oldest.set_aside())
 
     def _begin_anew(self) -> None:
-        """Begin a new segment after one that is about to go, with none of what closing it would need."""
+        """Begin a new segment after one that will be deleted, without the work of closing that one."""
         segment = Segment(self.directory, self.end_offset)
         segment.create()
         self._save_producers()
@@ -431,7 +431,7 @@ class PartitionLog:
         return files
 
     def close(self) -> None:
-        """Write what recovery would have to find out, sync what is not synced yet and close the files."""
+        """Write the state that recovery would otherwise rebuild, sync unsynced records, and close the files."""
         if self.end_offset > self.recovery_point:
             self.checkpoint()
             if not self.failed:

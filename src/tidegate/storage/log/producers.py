@@ -78,7 +78,7 @@ class ProducerState:
 class ProducerMemory:
     """Memory for the producers of all partitions of a node: at most `max_bytes`.
 
-    The producers of a principal are ordered by the time at which they were last heard, to the precision of one period.
+    The producers of a principal are ordered by the period in which they last wrote.
     """
 
     __slots__ = ("_bound", "period")
@@ -88,11 +88,11 @@ class ProducerMemory:
         self._bound: ReclaimableBound[ProducerState] = ReclaimableBound(max_bytes)
 
     def begin_period(self) -> None:
-        """Begin a period: producers that are heard from now on were heard later than those heard before."""
+        """Begin a period: producers that write from now on count as newer than those that wrote before."""
         self.period += 1
 
     def hear(self, state: ProducerState) -> None:
-        """Note that a producer was heard, the first time in this period."""
+        """Note the first write of a producer in this period."""
         state.period = self.period
         self._bound.touch(state)
 
@@ -128,7 +128,7 @@ class Producers:
     def __init__(
         self, expiration_ms: int, memory: ProducerMemory | None = None, owner: str = UNKNOWN_OWNER
     ) -> None:
-        """Make an empty table. memory: shared by all partitions of a node. owner: of what is read from files."""
+        """Make an empty table. memory: shared by all partitions of a node. owner: of producers read from files."""
         self.expiration_ms = expiration_ms
         self.owner = owner
         self.changed = True  # since they were saved or loaded
@@ -244,7 +244,7 @@ class Producers:
         self.memory.drop(state)
 
     def _make_room(self) -> None:
-        """Forget a tenth: each time the producer of the smallest last offset, of the principal that has most."""
+        """Forget a tenth of the producers, each time the one with the smallest last offset of the largest principal."""
         by_owner: dict[str, deque[ProducerState]] = {}
         for state in sorted(self._states.values(), key=lambda state: state.batches[-1][3]):
             by_owner.setdefault(state.owner, deque()).append(state)

@@ -3,8 +3,8 @@
 Only the end of a log can be torn when a process dies: the kernel has every finished write. So after a clean end,
 or any end of the process since the machine was started, only the newest segment is walked, from its last index
 entry or producer snapshot on. After the machine itself went down everything past the recovery point (what is
-known to be synced) is walked and its indexes are built again. What is walked is checked by CRC; the log is cut
-before the first batch that fails, and whatever came after it goes.
+known to be synced) is walked and its indexes are rebuilt. Batches that are walked are checked by CRC; the log is cut
+before the first batch that fails, and everything after that batch is dropped.
 Follows: Kafka `LogLoader`, `LogSegment.recover`.
 """
 
@@ -47,7 +47,7 @@ class _Walk:
 
 
 class Progress:
-    """Says every few seconds how far a long recovery is. `at` names the partition among all of them."""
+    """Logs the progress of a long recovery every few seconds. `at` names the partition among all of them."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.at = ""
@@ -78,9 +78,9 @@ def open_log(
     """Return the log in `directory`, made when absent, recovered when it was not closed.
 
     trust_writes: the machine has not gone down since the files were written, so finished writes are intact.
-    start_offset: what lies before it has been deleted, though its segment may be there.
-    producer_owner: the principal that the producers found there count for.
-    recovery_point: offset up to which the log is known to be synced, where writes cannot be trusted.
+    start_offset: earlier records are deleted, though their segment may still exist.
+    producer_owner: the principal that producers read from the files count for.
+    recovery_point: offset up to which the log is known to be synced, used if writes cannot be trusted.
     """
     directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
     remove_files(directory.glob(f"*{DELETED_SUFFIX}"))
@@ -165,7 +165,7 @@ def _drop_snapshots_past(log: PartitionLog) -> bool:
 
 
 def _rebuild_producers(log: PartitionLog) -> None:
-    """Find out the producers again after the snapshot that was read turned out to be ahead of the log."""
+    """Rebuild the producers after the snapshot that was read turned out to be ahead of the log."""
     since = _load_snapshot(log, log.start_offset)
     walk = _Walk(log.producers, since, log.settings.index_interval_bytes, Progress())
     for segment in log.segments:
@@ -202,7 +202,7 @@ def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, re
             whole = _walk_all(segment, walk)
             if not whole or walk.end_offset != next_base:
                 if sound:
-                    # Not torn by a crash, but lost since. Cutting the log here would hide that (decision 0024).
+                    # Records were lost after a clean write. Cutting the log here would hide that (decision 0024).
                     raise _damage(segment, walk.end_offset, next_base)
                 _cut(segment)
                 _delete_rest(segments[at + 1 :], walk)
@@ -277,10 +277,10 @@ def _walk_from(segment: Segment, walk: _Walk, start: int) -> bool:
 
 
 def _start_of_walk(segment: Segment, producers_from: int) -> int:
-    """Return from where the newest segment has to be walked, 0 where its indexes cannot be believed.
+    """Return the position from which the newest segment has to be walked; 0 if its indexes cannot be trusted.
 
-    That is the last index entry before the producers' snapshot; the entries from there on are forgotten. The largest
-    time of the batches before it is taken from the time index.
+    That is the last index entry before the producers' snapshot; later entries are dropped. The largest time of the
+    batches before it is read from the time index.
     """
     entry = segment.offsets.floor(producers_from - 1 - segment.base_offset)
     if entry is None or not begins_batch(segment, entry):
@@ -302,7 +302,7 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
         header = HEADER.unpack_from(view, position)
         offset, length, _, magic, crc, _, last_delta, _, max_time_ms, producer_id, epoch, sequence, _ = header
         size = length + OVERHEAD_BYTES
-        # Before the CRC, which covers as many bytes as the header says: in a torn batch that is any number.
+        # Checked before the CRC: in a torn batch, the length in the header can be any number.
         if (
             size < HEADER_BYTES
             or position + size > end

@@ -139,14 +139,14 @@ class Segment:
         self._unwritten = []
 
     def drop_gathered(self) -> None:
-        """Forget what was gathered and cut off what was written of it; sizes, times and indexes are wrong then."""
+        """Discard gathered batches, and cut off what was written of them. Size, times and indexes are then wrong."""
         if self._unwritten:
             self._unwritten = []
             self.size = self._unwritten_at
             self.cut(self.size)
 
     def _write_rest(self, fd: int, batch: memoryview) -> None:
-        """Write again after a short write; gives up, and takes all of it back, when the disk takes no more."""
+        """Continue after a short write. If the disk accepts no more, undo the write and raise `OSError`."""
         try:
             self._write_from(0, fd, batch, self.size)
         except OSError:
@@ -269,7 +269,7 @@ class Segment:
         return f"{self.path.parent.name}/{self.path.name}"
 
     def check_time(self) -> Iterator[None]:
-        """Make sure of `max_time_ms` by the batches after the one that the time index names last.
+        """Correct `max_time_ms` by reading the batches after the last one that the time index names.
 
         Each yield is a pause after well under a millisecond.
         """
@@ -299,7 +299,7 @@ class Segment:
     def flush_indexes(self) -> None:
         """Write the index entries that are only in memory. Raises `OSError`.
 
-        Times first: up to the last entry of the offsets, those on disk then know the largest time.
+        Times first, so that the time index on disk covers all batches up to the last entry of the offset index.
         """
         self.times.flush()
         self.offsets.flush()

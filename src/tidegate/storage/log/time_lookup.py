@@ -1,9 +1,9 @@
-"""Find offsets by time, for ListOffsets, in slices: where the indexes do not help, a segment has to be walked.
+"""Lookup of offsets by time, for ListOffsets, in slices: a segment is walked if its indexes cannot give the answer.
 
-Batches are found by the times in their headers; inside a batch the record is found, compressed or not. A record that
-lies behind the first `unpacking.MAX_UNPACKED_BYTES` of a compressed batch is not found: the batch's first offset stands
-for it. Every yield is a pause after at most about a millisecond, or has the future of a batch that is decompressed on a
-thread. What is deleted meanwhile was there when the question was asked, and is looked through to its end.
+The times in the headers lead to a batch; then the record is found inside it, compressed or not. A record behind the
+first `unpacking.MAX_UNPACKED_BYTES` of a compressed batch is not found: the lookup returns the batch's first offset
+instead. Each yield is a pause after at most about a millisecond, or has the future of a batch that a thread
+decompresses. Segments that are deleted during a lookup are still searched, because they existed when it began.
 Memory: one piece of the file, `PIECE_BYTES`, however large a batch is, and what a compressed one expands to.
 Follows: Kafka `UnifiedLog.fetchOffsetByTimestamp`.
 """
@@ -88,7 +88,7 @@ def _is_there(log: PartitionLog, segment: Segment) -> bool:
 
 
 def _make_sure(log: PartitionLog, segment: Segment) -> Iterator[None]:
-    """Look for the largest time that recovery left open: housekeeping does so, too, soon after the start."""
+    """Find the largest time that recovery left open. Housekeeping does so too, soon after the start."""
     if not segment.time_is_sure and _is_there(log, segment):
         for _ in segment.check_time():
             yield
@@ -154,7 +154,7 @@ _Found = Generator[Future[Outcome] | None, None, tuple[TimeAndOffset | None, boo
 
 
 def _reader(file: SegmentFile, start: int) -> _Read:
-    """Return what reads from a place of a file on."""
+    """Return a function that reads from the file, relative to `start`."""
     return lambda at, size: os.pread(file.fd, size, start + at)
 
 

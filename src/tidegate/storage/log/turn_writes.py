@@ -1,8 +1,8 @@
 """Batches that came in one turn of the event loop, written together: one call for each log instead of one for each.
 
-A batch whose answer is put off to the end of the turn is given its offset at once, but written with the others of
-its log, before any of their answers leaves. What cannot be written is taken back: the log is made anew from its
-files, and the requests are answered with an error.
+A batch whose answer waits for the end of the turn gets its offset at once. It is written with the other batches of its
+log before any of their answers is sent. If a write fails, the log is opened anew from its files, and the requests are
+answered with an error.
 """
 
 import logging
@@ -33,7 +33,7 @@ class TurnWrites:
         self._logs.append(log)
 
     def finish(self) -> bool:
-        """Write everything; False where something could not be, and the answers that said so must be made anew."""
+        """Write everything. Return False if a write failed, so that the answers to its requests must be made anew."""
         if self.failed:
             self.failed = set()
         if self._logs:

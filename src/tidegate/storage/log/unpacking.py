@@ -1,10 +1,10 @@
 """Decompression of stored record batches, for lookups by time: on a thread of its own, in bounded memory.
 
 A client chooses what a batch expands to, and zstd makes gigabytes of a few kilobytes. At most `MAX_UNPACKED_BYTES` of a
-batch are decompressed, one batch at a time; what lies behind them is not looked at (row L2). While a codec works, the
-event loop goes on: none of them holds the interpreter.
-Batches of each principal have their turn in rounds: lookups of one tenant do not wait for a thousand of another. Of
-each principal `_HELD_AT_ONCE` batches are in memory: the thread is faster than the event loop, which reads them.
+batch are decompressed, one batch at a time; the records behind them are not read (row L2). The event loop runs while a
+codec works, because codecs release the interpreter's lock.
+Principals take turns: the lookups of one tenant do not wait for a thousand of another. At most `_HELD_AT_ONCE` batches
+of a principal are in memory, because the thread is faster than the event loop, which reads them.
 Follows: Kafka `CompressionType`, `SnappyInputStream`.
 """
 
@@ -85,13 +85,13 @@ _Entry = tuple["Future[Outcome]", Callable[[], Outcome]]
 
 
 class Unpacker:
-    """A thread that decompresses batches, one after the other, in rounds over principals; it begins with the first."""
+    """A thread that decompresses batches one after another, in rounds over principals. The first batch starts it."""
 
     def __init__(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
-        self._lock = threading.RLock()  # a lookup that is collected as garbage, at any place, frees its batch
+        self._lock = threading.RLock()  # reentrant: garbage collection can free a lookup's batch anywhere
         self._waiting: Rounds[_Entry] = Rounds()
-        # By principal: batches that wait for the thread or are not freed yet; and those that wait for one to be freed.
+        # By principal: how many batches are queued or not freed yet, and the batches that wait for one to be freed.
         self._held: Counter[str] = Counter()
         self._put_off: dict[str, deque[_Entry]] = {}
 
@@ -106,7 +106,7 @@ class Unpacker:
     ) -> "Future[Outcome]":
         """Begin to decompress the batch at `position` for a principal.
 
-        most: up to the bound, otherwise some times its size.
+        most: decompress up to the bound; False: up to a multiple of the compressed size.
         """
         future: Future[Outcome] = Future()
         on_freed = partial(self._free, owner)
@@ -119,7 +119,7 @@ class Unpacker:
         return future
 
     def _begin(self, entry: _Entry, owner: str) -> None:
-        """Append a batch to those that the thread decompresses. Called with the lock, for which the thread waits."""
+        """Queue a batch for the thread. Called with the lock held; the thread waits for the lock."""
         if self._worker is None:
             self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-unpack")
         self._worker.submit(self._unpack_next)
@@ -127,7 +127,7 @@ class Unpacker:
         self._held[owner] += 1
 
     def _free(self, owner: str) -> None:
-        """Begin with the next batch of a principal, now that one was freed."""
+        """Queue the next batch of a principal, now that one of its batches was freed."""
         with self._lock:
             self._held[owner] -= 1
             entries = self._put_off.get(owner)
@@ -145,7 +145,7 @@ class Unpacker:
         future.set_result(work())
 
     def close(self) -> None:
-        """End the thread; what it has not begun is not done."""
+        """End the thread; batches that it has not begun are not decompressed."""
         with self._lock:
             put_off, self._put_off = self._put_off, {}
         if self._worker is not None:

@@ -1,8 +1,8 @@
 """Refuse to start where the data directory and the metadata in it do not agree.
 
-What a broker that was killed leaves behind is no disagreement: a topic is in the store before its directories are
-there (`growing_topics`), and goes from it before they do (`deleted_topics`, `*.deleted`). Anything else means that
-something was lost or mixed up: to go on would be to begin empty where records were acknowledged.
+The remains of a killed broker are no disagreement: a topic is in the store before its directories exist
+(`growing_topics`), and leaves the store before they are removed (`deleted_topics`, `*.deleted`). Anything else means
+that files were lost or mixed up: a broker that started would begin empty where records were acknowledged.
 """
 
 import os
@@ -24,7 +24,7 @@ _BACKUP = "restore the directory and the database from the same backup"
 def check_owner(data_dir: Path, database: Path) -> None:
     """Refuse a directory of Apache Kafka's, before anything is written to it. Raises `StorageError`.
 
-    What a Kafka finds there that is not its own, it does not start with.
+    Kafka does not start if it finds foreign files in its directory.
     """
     if (data_dir / _OF_KAFKA).exists() and not database.exists():
         raise StorageError(

@@ -1,10 +1,9 @@
 """The rows of quota definitions in the metadata store, changed all or none however many there are.
 
-A few changes are one transaction. A transaction of thousands would hold the event loop, and nothing else can be
-written while it lasts. So many changes are first written beside the definitions (`quota_changes`), a piece at a time;
-one row in `meta` then makes them binding, all at once; after that they are put into the definitions, again a piece at
-a time. What is left over when the process dies in between is completed at the next start if it is binding, and else
-dropped.
+A few changes are one transaction. A transaction of thousands would hold the event loop and block all other writes.
+Many changes are therefore first written to a table of their own (`quota_changes`), a piece at a time. One row in `meta`
+then makes all of them binding at once, and they are moved to the definitions, again a piece at a time. If the process
+dies in between, the next start completes changes that are binding, and drops others.
 """
 
 import json
@@ -77,7 +76,7 @@ class QuotaRows:
         try:
             yield from self._complete()
         except StorageError:
-            return  # stored they are; what is left is done before the next change, or at the next start
+            return  # the changes are stored; the next change, or the next start, completes them
 
     def _complete(self) -> Generator[None, None, None]:
         """Apply binding changes from `quota_changes` to the definitions; delete those that are not binding."""

@@ -54,10 +54,10 @@ class StoredTopic:
 
     @property
     def principal(self) -> str:
-        """The principal that states count for that were found in the topic's files: its owner, else the topic itself.
+        """The principal for which producer states read from the topic's files count: its only owner, else the topic.
 
-        A tenant can create many topics: they count as one. Topics without an owner, or with several, count each for
-        themselves: any principal may have written what is found there.
+        A tenant can create many topics, which count together. A topic without an owner, or with several, counts for
+        itself, because any principal may have written the states.
         """
         if len(self.owners) == 1:
             ((owner, partitions),) = self.owners.items()
@@ -121,9 +121,9 @@ class MetadataStore:
         return self._lost is not None
 
     def look_after_files(self) -> str | None:
-        """Find out whether the file is still the one that was opened; from when it is not, nothing is changed any more.
+        """Check whether the file is still the one that was opened. Once it is not, the store refuses all changes.
 
-        Returns what has happened, the first time that it is seen.
+        Return the problem, once: when it is first seen.
         """
         if self._lost is not None:
             return None
@@ -144,10 +144,10 @@ class MetadataStore:
             return 0
 
     def checkpoint(self, least_bytes: int = 0) -> None:
-        """Move the last commits into the database, where they are more than `least_bytes`. On the writer's thread.
+        """Move the write-ahead log into the database if it has at least `least_bytes`. Runs on the writer's thread.
 
-        It waits for the disk. Other changes go on meanwhile, unless there are so many that the file would grow for
-        ever: it begins anew only when all of it has been moved.
+        This waits for the disk. Other changes go on meanwhile, except when the log is very large: SQLite begins it anew
+        only after all of it has been moved.
         """
         if self.recent_bytes() < least_bytes:
             return
@@ -246,7 +246,7 @@ class MetadataStore:
             )
 
     def put_topic(self, topic: StoredTopic, *, on_disk: int | None = None) -> None:
-        """Keep a topic, new or changed. on_disk: how many of its partitions have a directory by now, if not all."""
+        """Store a topic, new or changed. on_disk: how many of its partitions have a directory, if not all have one."""
         with self._transaction():
             self._run(
                 "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
@@ -260,7 +260,7 @@ class MetadataStore:
                 self._run("INSERT OR REPLACE INTO growing_topics VALUES (?, ?)", (topic.topic_id, on_disk))
 
     def growing_topics(self) -> dict[str, int]:
-        """Return, by topic id, how many partitions surely have a directory: of topics that were being made larger."""
+        """Return, for topics whose growth did not complete, how many partitions surely have a directory."""
         return dict(self._run("SELECT topic_id, partitions FROM growing_topics").fetchall())
 
     def forget_growing_topic(self, topic_id: str) -> None:
@@ -268,7 +268,7 @@ class MetadataStore:
         self._change("DELETE FROM growing_topics WHERE topic_id=?", (topic_id,))
 
     def delete_topic(self, topic: StoredTopic) -> None:
-        """Forget a topic; remember that its files, and the offsets committed in it, have to go."""
+        """Delete a topic, and remember that its files and the offsets committed in it must be deleted too."""
         with self._transaction():
             for table in ("topics", "growing_topics", "start_offsets", "topic_owners"):
                 self._run(f"DELETE FROM {table} WHERE topic_id=?", (topic.topic_id,))
@@ -283,16 +283,16 @@ class MetadataStore:
             yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions)
 
     def forget_deleted_topic(self, topic_id: str) -> None:
-        """Forget a deleted topic: its files are out of the way."""
+        """Forget a deleted topic whose files have been moved out of the way."""
         self._change("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
 
     def start_offsets(self) -> dict[tuple[str, int], int]:
-        """Return, by topic id and partition, where logs begin whose first records were deleted."""
+        """Return the start offsets of logs whose first records were deleted, by topic id and partition."""
         rows = self._run("SELECT topic_id, partition, start_offset FROM start_offsets").fetchall()
         return {(topic_id, partition): offset for topic_id, partition, offset in rows}
 
     def put_start_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Keep where logs begin, by topic id and partition: all of `offsets`, or none."""
+        """Store the start offsets of logs, by topic id and partition: all of `offsets`, or none."""
         with self._transaction():
             rows = [(*partition, offset) for partition, offset in offsets.items()]
             self._run_many("INSERT OR REPLACE INTO start_offsets VALUES (?, ?, ?)", rows)

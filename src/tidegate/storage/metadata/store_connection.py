@@ -1,7 +1,7 @@
 """A connection to the metadata store's file: the event loop has one, the thread that writes groups has another.
 
-Both share a lock for what they change: SQLite has one writer at a time, and a connection that finds it busy would sleep
-and try again. A transaction of the thread takes about a millisecond, for so long the loop waits at most.
+Both share a lock for changes: SQLite has one writer at a time, and a connection that finds the database busy would
+sleep and try again. A transaction of the thread takes about a millisecond, the longest that the loop waits.
 """
 
 import sqlite3

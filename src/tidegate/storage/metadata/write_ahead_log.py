@@ -100,7 +100,7 @@ def _stored_sums(file: BinaryIO, number: int, frame_bytes: int) -> Sums:
 
 
 def _sums(order: str, sums: Sums, data: bytes) -> Sums:
-    """Return SQLite's checksum of `data` that follows what `sums` is of. `data` has a multiple of 8 bytes."""
+    """Return SQLite's checksum of `data`, continued from the checksum `sums`. `data` has a multiple of 8 bytes."""
     first, second = sums
     words: Iterator[tuple[int, int]] = struct.iter_unpack(f"{order}II", data)
     for left, right in words:

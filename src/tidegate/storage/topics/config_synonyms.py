@@ -37,4 +37,4 @@ TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""A topic's setting → the node's that stand behind it, the one that wins first."""
+"""Topic setting → the node settings that are its default, in order of precedence."""

@@ -261,7 +261,7 @@ def check_given(given: Mapping[str, str]) -> None:
 
 
 def _given_behind(name: str, node: StorageConfig) -> str | None:
-    """Return what the node's settings say of a topic's setting without effect; None where they say nothing."""
+    """Return the node's value for a topic setting that has no effect here; None if the node does not set it."""
     for given in (node.of_node, node.of_all, node.given or {}):
         for behind in TOPIC_SYNONYMS.get(name, ()):
             if behind in given:

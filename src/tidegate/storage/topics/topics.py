@@ -120,17 +120,17 @@ class Topics:
         return name in self.by_name or name in self._changing
 
     def colliding(self, name: str, *, but: Container[str] = ()) -> str | None:
-        """Return a topic whose name differs only in having a period for an underscore or the reverse; none of `but`."""
+        """Return a topic, not in `but`, whose name differs only by periods in place of underscores or the reverse."""
         return next(
             (other for other in self._by_plain_name.get(name.replace(".", "_"), ()) if other not in but), None
         )
 
     def is_changing(self, topic: Topic) -> bool:
-        """Return whether a topic is being given partitions or deleted: nothing else is begun with it meanwhile."""
+        """Return whether a topic is being extended or deleted. No other change of it begins meanwhile."""
         return topic.name in self._changing
 
     def settled_in_slices(self, name: str) -> Generator[None, None, Topic | None]:
-        """Return a topic after what else is under way with it, None where there is none."""
+        """Wait for other changes of a topic to end, then return the topic; None if there is none."""
         topic = self.by_name.get(name)
         while topic is not None and self.is_changing(topic):
             yield
