@@ -176,7 +176,7 @@ _UNCHANGED = {
 
 
 def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
-    """Raise `RefusedError` if the resource lacks its name, or if `names` has settings that Tidegate does not change."""
+    """Raise `RefusedError` if the resource lacks its name, or if `names` has any: none of its settings can change."""
     if not resource_name and kind in _NAMELESS:
         raise RefusedError(error_codes.INVALID_REQUEST, _NAMELESS[kind])
     for name in names:

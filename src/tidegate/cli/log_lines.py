@@ -82,7 +82,7 @@ class LogLines(logging.Handler):
                 self._changed.notify_all()
 
     def _is_writable(self, data: bytes) -> bool:
-        """Return whether `size` bytes can be written without blocking. A writable pipe accepts `PIPE_BUF` bytes."""
+        """Return whether `data` can be written without blocking. A writable pipe accepts `PIPE_BUF` bytes."""
         if len(data) > self._most_at_once:
             return False
         return any(events & select.POLLOUT for _, events in self._writable.poll(0))

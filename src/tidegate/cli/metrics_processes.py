@@ -112,7 +112,10 @@ def _numbers(uses: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
 def _counts(
     kind: str, documents: Iterable[Mapping[str, Any]], listed: Iterable[tuple[str, ...]]
 ) -> dict[str, int]:
-    """Return the number of entities of a type. Entities that are not listed may be counted once for each process."""
+    """Return the number of entities of a type.
+
+    Processes may leave out the same entities, so the largest number of omitted ones counts.
+    """
     omitted = max(document["quota_types"][kind]["omitted"] for document in documents)
     return {"entities": omitted + sum(1 for key in listed if key[0] == kind), "omitted": omitted}
 

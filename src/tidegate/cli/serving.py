@@ -134,7 +134,7 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
             tell(args, text)
         for listener in metrics:
             tell(args, f"tidegate metrics at {listener.url}")
-        # Load the CRC library (`wire.checksum`) after the first requests, but before the first batch.
+        # Load the CRC library (`wire.checksum`) later: the first batch needs it, the first requests do not.
         loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
         await stop.wait()
 

@@ -295,7 +295,7 @@ class SharedPort:
         self._late = self._loop.call_later(_LATE_EVERY_S, self._close_late)
 
     def _make_room(self, host: str) -> bool:
-        """Close a waiting connection, or one of a node, so that a client at `host` can connect, if that is fair."""
+        """Close a connection, if that is fair, for a client at `host`, because the system allows no more."""
         oldest = self._newcomers.victim(address_owner(host))
         if oldest is not None:
             self._drop(oldest)

@@ -31,7 +31,7 @@ class TurnSends:
         self._senders: list[_Sender] = []
 
     def add(self, sender: _Sender) -> int:
-        """Queue `sender` for the end of the turn. Return the time of sends in this call, which is charged."""
+        """Queue `sender` until the turn ends or `MAX_TOGETHER` wait. Return the time of sends in this call, in ns."""
         self._senders.append(sender)
         if len(self._senders) < MAX_TOGETHER:
             return 0

@@ -252,7 +252,7 @@ class _Import:
         self._manifest.files.append(taken)
 
     def _known_start(self, source: Source, log: LogFile) -> tuple[ImportedFile | None, Any, str]:
-        """Return the imported part of a file and its digest, and the digest of the head. The log is left behind it."""
+        """Return the imported part of a file, its digest, and that of the head. Position the log after that part."""
         head = log.read(HEAD_BYTES)
         head_digest = blake2b(head, digest_size=16).hexdigest()
         for known in self._manifest.files_that_begin_like(source.node_id, head_digest):

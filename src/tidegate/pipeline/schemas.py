@@ -170,7 +170,8 @@ EARLY_BUCKETS: Mapping[str, int] = {
     f"early_up_to_{limit_ms}_ms": limit_ms
     for limit_ms in (*(digit * 10**power for power in range(6) for digit in (1, 2, 5)), 2**31 - 1)
 }
-"""Columns that count early requests, by how many ms early they were: up to 500 s, and one column for all others."""
+"""Columns that count requests that came early by at most the limit, and by more than the one before: limits up to
+500 s, and one column for all others."""
 
 _SOFTWARE: list[_Column] = [("client_software", _STRING), ("client_software_version", _STRING)]
 _EARLY: list[_Column] = [
@@ -280,7 +281,7 @@ bytes or percent; 0 for mutations. `largest_amount`: of one request, in bytes or
 
 LIMITS_BY_ENTITY = _table([*_LIMITED, *_USED, ("never_throttled", DoubleType()), ("tolerable", DoubleType())])
 """The limits that an entity needs on any of its nodes, per second: the smallest that would have throttled nothing, and
-the smallest that would have delayed what is tolerated. 0: any limit is enough, for no charge, or one charge of all."""
+the smallest with tolerable delays. 0: any limit is enough, because nothing was charged, or all of it at once."""
 
 RUNGS = _table(
     [

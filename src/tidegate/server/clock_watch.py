@@ -8,7 +8,7 @@ from tidegate.clock import Clock
 __all__ = ["LEAST_STEP_MS", "ClockWatch"]
 
 LEAST_STEP_MS = 100
-"""Smallest step, in ms, that is reported. Smaller steps add up until they are as large."""
+"""Smallest step, in ms, that is reported. Smaller steps add up until they are as large; a slewed clock adds none."""
 
 _log = logging.getLogger("tidegate.server")
 

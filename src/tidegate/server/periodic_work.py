@@ -56,7 +56,7 @@ class PeriodicWork:
             timer.cancel()
 
     def every(self, name: str, period_s: float, call: Callable[[], None]) -> None:
-        """Call `call` at intervals, until `close`."""
+        """Call `call` every `period_s` seconds, until `close`."""
 
         def run() -> None:
             self._timers[name] = self._loop.call_later(period_s, run)

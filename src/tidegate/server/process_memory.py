@@ -17,7 +17,7 @@ _GROUPS = "sys/fs/cgroup"
 
 
 def process_memory_bytes(root: Path = _ROOT) -> int:
-    """Return the memory limit. root: the root directory of the system's files."""
+    """Return the memory limit in bytes. root: the root directory of the system's files."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         soft, _ = resource.getrlimit(kind)

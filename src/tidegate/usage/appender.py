@@ -1,9 +1,9 @@
 """Room for rows: the current segment, its replacement, and the loss of events when there is no room.
 
 A row is packed into the buffer `_rows` of `Appender`, between `_at` and `_end`. `_write_rows` writes all rows that were
-packed since the last call to the segment, in one call. If there is no room (the spool is at its bound, or its disk is
-full), `_at` and `_end` are 0, and events are counted as lost. The appender checks for room every `RETRY_MS`. The next
-segment then begins with a `gap` row.
+packed since the last call to the segment, in one call. If there is no room (the spool is at its bound, or its disk
+refuses writes), `_at` and `_end` are 0, and events are counted as lost. The appender checks for room every `RETRY_MS`.
+The next segment then begins with a `gap` row.
 
 Segments are handed over in order, and each before the next one begins: the writer relies on it.
 """

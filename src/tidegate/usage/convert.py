@@ -178,7 +178,7 @@ def _delete_superseded(by: ParquetFile, files: list[ParquetFile], now_ms: int) -
 
 
 def delete_expired(parquet: Path, *, retention_ms: int, now_ms: int, wall_ms: int) -> None:
-    """Delete the hours that are older than `retention_ms`, both by their names and by the age of their files.
+    """Delete the hours that ended at least `retention_ms` ago, both by their names and by the age of their files.
 
     now_ms: engine time, as in the names; wall_ms: the wall clock, as in the file system. Hours that were recorded
     before the clock was set (1970) have old names, and stay until their files are old.

@@ -69,7 +69,7 @@ class OpenSegment:
     def name_index(self, names: Names) -> int:
         """Return the number of `names`, after writing new ones to the names file; `NAMES_FULL` if that is full.
 
-        The table has as many bytes as the file of rows, at most `NAMES_BYTES_MAX`.
+        The table in memory has as many bytes as the names file, at most `NAMES_BYTES_MAX`.
         """
         record = encode_names(names)
         number = self._numbers.get(record)

@@ -279,7 +279,7 @@ class KnownFetches:
         )
 
     def _source_of(self, request: Request, body: Message, wanted: FetchedPartition) -> _Source | None:
-        """Return a `KnownFetch` for a consumer's request with one partition; None if the fast path cannot serve it."""
+        """Return the `_Source` of a consumer's request with one partition; None if the fast path cannot serve it."""
         if wanted.log is None or wanted.name is None or body["max_bytes"] < 0:
             return None
         max_bytes = min(body["max_bytes"], self._most_bytes)

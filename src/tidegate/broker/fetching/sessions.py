@@ -114,8 +114,8 @@ class FetchSessions:
     ) -> int:
         """Create a session and return its id, `NO_SESSION` if there is no room for it.
 
-        privileged: the client is a broker. owner: the principal that the session counts for. If very large sessions
-        would have to be evicted, evict only some; there may be room when the client asks again.
+        privileged: the client is a broker. owner: the principal that the session counts for. If sessions with more than
+        `_EVICTED_AT_ONCE` partitions must go, evict only some; there may be room when the client asks again.
         Follows: Kafka `FetchSessionCacheShard.maybeCreateSession`.
         """
         count = len(partitions)

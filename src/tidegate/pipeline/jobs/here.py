@@ -268,7 +268,7 @@ class _PlacedHere(PlacedRows):
         share: int | None = None,
         **options: Any,
     ) -> Iterator[pa.Table]:
-        """Yield the tables that a function of `replay.partition` returns for all partitions, or for those of a share.
+        """Yield the tables of a function of `replay.partition` for all partitions, or those of a share, in their order.
 
         Small partitions are passed together, because to make a table for each would take longer than the replay.
         """

@@ -196,7 +196,7 @@ class OnSpark(BackEnd):
         )
 
     def work(self, items: Sequence[Sized]) -> DataFrame:
-        """Return the pickled items, columns `WORK`. Each partition has consecutive items, all about the same bytes."""
+        """Return the pickled items, columns `WORK`. Partitions have consecutive items, and about the same size."""
         slices = self.slices_of(items)
         ends = list(accumulate(max(1, item.size_bytes) for item in items))
         work = pa.table(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Wanted", "chunk_users", "level_of"]
 
 _MOST_HEADROOM = 1000
-_FEW_NAMES = 4  # of three distinct values at least two are users, as one may be null or empty
+_FEW_NAMES = 4  # distinct values: at least two of four are users, as one may be null and one empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,8 +99,8 @@ class Bundle:
 class OpenChunk:
     """A chunk whose file is open, so that several reads need only one opening.
 
-    group: the footer's metadata of the row group, with rows that are left out. schema: of the file. places: places of
-    its columns, by name.
+    group: the footer's metadata, also of rows that are left out. schema: of the file. places: places of its columns,
+    by name.
     """
 
     path: str

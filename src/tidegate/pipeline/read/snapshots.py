@@ -76,7 +76,7 @@ def _step(run: Sequence[tuple[Row, SensorState]]) -> Step:
 
 
 def _whole(rows: Sequence[Row]) -> Iterator[tuple[Row, SensorState]]:
-    """Yield each sensor, with its text joined from several rows, and the last of these. Raises `UsageFilesError`."""
+    """Yield each sensor's last row, and its state from the joined text of its rows. Raises `UsageFilesError`."""
     by_sensor = groupby(rows, key=lambda row: (row["quota_user"], row["quota_client_id"]))
     for tags, group in by_sensor:
         text, state = "", None

@@ -226,7 +226,10 @@ def _states_all(gap: Mark, steps: Steps, *, is_first: bool) -> bool:
 
 
 def _with_exchanges(steps: Steps, *, after: Container[int]) -> Steps:
-    """Return the steps with changes of the callback marked. One right after a gap is none. after: `seq` of gaps."""
+    """Return the steps with changes of the callback marked.
+
+    after: `seq` of gaps. Right after a gap, a node states its callback again, which is no change.
+    """
     places = steps.where(lambda step: step.kind == "callback")
     marked = [replace(step, is_exchange=step.seq - 1 not in after) for step in steps.only(places)]
     return steps.replaced(places, marked)

@@ -23,7 +23,7 @@ ENTITIES_BY: Mapping[str, EntityParts] = {
 """Levels of entities, by the names of `--by`."""
 
 FETCH_ANSWER_BYTES = 49
-"""The least bytes that an answer to a Fetch is charged besides its records; the cap limits only records (B§6.3)."""
+"""Smallest charge in bytes of an answer to a Fetch, besides its records; the cap limits only records (B§6.3)."""
 
 
 def check_level(by: str | None) -> None:

@@ -332,7 +332,7 @@ def _groups(table: pa.Table) -> Numbers:
         return group
     _, first = np.unique(of_plan, return_index=True)
     is_again = np.ones(len(group), bool)
-    is_again[first] = False  # an entity with several rows of one plan: each other row gets its own group
+    is_again[first] = False  # the others were in force under two entities in turn, and get other groups
     entity = (_names(table, name).numbers[is_again] for name in _ENTITY)
     others = key_numbers([group[is_again], *entity])
     group[is_again] = int(group.max()) + 1 + others

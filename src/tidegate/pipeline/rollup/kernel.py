@@ -245,8 +245,8 @@ def count_buckets(
 ) -> None:
     """Count values for percentiles, cell by cell.
 
-    order, begins: the rows by cell. counted: a number for each bucket, all 0. codes, counts: receive the codes that
-    occur in each cell, increasing, and their numbers; ends: receives the end of each cell in them.
+    order, begins: the rows by cell. counted: a number for each bucket, all 0. codes, counts: receive the codes (a
+    measure and its bucket) that occur in each cell, increasing, and how often; ends: receives the end of each cell.
     """
     made = 0
     for cell in range(len(ends)):

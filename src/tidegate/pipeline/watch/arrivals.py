@@ -129,7 +129,7 @@ class Arrivals:
         """Return the files that have rows of `missing` ranges. Raises likewise.
 
         last_seq: the last `seq` taken from each node. before_ms: by broker, the time before which the rows of its
-        processes were taken; later rows are not late yet. A file is not read again once all of its rows are before it.
+        processes were taken; later rows are not late yet. A file is not read again once no row of it comes after these.
         """
         found: list[LateFile] = []
         all_files = self._files({}) if before_ms or any(missing.values()) else {}

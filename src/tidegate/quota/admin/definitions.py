@@ -131,7 +131,7 @@ class QuotaDefinitions:
         self._definitions: dict[EntityParts, Definition] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._before_last_change = 0  # number of entities then, which sets the least size of the table
+        self._before_last_change = 0  # number of entities; sets the least size of the table
 
     def __len__(self) -> int:
         """Return how many entities have a quota."""

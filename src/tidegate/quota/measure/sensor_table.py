@@ -26,7 +26,7 @@ SENSOR_BYTES = 900  # a quota sensor without samples and names, its tags, and it
 SAMPLE_BYTES = 84  # two times and a value, as Python objects
 THROTTLE_BYTES = 750  # a throttle sensor that was used
 LOOKED_AT_PER_DROP = 16  # sensors that are compared to find one that has long been idle
-DROPPED_SHARE = 512  # this part is evicted at once, so that callers rarely have to forget lookups
+DROPPED_SHARE = 512  # 1/512 of the bound is freed at once, so that callers rarely forget lookups
 SWEPT_AT_A_TIME = 500  # well below a millisecond
 
 

@@ -175,7 +175,7 @@ class QuotaAdministration:
     def _publish_in_slices(
         self, outcome: AlterOutcome, addresses: dict[str, Addresses], on_change: OnChange
     ) -> Generator[None, None, Iterable[AlterResult]]:
-        """Store the changes, then send them to subscribers. If storing fails, all entities get the error."""
+        """Store the changes, then send them. If storing fails, nothing changes, and all entities get the error."""
         changes = yield from self.definitions.prepare_in_slices(outcome.records)
         try:
             yield from self._store.apply_quota_records_in_slices(outcome.records)

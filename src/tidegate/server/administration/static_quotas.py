@@ -5,7 +5,7 @@
 
 An override acts like a quota of its client id, the default like a quota of the default client id. A quota of the same
 entity that AlterClientQuotas sets takes precedence as long as it exists. The default also applies to clients without a
-client id, which share one quota; a quota that is set with AlterClientQuotas cannot apply to them (B§3.4).
+client id, which share the quota of the empty id; a quota that AlterClientQuotas sets cannot apply to them (B§3.4).
 """
 
 import re

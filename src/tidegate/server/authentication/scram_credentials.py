@@ -139,7 +139,9 @@ class ScramCredentials:
         found: list[Described] = []
         if not names:
             for users in batched(list(self._users), _DESCRIBED_AT_A_TIME):
-                there = ((user, self._users.get(user, {})) for user in users)  # some may go in a yield
+                there = (
+                    (user, self._users.get(user, {})) for user in users
+                )  # some may be gone after a yield
                 found += [_described(user, credentials) for user, credentials in there if credentials]
                 yield
             return found

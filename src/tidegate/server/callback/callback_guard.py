@@ -23,7 +23,7 @@ __all__ = ["MAX_REMEMBERED", "NO_TAGS", "SLOW_MS", "GuardedCallback", "load_call
 _log = logging.getLogger("tidegate.server")
 
 SLOW_MS: Final = 5
-"""Duration from which on a call is logged as slow: no other request is served during it."""
+"""Duration in ms; a longer call is counted and logged as slow, because no other request is served during it."""
 MAX_REMEMBERED: Final = 10_000
 """Most stored answers of each kind. When there are more, the oldest is removed."""
 NO_TAGS: Final[Mapping[str, str]] = {"callback": "(failed)"}

@@ -15,7 +15,7 @@ _RECORD_TYPES = range(20, 25)
 
 
 def not_a_length(size: int) -> str:
-    """Return an explanation if the first four bytes of a connection are another protocol's; else nothing."""
+    """Return an explanation if the first four bytes of a connection are another protocol's; else an empty text."""
     first = size.to_bytes(LENGTH_BYTES, "big", signed=True)
     if first[:2] == b"\x16\x03":
         return (
@@ -28,7 +28,7 @@ def not_a_length(size: int) -> str:
 
 
 def other_protocol(first: bytes) -> str:
-    """Return an explanation if the first bytes of a TLS connection are another protocol's; else nothing."""
+    """Return an explanation if the first bytes of a TLS connection are another protocol's; else an empty text."""
     if not first or first[0] in _RECORD_TYPES:
         return ""
     if first[:4] in HTTP_METHODS:

@@ -7,10 +7,10 @@ there is no deadlock.
 While all requests fit, or only one principal has any, grants are given in the order of asking, up to the full memory.
 While several principals wait, the next grant goes to the principal that would then hold least, in rounds between
 equals. If a principal has waited for `REVOKE_AFTER_S`, and would hold less than the largest holder does, grants of the
-largest holder are revoked: first the one that will be complete last at its present rate. When a request has waited for
+largest holder are revoked: first the one that will be complete last at its rate so far. When a request has waited for
 `PATIENCE_S`, the next grant is reserved for it for `RESERVED_S`, so that small requests cannot keep out a large one.
 
-`slow` also returns connections whose requests arrive too slowly while others wait, whatever their principals.
+`slow` returns connections whose requests arrive too slowly while others wait, whatever their principals.
 
 >>> memory = RequestMemory(1000, monotonic_ns=lambda: 0, later=lambda run: run())
 >>> class Client:
@@ -283,7 +283,7 @@ class RequestMemory:
     def _slowest_but_of(self, owner: str, size: int, now_ns: int) -> GrantHolder | None:
         """Return the grant of the largest holder to revoke for `owner`; None if that holder does not hold more.
 
-        Of the requests that are still arriving, it is the one that will be complete last at its present rate.
+        Of the requests that are still arriving, it is the one that will be complete last at its rate so far.
         """
         held = self._held
         largest = held.largest()

@@ -42,7 +42,8 @@ class Exchange:
     lag, lag_bytes: how far behind the end of the log a Fetch reads, if it has `fetch_bytes`.
     produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: the decisions; the largest one mutes.
     row_flags: flags of the row in the usage record, see `recorder`: `PRODUCED` and `FETCHED` if bytes are charged,
-    `THROTTLED`, `EXEMPT`, `OBSERVED_ONLY` if the client is not muted, `FORWARDED` if another node decided mutations.
+    `THROTTLED`, `EXEMPT`, `OBSERVED_ONLY` if the throttle is not applied, `FORWARDED` if another node decided
+    mutations.
     response: the bytes to send: the answer's, or the empty form for a throttled fetch; None: nothing is sent.
     """
 

@@ -374,9 +374,9 @@ class Deferred:
 
 
 class Wait:
-    """A pause of work in slices. The work yields it, and resumes after `end` is called, once, on the event loop.
+    """A pause of work in slices. The work yields it, and resumes after `resume` is called, once, on the event loop.
 
-    charged_ns: time that another thread took for this request alone, charged to the request; set before `end`.
+    charged_ns: time that another thread took for this request alone, charged to the request; set before `resume`.
     """
 
     __slots__ = ("_ended", "_go_on", "charged_ns")

@@ -89,7 +89,9 @@ class RequestRecorder(Appender):
         super().__init__(directory, node_id=node_id, clock=clock, **limits)
         self._requests: list[Exchange] = []  # whose rows are not made yet
         self.request = self._requests.append
-        self._topics: dict[str, int] = {}  # topic → its number in the segment's table of names
+        self._topics: dict[
+            str, int
+        ] = {}  # topic → its number in the segment; no more than its table of names has
 
     def commit(self) -> None:
         """Make the rows of all requests since the last time, in one loop, and write what is not written yet."""

@@ -194,7 +194,7 @@ class GroupCommit:
 
 
 def _job(log: PartitionLog) -> _Job | None:
-    """Return the job of syncing a log; None if its log is deleted or its files cannot be opened."""
+    """Return the job of syncing a log; None if the log is deleted or its files cannot be opened."""
     if log.deleted:
         return None
     try:

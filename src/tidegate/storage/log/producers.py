@@ -244,7 +244,7 @@ class Producers:
         self.memory.drop(state)
 
     def _make_room(self) -> None:
-        """Forget a tenth of the producers, each time the one with the smallest last offset of the largest principal."""
+        """Forget a tenth: each time, of the principal with most producers, the one with the smallest last offset."""
         by_owner: dict[str, deque[ProducerState]] = {}
         for state in sorted(self._states.values(), key=lambda state: state.batches[-1][3]):
             by_owner.setdefault(state.owner, deque()).append(state)
