@@ -33,12 +33,12 @@ def test_who_took_nothing_for_the_longest_is_closed() -> None:
     memory = memory_of(1000, closed)
     for holder in ("a", "b", "c"):
         memory.hold(holder, 300, "User:a")
-    memory.took_some("a")
+    memory.record_progress("a")
     memory.hold("d", 500, "User:a")
     assert closed == ["b", "c"]
     assert memory._held.used == 800
-    memory.let_go("a")
-    memory.let_go("a")
+    memory.release("a")
+    memory.release("a")
     assert memory._held.used == 500
 
 

@@ -281,7 +281,7 @@ def test_who_waits_for_memory_is_not_read_and_then_served(with_pair) -> None:
         assert pair.channel.wants_memory
         assert pair.channel.unread_bytes() <= COLLECTED_BYTES + SCRATCH_BYTES
         assert not pair.owner.frames
-        pair.memory.give_back(other)
+        pair.memory.release(other)
         await sending
         await pair.settle()
         assert pair.owner.frames == [data]

@@ -53,7 +53,7 @@ def test_who_does_not_fit_waits_in_order() -> None:
     assert memory.ask(first, 600, "User:a")
     assert not memory.ask(large, 500, "User:a")
     assert not memory.ask(small, 10, "User:a")
-    memory.give_back(first)
+    memory.release(first)
     clock.turns()
     assert (large.granted, small.granted) == (True, True)
     assert (memory.granted_bytes, len(memory._owners)) == (510, 0)
@@ -66,7 +66,7 @@ def test_one_request_always_fits() -> None:
     large, small = Client(), Client()
     assert memory.ask(large, 5000, "User:a")
     assert not memory.ask(small, 1, "User:a")
-    memory.give_back(large)
+    memory.release(large)
     clock.turns()
     assert small.granted
 
@@ -85,7 +85,7 @@ def test_giving_back_twice_or_nothing_is_harmless() -> None:
     memory.ask(holder, 1000, "User:a")
     memory.ask(waiting, 1000, "User:a")
     for client in (other, waiting, waiting, holder, holder):
-        memory.give_back(client)
+        memory.release(client)
     clock.turns()
     assert (memory.granted_bytes, len(memory._owners), waiting.granted) == (0, 0, False)
 
@@ -132,7 +132,7 @@ def test_principals_that_wait_are_served_in_rounds() -> None:
             memory.ask(client, 1000, owner)
     order = []
     for _ in range(9):
-        memory.give_back(holder)
+        memory.release(holder)
         clock.turns()
         owner, holder = next(
             (owner, client)
@@ -217,7 +217,7 @@ def test_a_large_request_is_served_among_many_small_ones() -> None:
     while not large.granted:
         clock.now_ns += 50_000_000
         memory.revoke_some()
-        memory.give_back(small.pop(0)) if small else None
+        memory.release(small.pop(0)) if small else None
         clock.turns()
         client = Client()
         if memory.ask(client, 190, f"User:{rounds % 5}") or rounds < 5:
@@ -242,9 +242,9 @@ def test_any_order_of_events_keeps_the_bound_and_serves_everybody() -> None:
             client, size = Client(), rng.choice((1, 10, 300, 700, 1000))
             (holding if memory.ask(client, size, f"User:{rng.randrange(3)}") else waiting).append(client)
         elif kind == 1 and holding:
-            memory.give_back(holding.pop(rng.randrange(len(holding))))
+            memory.release(holding.pop(rng.randrange(len(holding))))
         elif kind == 2 and waiting and rng.random() < 0.2:
-            memory.give_back(waiting.pop(rng.randrange(len(waiting))))
+            memory.release(waiting.pop(rng.randrange(len(waiting))))
         else:
             clock.now_ns += rng.choice((0, 1_000_000, 1_000_000_000))
             memory.revoke_some()
@@ -259,6 +259,6 @@ def test_any_order_of_events_keeps_the_bound_and_serves_everybody() -> None:
         holding += [client for client in waiting if client.granted and client not in revoked]
         waiting = [client for client in waiting if not client.granted]
         if holding:
-            memory.give_back(holding.pop())
+            memory.release(holding.pop())
     assert not waiting
     assert memory.granted_bytes == 0

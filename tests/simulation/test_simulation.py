@@ -206,7 +206,7 @@ def _refuse_nobody(node: Node) -> None:
 
 
 def _ignore_settings(node: Node) -> None:
-    node.put_in_force_in_slices = lambda config, prepared: iter(())  # type: ignore[method-assign,assignment]
+    node.activate_in_slices = lambda config, prepared: iter(())  # type: ignore[method-assign,assignment]
 
 
 class Generous(OwnRules):

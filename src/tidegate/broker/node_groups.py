@@ -131,11 +131,11 @@ class NodeGroups:
         """Return the node's `message.max.bytes`, which may change while it runs."""
         return self.storage.config.message_max_bytes
 
-    def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
-        """Store a group, then call `on_over` with whether that succeeded, and the time."""
+    def save(self, group: StoredGroup, on_stored: Callable[[bool, int], None]) -> None:
+        """Store a group, then call `on_stored` with whether that succeeded, and the time."""
 
         def written(is_kept: bool) -> None:
-            on_over(is_kept, self.now_ms())
+            on_stored(is_kept, self.now_ms())
             self.wake()
 
         self.storage.group_writes.add_change(GroupChange(group=group), written)

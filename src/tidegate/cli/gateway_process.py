@@ -19,9 +19,9 @@ from tidegate.cli.process import (
     lifecycle_log,
     load_config,
     ports_of,
+    print_message,
     run_process,
     stop_event,
-    tell,
     write_ports,
     written_to,
 )
@@ -111,7 +111,7 @@ async def _run(
     names = server_names(config, listed(args.bootstrap_name or ""))
     logs_in = gateway_logs_in(config, None if args.login is None else args.login == "gateway")
     for notice in upstream_notices(config, upstream, logs_in=logs_in) if is_first(args) else ():
-        tell(args, notice, logging.WARNING)
+        print_message(args, notice, logging.WARNING)
     async with AsyncExitStack() as stack:
         store: QuotaStore
         topic = file = None
@@ -174,7 +174,7 @@ async def _run(
             if port_file is not None:
                 write_ports(port_file, ports)
             for text in (*lines, *_metrics_announcements(gateway)):
-                tell(args, text)
+                print_message(args, text)
         stopped = loop.create_task(stop.wait())
         stack.callback(stopped.cancel)
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.obedience_report import (
         obedience_notes,
         obedience_table,
-        was_told_to_wait,
+        was_throttled,
         worst_first,
     )
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         document = obedience_document(rows, top=shown(args), events=found.rows, out=args.out)
         print_document(document, found.missing)
         return 0
-    throttled = [row for row in rows if was_told_to_wait(row)][: shown(args)]
+    throttled = [row for row in rows if was_throttled(row)][: shown(args)]
     console = results_console()
     if throttled:
         print_table(console, obedience_table(throttled))

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR
-from tidegate.cli.process import fresh_port_file, no_input, tell, write_ports
+from tidegate.cli.process import fresh_port_file, no_input, print_message, write_ports
 from tidegate.clock import SystemClock
 from tidegate.gateway.connection_counts import ConnectionCounts
 from tidegate.gateway.processes import Process, SharedReports
@@ -243,11 +243,11 @@ class Parent:
         if port_file is not None:
             write_ports(port_file, announced[0]["ports"])
         for line in announced[0]["brokers"]:
-            tell(self._args, line)
+            print_message(self._args, line)
         for number, each in enumerate(announced, 1):
             for line in each["metrics"]:
-                tell(self._args, f"{line} (process {number})")
-        tell(
+                print_message(self._args, f"{line} (process {number})")
+        print_message(
             self._args, f"tidegate {__version__} gateway: {len(announced)} processes serve; Ctrl-C stops them"
         )
 

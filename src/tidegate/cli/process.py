@@ -36,9 +36,9 @@ __all__ = [
     "load_config",
     "no_input",
     "ports_of",
+    "print_message",
     "run_process",
     "stop_event",
-    "tell",
     "write_ports",
     "written_to",
 ]
@@ -69,7 +69,7 @@ def run_process(
     try:
         config = load_config(args, defaults)
         for notice in config.notices() if is_first(args) else ():
-            tell(args, notice, logging.WARNING)
+            print_message(args, notice, logging.WARNING)
         with asyncio.Runner(loop_factory=TurnLoop) as runner:
             runner.run(start(config, repeated))
     except TidegateError as error:
@@ -111,7 +111,7 @@ def _set_levels(verbose: int) -> None:
             logging.getLogger(name).setLevel(logging.INFO)
 
 
-def tell(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None:
+def print_message(args: argparse.Namespace, text: str, level: int = logging.INFO) -> None:
     """Print a message on stderr beside the log; with JSON, write it as a line of the log."""
     if args.log_format == JSON:
         _lifecycle.log(level, "%s", text)

@@ -16,9 +16,9 @@ from tidegate.broker.storage_settings import follow_settings, storage_config
 from tidegate.cli.process import (
     fresh_port_file,
     ports_of,
+    print_message,
     run_process,
     stop_event,
-    tell,
     write_ports,
     written_to,
 )
@@ -83,7 +83,9 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
     stop = stop_event(args, repeated)
     clock, first = SystemClock(), configs[0]
     if first.given.get(CLUSTER_WIDE, "none") != "none":
-        tell(args, f"{CLUSTER_WIDE!r} has no effect: only a gateway has cluster-wide quotas", logging.WARNING)
+        print_message(
+            args, f"{CLUSTER_WIDE!r} has no effect: only a gateway has cluster-wide quotas", logging.WARNING
+        )
     port_file = fresh_port_file(args)
     Storage.check_owner(first.data_dir)
     with written_to(first.data_dir):
@@ -129,11 +131,11 @@ async def _serve(configs: Sequence[ServerConfig], args: argparse.Namespace, repe
         if port_file is not None:
             write_ports(port_file, ports_of(nodes))
         if first.is_by_scram_alone and credentials.is_empty:
-            tell(args, _NOBODY, logging.WARNING)
+            print_message(args, _NOBODY, logging.WARNING)
         for text in _announcements(nodes):
-            tell(args, text)
+            print_message(args, text)
         for listener in metrics:
-            tell(args, f"tidegate metrics at {listener.url}")
+            print_message(args, f"tidegate metrics at {listener.url}")
         # Load the CRC library (`wire.checksum`) later: the first batch needs it, the first requests do not.
         loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
         await stop.wait()

@@ -195,7 +195,7 @@ class Gateway:
             raise
         self.config = config
         for broker_id, (own, ready) in prepared.items():
-            yield from self.nodes[broker_id].put_in_force_in_slices(own, ready)
+            yield from self.nodes[broker_id].activate_in_slices(own, ready)
         if self.processes is not None:
             self.processes.set_cluster_wide(config)
 

@@ -111,7 +111,7 @@ class Reloading:
         if changed:
             await run_work(self._gateway.follow_settings_in_slices(config))
         for name in changed:
-            _tell_change("setting", "gateway", name, before.given.get(name), config.given.get(name))
+            _log_change("setting", "gateway", name, before.given.get(name), config.given.get(name))
         if fixed:
             _log.warning("%s: changed in the file, takes effect at the next start", ", ".join(fixed))
         return len(changed), 0 if records is None else await self._follow_quotas(records)
@@ -127,7 +127,7 @@ class Reloading:
             name = ", ".join(
                 f"{kind}={'<default>' if of is None else repr(of)}" for kind, of in record.entity
             )
-            _tell_change("quota", name, record.key, old.get((record.entity, record.key)), record.value)
+            _log_change("quota", name, record.key, old.get((record.entity, record.key)), record.value)
         return len(changes)
 
 
@@ -162,9 +162,7 @@ def _check_names(before: ServerConfig, given: ServerConfig) -> None:
             raise ConfigError(notice)
 
 
-def _tell_change(
-    resource: str, name: str, key: str, old: str | float | None, new: str | float | None
-) -> None:
+def _log_change(resource: str, name: str, key: str, old: str | float | None, new: str | float | None) -> None:
     """Write the line of one change to the audit log."""
     if is_secret_setting(key):
         old, new = (None if value is None else HIDDEN for value in (old, new))

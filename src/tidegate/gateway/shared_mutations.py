@@ -54,7 +54,7 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LastReport:
     """The last report of another process. offset: its place in the topic."""
 
     number: int
@@ -80,7 +80,7 @@ class SharedMutations:
         self._number = 0
         self._buckets: dict[str, _Bucket] = {}
         self._room: ReclaimableBound[str] = ReclaimableBound(MAX_FOLLOWED)
-        self._others: dict[str, _Heard] = {}
+        self._others: dict[str, _LastReport] = {}
         self._omitted = 0
         self._charged_by_others = 0.0
 
@@ -141,7 +141,7 @@ class SharedMutations:
         before = self._others.get(name)
         if before is None and not self._has_room_for_process(now_ms):
             return  # `Sharing` says so
-        self._others[name] = _Heard(report.number, report.mutations, now_ms, offset)
+        self._others[name] = _LastReport(report.number, report.mutations, now_ms, offset)
         if report.mutations and not self._is_noted:
             self._is_noted = self._on_shared()
         if before is not None and now_ms - before.heard_ms > LOST_AFTER_MS:
@@ -216,7 +216,7 @@ class SharedMutations:
         return True
 
 
-def _increase(before: _Heard | None, key: str, charges: Charges) -> float | None:
+def _increase(before: _LastReport | None, key: str, charges: Charges) -> float | None:
     """Return the permits that were charged after a report; None: not known. A count that goes back is none."""
     if before is None:
         return None

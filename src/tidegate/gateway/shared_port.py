@@ -30,7 +30,7 @@ from tidegate.fair_share import ReclaimableBound, Rounds, address_owner
 from tidegate.gateway.addresses import ANY_BROKER, ServerNames
 from tidegate.gateway.broker_part import BrokerPart
 from tidegate.server.authentication.logins import MAX_LOGIN_S
-from tidegate.server.connection.client_hello import MAX_HELLO_BYTES, server_name, whole_hello
+from tidegate.server.connection.client_hello import MAX_HELLO_BYTES, read_client_hello, server_name
 from tidegate.server.connection.tls_session import HANDSHAKE, TlsError
 from tidegate.server.connection.transport import Transport
 from tidegate.server.connection.turns import SocketPoller
@@ -203,7 +203,7 @@ class SharedPort:
             self._drop(newcomer)  # the client has closed its end
             return
         try:
-            hello = whole_hello(self._scratch[:count])
+            hello = read_client_hello(self._scratch[:count])
             if isinstance(hello, int):
                 newcomer.seen_bytes = count
                 # The kernel does not report fewer bytes, so a client that sends byte by byte does not cost a turn each.

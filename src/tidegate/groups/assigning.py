@@ -41,7 +41,7 @@ class Assigning:
             respond(sync_refusal(problem))
             return
         member = group.members[request.member_id]
-        self._table.hear(member, request.source)
+        self._table.record_source(member, request.source)
         group.pending_sync.pop(member.member_id, None)
         if not group.pending_sync:
             self._table.deadlines.cancel(group.sync_deadline)

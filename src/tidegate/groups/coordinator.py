@@ -65,7 +65,7 @@ class GroupCoordinator:
             deadline = self.table.deadlines.pop_expired(now_ms)
             if deadline is None:
                 return False
-            self._rebalances.on_over(deadline, now_ms)
+            self._rebalances.on_expired(deadline, now_ms)
         return True
 
     # --- JoinGroup, SyncGroup
@@ -102,7 +102,7 @@ class GroupCoordinator:
             return error_codes.ILLEGAL_GENERATION
         if group.state is GroupState.EMPTY:
             return error_codes.UNKNOWN_MEMBER_ID
-        self.table.hear_session(group.members[member_id], source, now_ms)
+        self.table.start_session(group.members[member_id], source, now_ms)
         return (
             error_codes.REBALANCE_IN_PROGRESS
             if group.state is GroupState.PREPARING_REBALANCE
@@ -137,7 +137,7 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is None:
             return
-        self._rebalances.go_on_without(group, f"members left{why(reason)}", now_ms)
+        self._rebalances.rebalance_without(group, f"members left{why(reason)}", now_ms)
 
     def commit_problem(
         self,
@@ -168,7 +168,7 @@ class GroupCoordinator:
         if group.state is GroupState.COMPLETING_REBALANCE:
             return error_codes.REBALANCE_IN_PROGRESS
         if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            self.table.hear_session(group.members[member_id], source, now_ms)
+            self.table.start_session(group.members[member_id], source, now_ms)
         return error_codes.NONE
 
     # --- administration

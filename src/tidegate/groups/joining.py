@@ -15,7 +15,7 @@ from tidegate.groups.member import Member
 from tidegate.groups.rebalances import Rebalances
 from tidegate.groups.requests import JoinRequest, Respond, join_refusal, sync_refusal, why
 from tidegate.groups.settings import MAX_PROTOCOLS, NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings
-from tidegate.groups.stored import GroupStore, unheard
+from tidegate.groups.stored import GroupStore, ignore_result
 from tidegate.groups.table import GroupTable
 
 __all__ = ["Joining"]
@@ -80,7 +80,7 @@ class Joining:
             return
         group = Group(request.group_id, now_ms, self._store.owner(request.group_id) or request.owner)
         self._table.add_group(group)
-        self._store.save(group.stored(), unheard)
+        self._store.save(group.stored(), ignore_result)
         self._join_group(group, request, respond, now_ms)
 
     def _make_room(self, request: JoinRequest, group: Group | None, now_ms: int) -> bool:
@@ -175,7 +175,7 @@ class Joining:
             respond(joined(group, member))  # it has not had the answer, or wants it again
             return
         self._update(group, member, request, respond)
-        self._table.hear(member, request.source)
+        self._table.record_source(member, request.source)
         self._rebalances.begin_or_complete(
             group,
             f"member {member_id!r} joined again in state {group.state.value}{why(request.reason)}",
@@ -200,7 +200,7 @@ class Joining:
             group.has_new_member = True
         group.add_member(member, request.protocol_type, respond)
         self._table.count_member(group, member)
-        self._table.hear(member, request.source)
+        self._table.record_source(member, request.source)
         self._table.begin_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
         self._rebalances.begin_or_complete(group, f"member {member_id!r} joined{why(request.reason)}", now_ms)
 
@@ -231,7 +231,7 @@ class Joining:
         """Replace a static member that has restarted; fence its earlier member id."""
         leader_before = group.leader_id
         member = self._put_in_place(group, old, member_id)
-        self._table.hear(member, request.source)
+        self._table.record_source(member, request.source)
         self._update(group, member, request, respond)
         self._table.begin_session(member, member.session_timeout_ms, now_ms)
         name = f"static member {member.instance_id!r}"

@@ -21,7 +21,7 @@ from tidegate.groups.group import Group, GroupState
 from tidegate.groups.member import DueAnswers, JoinDeadline, Member, PendingMember, SyncDeadline
 from tidegate.groups.requests import Respond, sync_refusal
 from tidegate.groups.settings import GroupSettings
-from tidegate.groups.stored import GroupStore, unheard
+from tidegate.groups.stored import GroupStore, ignore_result
 from tidegate.groups.table import GroupTable
 
 __all__ = ["Rebalances"]
@@ -56,7 +56,7 @@ class Rebalances:
         else:
             self.complete_if_all_joined(group, now_ms)
 
-    def go_on_without(self, group: Group, reason: str, now_ms: int) -> None:
+    def rebalance_without(self, group: Group, reason: str, now_ms: int) -> None:
         """Begin a rebalance after members have left, or complete the current one if all others have joined."""
         if group.state in (_STABLE, _COMPLETING):
             self.start_rebalance(group, reason, now_ms)
@@ -124,7 +124,7 @@ class Rebalances:
         group.next_generation(now_ms)
         group.has_new_member = False
         if group.state is _EMPTY:
-            self._store.save(group.stored(), unheard)
+            self._store.save(group.stored(), ignore_result)
             return
         group.pending_sync.update(dict.fromkeys(group.members))
         waiting = [(member, member.join) for member in group.members.values()]
@@ -190,21 +190,21 @@ class Rebalances:
 
     # --- what is over
 
-    def on_over(self, deadline: Deadline, now_ms: int) -> None:
+    def on_expired(self, deadline: Deadline, now_ms: int) -> None:
         """Handle an expired deadline of the table: of a session, a join, a sync, a pending member or due answers."""
         if isinstance(deadline, Member):
-            self._session_over(deadline, now_ms)
+            self._on_session_expired(deadline, now_ms)
         elif isinstance(deadline, DueAnswers):
             self._answer_some(deadline, now_ms)
         elif isinstance(deadline, JoinDeadline):
-            self._join_over(deadline, now_ms)
+            self._on_join_expired(deadline, now_ms)
         elif isinstance(deadline, SyncDeadline):
-            self._sync_over(deadline, now_ms)
+            self._on_sync_expired(deadline, now_ms)
         else:
             assert isinstance(deadline, PendingMember)
-            self._pending_over(deadline, now_ms)
+            self._on_pending_expired(deadline, now_ms)
 
-    def _session_over(self, member: Member, now_ms: int) -> None:
+    def _on_session_expired(self, member: Member, now_ms: int) -> None:
         """Remove a silent member. A member that waits for a rebalance or its assignment is silent only if it is new."""
         group = self._table.groups.get(member.group_id)
         if group is None or group.members.get(member.member_id) is not member:
@@ -221,15 +221,15 @@ class Rebalances:
             self._deadlines.start(member, now_ms + throttled_ms)
             return
         self._table.remove(group, member)
-        self.go_on_without(group, f"session of member {member.member_id!r} expired", now_ms)
+        self.rebalance_without(group, f"session of member {member.member_id!r} expired", now_ms)
 
-    def _pending_over(self, pending: PendingMember, now_ms: int) -> None:
+    def _on_pending_expired(self, pending: PendingMember, now_ms: int) -> None:
         group = self._table.groups.get(pending.group_id)
         if group is not None and group.pending.get(pending.member_id) is pending:
             self._table.forget_pending(group, pending.member_id)
             self.complete_if_all_joined(group, now_ms)
 
-    def _join_over(self, deadline: JoinDeadline, now_ms: int) -> None:
+    def _on_join_expired(self, deadline: JoinDeadline, now_ms: int) -> None:
         group = self._table.groups.get(deadline.group_id)
         if group is None or group.join_deadline is not deadline or group.state is not _PREPARING:
             return
@@ -245,7 +245,7 @@ class Rebalances:
         if not self._is_put_off(group, deadline, missing, now_ms):
             self._complete(group, now_ms)
 
-    def _sync_over(self, deadline: SyncDeadline, now_ms: int) -> None:
+    def _on_sync_expired(self, deadline: SyncDeadline, now_ms: int) -> None:
         group = self._table.groups.get(deadline.group_id)
         if group is None or group.sync_deadline is not deadline or not group.pending_sync:
             return

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from tidegate.fair_share import UNKNOWN_OWNER
 
-__all__ = ["GroupStore", "StoredGroup", "StoredMember", "unheard"]
+__all__ = ["GroupStore", "StoredGroup", "StoredMember", "ignore_result"]
 
 
 class StoredMember(NamedTuple):
@@ -63,8 +63,8 @@ class GroupStore(Protocol):
         """Return the largest size of a group that is kept, metadata and assignments included, in bytes."""
         ...
 
-    def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
-        """Keep a group, new or changed. Call `on_over` once, now or later, with whether it is kept, and the time."""
+    def save(self, group: StoredGroup, on_stored: Callable[[bool, int], None]) -> None:
+        """Keep a group, new or changed. Call `on_stored` once, now or later, with whether it is kept, and the time."""
         ...
 
     def owner(self, group_id: str) -> str | None:
@@ -76,5 +76,5 @@ class GroupStore(Protocol):
         ...
 
 
-def unheard(is_kept: bool, now_ms: int) -> None:
+def ignore_result(is_kept: bool, now_ms: int) -> None:
     """Ignore whether a group was kept: it has no members, so no request waits for the result."""

@@ -196,16 +196,16 @@ class GroupTable:
             group.held_bytes -= pending.size
 
     @staticmethod
-    def hear(member: Member, source: Source | None) -> None:
+    def record_source(member: Member, source: Source | None) -> None:
         """Note the connection of a member's request."""
         # Another connection has its own sum of muted time: marks of the old one would mean nothing.
         if source is not None and source is not member.source:
             member.source = source
             member.session_mark_ms = member.rebalance_mark_ms = source.throttled_ms
 
-    def hear_session(self, member: Member, source: Source | None, now_ms: int) -> None:
+    def start_session(self, member: Member, source: Source | None, now_ms: int) -> None:
         """Note the connection of a member's request, and start a new session."""
-        self.hear(member, source)
+        self.record_source(member, source)
         self.begin_session(member, member.session_timeout_ms, now_ms)
 
     def begin_sessions(self, members: Sequence[Member], now_ms: int) -> None:

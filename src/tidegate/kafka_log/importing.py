@@ -311,7 +311,7 @@ class _Import:
             else:
                 self._summary.leave_out(len(part))
         if sum(len(part) for held in node.held.values() for part in held) >= HELD_ROWS:
-            node.put_aside(self._out)
+            node.spill_rows(self._out)
 
     def _write_rejected(self) -> None:
         if self._rejected:

@@ -16,7 +16,7 @@ from tidegate.kafka_log.messages import NO_LAG
 from tidegate.kafka_log.requests import UNKNOWN, UNKNOWN_BYTES
 from tidegate.usage.arrow import arrow_schema, event_tables
 from tidegate.usage.columns import SEQ_PER_US
-from tidegate.usage.events import Event, whole_event
+from tidegate.usage.events import Event, complete_event
 
 __all__ = ["HourRows", "PlacedEvent", "hour_table", "with_times"]
 
@@ -38,7 +38,7 @@ class PlacedEvent(NamedTuple):
     def all_columns(self, node_id: int) -> Event:
         """Return all columns of the event, without its `seq`. Raises `EventError` for a value that is out of range."""
         placed = {"node_id": node_id, "seq": 0, "ts_ms": self.decided_us // 1000}
-        return whole_event({**placed, **self.columns})
+        return complete_event({**placed, **self.columns})
 
 
 class HourRows(NamedTuple):

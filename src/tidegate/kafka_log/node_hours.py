@@ -48,7 +48,7 @@ class NodeRows:
     held: dict[int, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     aside: dict[int, list[Path]] = field(default_factory=lambda: defaultdict(list))
 
-    def put_aside(self, out: Path) -> None:
+    def spill_rows(self, out: Path) -> None:
         """Write the rows that are held to files, and hold none."""
         for hour, parts in self.held.items():
             path = out / STAGING / f"{self.node_id}-{hour}-{len(self.aside[hour])}.arrow"

@@ -290,7 +290,7 @@ class RequestColumns:
         if client_number is None:
             client_number = self._client_numbers[client] = len(self._client_numbers)
         if api_key in KEPT_APIS and isinstance(response, dict):
-            self._tell(
+            self._store_exchange(
                 decided_us,
                 number,
                 logged,
@@ -305,7 +305,9 @@ class RequestColumns:
             self._read_from.append((len(self._rows) - 1, *read_from))
         self.requests += 1
 
-    def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
+    def _store_exchange(
+        self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]
+    ) -> None:
         """Store the topics or quotas of an exchange. Partition counts are stored only if they have changed here."""
         assert isinstance(logged.response, dict)
         self.topic_names |= names_by_id(logged.response)

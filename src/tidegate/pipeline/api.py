@@ -22,7 +22,7 @@ from tidegate.pipeline.jobs.back_end import KeptTables
 from tidegate.pipeline.jobs.frames import obedience_frames, replay_frames, usage_frames
 from tidegate.pipeline.jobs.jobs import saved_states, usage_by_minute_table_name, usage_table_name
 from tidegate.pipeline.outcomes import Limits, Obedience, Recommended, Replay, Table, TablesWhenAsked, Usage
-from tidegate.pipeline.page.findings import find_out
+from tidegate.pipeline.page.findings import run_jobs
 from tidegate.pipeline.page.html import check_page, report_html, write_page
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.plan_arguments import Quotas, check_loop, check_replay, levels_given, plans_of
@@ -293,7 +293,7 @@ def report(
     if page is not None:
         check_page(page, overwrite=overwrite)
     with opened(paths, is_lazy=False, **opening) as record:
-        found = find_out(
+        found = run_jobs(
             record.jobs,
             plans,
             rows=record.rows,

@@ -237,7 +237,7 @@ class Node:
             self.on_quota(record)
         quotas.subscribe(self)
         self.callback.cluster = cluster
-        self.callback.tell_cluster()
+        self.callback.update_leaders()
         self._limit_hosts(quotas, run_at_once(limit_connections(self.connections, self.config)))
         self._authorizer = None if acls is None else acls.authorizer
         with_sasl = frozenset(name for name, sasl in self._sasl.items() if sasl is not None)
@@ -397,13 +397,11 @@ class Node:
         if isinstance(callback, GuardedCallback):
             callback.close()
 
-    def put_in_force_in_slices(
-        self, config: ServerConfig, prepared: Any
-    ) -> Generator[Wait | None, None, None]:
+    def activate_in_slices(self, config: ServerConfig, prepared: Any) -> Generator[Wait | None, None, None]:
         """Apply changed settings."""
         assert self._quotas is not None
         callback, tls = prepared
-        self.tls.put_in_force(tls)
+        self.tls.activate(tls)
         before, self.config = self.config, config
         if any(config[name] != before[name] for name in EXTENSION_SETTINGS):
             given, wanted = before.extension_records(), config.extension_records()

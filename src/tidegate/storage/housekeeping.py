@@ -38,7 +38,7 @@ def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
     storage.group_writes.start(scheduler)
     every_s = clean_every_s(storage.config)
     start_chore(storage, scheduler, every_s, lambda: storage.clean(storage.clock.wall_ms()))
-    start_chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
+    start_chore(storage, scheduler, LOOK_EVERY_S, storage.check_files)
     start_chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)
 
 
@@ -78,7 +78,7 @@ class _Chore:
         try:
             if self._work is None:
                 self._work = self._begin()
-            if not self._goes_on(self._work):
+            if not self._run_slice(self._work):
                 self._work = None
         except Exception:
             self._work = None
@@ -87,7 +87,7 @@ class _Chore:
             )
         self._scheduler.call_later(self._every_s if self._work is None else _PAUSE_S, self._run)
 
-    def _goes_on(self, work: Iterator[None]) -> bool:
+    def _run_slice(self, work: Iterator[None]) -> bool:
         """Run a slice; return whether there is more."""
         monotonic_ns = self._storage.clock.monotonic_ns
         until_ns = monotonic_ns() + SLICE_MS * 1_000_000

@@ -260,7 +260,7 @@ class Storage:
             if log.unsaved_bytes >= least_bytes:
                 yield from log.checkpoint_in_slices()
                 yield
-        self._group_worker.submit(self._look_after_store)
+        self._group_worker.submit(self._checkpoint_store)
         written = self.group_writes.written
         if self._topics_synced != self.topics.version or self._groups_synced != written:
             self._topics_synced, self._groups_synced = self.topics.version, written
@@ -271,7 +271,7 @@ class Storage:
         sync_path(self.store.recent_path)
         self._journal.sync()
 
-    def _look_after_store(self) -> None:
+    def _checkpoint_store(self) -> None:
         """Move the last commits into the database, and make its file smaller. On the thread that writes groups."""
         self.store.checkpoint(_CHECKPOINT_AT_BYTES)
         self.store.shrink()
@@ -280,15 +280,15 @@ class Storage:
     def _all_logs(self) -> list[PartitionLog]:
         return [log for topic in self.topics for log in topic.logs]
 
-    def look_after_files(self) -> Iterator[None]:
+    def check_files(self) -> Iterator[None]:
         """Check for files that were removed while in use; log them, and refuse further requests for them.
 
         Each yield is a pause after a few microseconds.
         """
         if not self.directory.is_dir():
             self._lose(f"data directory {str(self.directory)!r} was deleted while in use")
-        self._lose(self.store.look_after_files())
-        self._journal.look_after_files()
+        self._lose(self.store.check_files())
+        self._journal.check_files()
         yield from mark_removed(self._all_logs())
 
     def _lose(self, problem: str | None) -> None:

@@ -28,7 +28,7 @@ from tidegate.usage.columns import (
     format_refusal,
 )
 from tidegate.usage.directory import make_private_directory, open_private, sync_directory
-from tidegate.usage.events import Event, whole_event
+from tidegate.usage.events import Event, complete_event
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
 from tidegate.usage.segment import NAMES_BYTES_MAX
 
@@ -38,6 +38,7 @@ __all__ = [
     "Array",
     "ParquetError",
     "arrow_schema",
+    "complete_table",
     "event_tables",
     "file_refusal",
     "gap_table",
@@ -48,7 +49,6 @@ __all__ = [
     "table_in_order",
     "table_schema",
     "texts_array",
-    "whole_table",
     "write_parquet",
     "write_table",
 ]
@@ -118,7 +118,7 @@ def file_refusal(file: pq.ParquetFile) -> str | None:
     return format_refusal(metadata.get(FORMAT_KEY.encode(), b"1"))
 
 
-def whole_table(table: pa.Table, columns: Iterable[str] = tuple(ADDED_COLUMNS)) -> pa.Table:
+def complete_table(table: pa.Table, columns: Iterable[str] = tuple(ADDED_COLUMNS)) -> pa.Table:
     """Return a table with those of `columns` that earlier versions of the record lack, as if each row were empty."""
     for name in columns:
         if name in ADDED_COLUMNS and name not in table.column_names:
@@ -130,7 +130,7 @@ def whole_table(table: pa.Table, columns: Iterable[str] = tuple(ADDED_COLUMNS)) 
 
 def table_in_order(table: pa.Table) -> pa.Table:
     """Return the rows of a file of any version with all columns, in the order of this version."""
-    return whole_table(table).select(arrow_schema().names)
+    return complete_table(table).select(arrow_schema().names)
 
 
 def gap_table(*, node_id: int, seq: int, ts_ms: int, lost_events: int) -> pa.Table:
@@ -142,13 +142,13 @@ def gap_table(*, node_id: int, seq: int, ts_ms: int, lost_events: int) -> pa.Tab
 def event_tables(events: Iterable[Mapping[str, Any]], *, rows: int = EVENT_ROWS) -> Iterator[pa.Table]:
     """Yield events from anywhere as tables like `segment_table`'s, in their order; no more is held than one table.
 
-    A table has `rows` events, fewer where their names are long (`NAMES_BYTES_MAX`). An event is what `whole_event`
+    A table has `rows` events, fewer where their names are long (`NAMES_BYTES_MAX`). An event is what `complete_event`
     takes. Raises `EventError` when it comes to an event that is none.
     """
     waiting: list[Event] = []
     names_bytes = 0
     for number, event in enumerate(events):
-        waiting.append(whole_event(event, number))
+        waiting.append(complete_event(event, number))
         names_bytes += sum(len(waiting[-1][name] or "") for name in _STRINGS)
         if len(waiting) >= rows or names_bytes >= NAMES_BYTES_MAX:
             yield _events_table(waiting)
@@ -220,7 +220,7 @@ def _check_columns(path: Path, file: pq.ParquetFile) -> None:
     refusal = file_refusal(file)
     if refusal is not None:
         raise ParquetError(f"{path}: {refusal}")
-    if {*whole_table(file.schema_arrow.empty_table()).column_names} != {*arrow_schema().names}:
+    if {*complete_table(file.schema_arrow.empty_table()).column_names} != {*arrow_schema().names}:
         raise ParquetError(
             f"{path} has columns {file.schema_arrow.names}, expected those of the usage record"
         )

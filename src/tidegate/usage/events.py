@@ -31,9 +31,9 @@ __all__ = [
     "FLAGS_MAX",
     "Event",
     "EventError",
+    "complete_event",
     "read_segment",
     "segment_events",
-    "whole_event",
 ]
 
 Event = dict[str, Any]
@@ -73,13 +73,13 @@ class EventError(TidegateError, ValueError):
         self.expected = expected
 
 
-def whole_event(event: Mapping[str, Any], number: int = 0) -> Event:
+def complete_event(event: Mapping[str, Any], number: int = 0) -> Event:
     """Return an event with all columns: those of `event`, and the others as in `empty_event`.
 
     Raises `EventError` for a column that is missing, unknown, not of this kind, or not of its type. number: the number
     of the event in its source, for the error.
 
-    >>> whole_event({"kind": "gap", "ts_ms": 5, "seq": 1, "node_id": 1, "lost_events": 3})["lost_events"]
+    >>> complete_event({"kind": "gap", "ts_ms": 5, "seq": 1, "node_id": 1, "lost_events": 3})["lost_events"]
     3
     """
     for name in _REQUIRED:

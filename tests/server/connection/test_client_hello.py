@@ -11,8 +11,8 @@ from tidegate.server.connection.client_hello import (
     MAX_HELLO_BYTES,
     MOST_EXTENSIONS,
     MOST_RECORDS,
+    read_client_hello,
     server_name,
-    whole_hello,
 )
 from tidegate.server.connection.tls_session import HANDSHAKE_MESSAGE_BYTES, TlsError
 
@@ -51,7 +51,7 @@ def names(*given: bytes) -> tuple[int, bytes]:
 
 def read(received: bytes) -> str | None:
     """Return the name in a complete ClientHello."""
-    hello = whole_hello(memoryview(received))
+    hello = read_client_hello(memoryview(received))
     assert isinstance(hello, bytes)
     return server_name(hello)
 
@@ -71,10 +71,10 @@ def test_each_step_says_how_many_bytes_the_next_one_needs(size: int) -> None:
     """A ClientHello that comes in any parts is complete after a few steps, of which none is in vain."""
     received = in_records(client_hello()[HEADER_BYTES:], size)
     needed, steps = 0, 0
-    while isinstance(step := whole_hello(memoryview(received[:needed])), int):
+    while isinstance(step := read_client_hello(memoryview(received[:needed])), int):
         assert needed < step <= len(received)
         for fewer in range(needed, step):  # a byte more or less changes nothing
-            assert whole_hello(memoryview(received[:fewer])) == step
+            assert read_client_hello(memoryview(received[:fewer])) == step
         needed, steps = step, steps + 1
     assert server_name(step) == NAME
     assert needed == len(received)
@@ -97,20 +97,20 @@ def test_each_step_says_how_many_bytes_the_next_one_needs(size: int) -> None:
 def test_anything_else_is_refused_at_once(received: bytes, reason: str) -> None:
     """The reason names what came; a size is refused when it is announced."""
     with pytest.raises(TlsError, match=reason):
-        whole_hello(memoryview(received))
+        read_client_hello(memoryview(received))
 
 
 def test_number_of_records_is_bounded() -> None:
     """One record more than that is refused before it comes, and the largest ClientHello needs fewer bytes than kept."""
     in_bytes = in_records(client_hello()[HEADER_BYTES:], 1)
     allowed = MOST_RECORDS * (HEADER_BYTES + 1)
-    assert whole_hello(memoryview(in_bytes[: allowed - 1])) == allowed
+    assert read_client_hello(memoryview(in_bytes[: allowed - 1])) == allowed
     with pytest.raises(TlsError, match=f"more than {MOST_RECORDS} records"):
-        whole_hello(memoryview(in_bytes[:allowed]))
+        read_client_hello(memoryview(in_bytes[:allowed]))
     largest = b"\x01" + HANDSHAKE_MESSAGE_BYTES.to_bytes(3) + bytes(HANDSHAKE_MESSAGE_BYTES)
     in_most = in_records(largest, len(largest) // MOST_RECORDS + 1)
     assert len(in_most) < MAX_HELLO_BYTES
-    assert len(whole_hello(memoryview(in_most))) == HANDSHAKE_MESSAGE_BYTES
+    assert len(read_client_hello(memoryview(in_most))) == HANDSHAKE_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_no_bytes_do_any_harm() -> None:
     for _ in range(10_000):
         received = changed(good, chance)
         with contextlib.suppress(TlsError):
-            step = whole_hello(memoryview(received[: chance.randrange(len(received))]))
+            step = read_client_hello(memoryview(received[: chance.randrange(len(received))]))
             assert not isinstance(step, int) or step <= MAX_HELLO_BYTES
         with contextlib.suppress(TlsError):
             server_name(changed(good[HEADER_BYTES + 4 :], chance))

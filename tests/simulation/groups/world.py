@@ -67,9 +67,9 @@ class Store:
         self._world = world
         self._waiting: list[tuple[int, StoredGroup, Callable[[bool, int], None]]] = []
 
-    def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
+    def save(self, group: StoredGroup, on_stored: Callable[[bool, int], None]) -> None:
         """Keep a group in some milliseconds."""
-        self._waiting.append((self._world.now_ms + self._world.rng.choice((0, 1, 20)), group, on_over))
+        self._waiting.append((self._world.now_ms + self._world.rng.choice((0, 1, 20)), group, on_stored))
 
     def owner(self, group_id: str) -> str | None:
         """Return that no positions are kept of a group."""
@@ -82,11 +82,11 @@ class Store:
     def run(self) -> None:
         """Keep what is due, in order."""
         while self._waiting and self._waiting[0][0] <= self._world.now_ms:
-            _, group, on_over = self._waiting.pop(0)
+            _, group, on_stored = self._waiting.pop(0)
             is_kept = self._world.rng.random() >= self._world.failures
             if is_kept:
                 self.kept[group.group_id] = group
-            on_over(is_kept, self._world.now_ms)
+            on_stored(is_kept, self._world.now_ms)
 
     def crash(self) -> None:
         """Lose what is not kept yet, but for what had been on its way to the disk."""

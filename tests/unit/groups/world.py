@@ -19,9 +19,9 @@ class Store:
         self.holds = self.fails = False
         self._waiting: list[tuple[StoredGroup, Callable[[bool, int], None]]] = []
 
-    def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
+    def save(self, group: StoredGroup, on_stored: Callable[[bool, int], None]) -> None:
         """Keep a group."""
-        self._waiting.append((group, on_over))
+        self._waiting.append((group, on_stored))
         if not self.holds:
             self.release()
 
@@ -37,10 +37,10 @@ class Store:
     def release(self) -> None:
         """Say of all that waits that it is kept, or that it failed."""
         waiting, self._waiting = self._waiting, []
-        for group, on_over in waiting:
+        for group, on_stored in waiting:
             if not self.fails:
                 self.kept[group.group_id] = group
-            on_over(not self.fails, self.world.now_ms)
+            on_stored(not self.fails, self.world.now_ms)
 
 
 class Connection:

@@ -144,7 +144,7 @@ def test_a_removed_file_is_not_used(
     """Records in it would be lost; one line says so."""
     (tmp_path / "groups-1.journal").unlink()
     for _ in range(2):
-        journal.look_after_files()
+        journal.check_files()
     assert journal.append(b"first") is None
     assert caplog.text.count("groups-1.journal was deleted while in use") == 1
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.usage.recording import START_MS, client, erase, open_recorder, patch, record, spool_directory
 
 from tidegate.usage.columns import KINDS, empty_event
-from tidegate.usage.events import EventError, read_segment, whole_event
+from tidegate.usage.events import EventError, complete_event, read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     HEADER_BYTES,
@@ -107,7 +107,7 @@ _CLIENT = {"kind": "network", "ts_ms": 5, "seq": 1, "node_id": 1}
 def test_what_is_no_event_is_refused(event, sentence):
     """It is said which event, which column, what was found and what was expected."""
     with pytest.raises(EventError, match=re.escape(sentence)) as raised:
-        whole_event(event, 7)
+        complete_event(event, 7)
     assert str(raised.value).startswith("event 7: ")
     assert raised.value.number == 7
 
@@ -115,5 +115,5 @@ def test_what_is_no_event_is_refused(event, sentence):
 def test_an_event_is_made_whole():
     """What it does not say is as in any event of its kind; the one that was given stays as it was."""
     event = dict(_CLIENT, user="alice")
-    assert whole_event(event) == empty_event("network") | event
+    assert complete_event(event) == empty_event("network") | event
     assert len(event) == 5

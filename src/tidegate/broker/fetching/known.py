@@ -248,7 +248,7 @@ class KnownFetches:
         session.epoch = next_epoch(epoch)
         if session.delivered:
             session.delivered = False
-            partition.note_told()
+            partition.record_sent_values()
         missing_bytes = min(source.min_bytes, limit) - (0 if records is None else records.size)
         if missing_bytes > 0 and source.max_wait_ms > 0:
             fetch = Fetch(request, limit, committed=source.committed, session=session)

@@ -86,7 +86,7 @@ class FetchedPartition:
             or self.answered_start_offset != self.start_offset
         )
 
-    def note_told(self) -> None:
+    def record_sent_values(self) -> None:
         """Record the values of the last answer as known to the client."""
         self.high_watermark = self.answered_high_watermark
         self.start_offset = self.answered_start_offset
@@ -160,7 +160,7 @@ class FetchSession:
         self.delivered = False
         moves, self.moves = self.moves, True
         for key, partition in list(self.partitions.items()):
-            partition.note_told()
+            partition.record_sent_values()
             # While this yields, a later request may have removed the partition, or put another in its place.
             if moves and partition.answered_bytes and self.partitions.get(key) is partition:
                 del self.partitions[key]

@@ -11,7 +11,7 @@ from tidegate.pipeline.read.missing import Missing, NodeRows
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.results.writing import frame_as_written
-from tidegate.pipeline.rollup.merging import minute_keys, put_together
+from tidegate.pipeline.rollup.merging import merge_parts, minute_keys
 from tidegate.pipeline.rollup.obedience import (
     CLIENT_KEYS,
     SOFTWARE_KEYS,
@@ -46,7 +46,7 @@ def usage_frames(jobs: Jobs, by: Sequence[str], *, by_minute: bool, with_peaks: 
     for name, (keys, table, with_minutes) in wanted.items():
         make = partial(usage_parts, by=by, with_minutes=with_minutes, with_peaks=with_peaks)
         parts = spark.tables(make, nodes, usage_parts_schema(by), "aggregating")
-        frames[name] = parts.together(keys, partial(put_together, keys=keys, table=table), table).frame
+        frames[name] = parts.together(keys, partial(merge_parts, keys=keys, table=table), table).frame
     return _written(frames), coverage.missing
 
 

@@ -44,7 +44,7 @@ from tidegate.pipeline.rollup.entities import (
     by_entity_table,
     entities_together,
 )
-from tidegate.pipeline.rollup.sums import compact, decoded, give_back, grouped, together
+from tidegate.pipeline.rollup.sums import compact, decoded, grouped, release_free_memory, together
 from tidegate.pipeline.schemas import (
     DECISIONS,
     LIMITS_BY_NODE,
@@ -121,14 +121,14 @@ class Here(BackEnd):
 
     def placed(self, layout: Layout, bundles: Sequence[NumberedBundle], *, repeats: bool) -> "_PlacedHere":
         """Return the rows, packed."""
-        give_back()
+        release_free_memory()
         blocks: dict[int, list[Block]] = defaultdict(list)
         for some in self.map(lambda bundle: [*packed(bundle, layout.task)], bundles, "reading"):
             for block in some:
                 blocks[block.partition].append(block)
         for of_partition in blocks.values():
             of_partition.sort(key=lambda block: block.first_seq)
-        give_back()
+        release_free_memory()
         return _PlacedHere(
             layout, blocks, repeats=repeats, on_progress=self._on_progress, threads=self._threads
         )
@@ -148,7 +148,7 @@ class _RowsHere:
     def kept(self) -> Iterator["_RowsHere"]:
         """Keep the rows in memory, `compact`."""
         rows = self._compact()
-        give_back()
+        release_free_memory()
         yield _RowsHere(lambda: [rows], self._schema)
 
     def collect(self) -> pa.Table:
@@ -249,9 +249,9 @@ class _PlacedHere(PlacedRows):
                     parts.append(compact(by_entity_table(found)))
                     write(found)
                 if number % _TABLES_AT_ONCE == 0:
-                    give_back()
+                    release_free_memory()
         by_entity = entities_together(parts)
-        give_back()
+        release_free_memory()
         with results.writer("replay_by_entity", to_arrow_schema(REPLAY_BY_ENTITY)) as write:
             for batch in by_entity.to_batches(max_chunksize=_ROWS_AT_ONCE):
                 write(pa.Table.from_batches([batch]))

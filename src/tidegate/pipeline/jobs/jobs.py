@@ -49,9 +49,9 @@ from tidegate.pipeline.rollup.history import (
 from tidegate.pipeline.rollup.limits import limits_of_shares
 from tidegate.pipeline.rollup.merging import (
     BYTES_AND_REQUESTS,
+    merge_parts,
     minute_keys,
     most_bytes,
-    put_together,
     sums_together,
     topic_totals,
 )
@@ -64,7 +64,7 @@ from tidegate.pipeline.rollup.obedience import (
     obedience_by_software_table,
     software_together,
 )
-from tidegate.pipeline.rollup.sums import give_back, plain, table_of
+from tidegate.pipeline.rollup.sums import plain, release_free_memory, table_of
 from tidegate.pipeline.rollup.sums_alone import group_sums
 from tidegate.pipeline.schemas import (
     CLIENT,
@@ -134,11 +134,11 @@ class Jobs:
             with found.kept() as kept:
                 takes = [partial(most_bytes, by=by, top=top), *([topic_totals] if has_topics(by) else ())]
                 groups, (most, *topics) = kept.together(
-                    by, partial(put_together, keys=by, table=in_all), in_all
+                    by, partial(merge_parts, keys=by, table=in_all), in_all
                 ).written(results, name, *takes)
                 if with_minutes:
                     keys = minute_keys(by)
-                    merge = partial(put_together, keys=keys, table=by_minute)
+                    merge = partial(merge_parts, keys=keys, table=by_minute)
                     kept.together(keys, merge, by_minute).write(results, minutes)
                 if out is not None:
                     results.finish(self._made_of(coverage, {"by": list(by), "peaks": with_peaks}))
@@ -161,7 +161,7 @@ class Jobs:
 
     def _usage_parts(self, coverage: Coverage, *, by: Sequence[str], **options: Any) -> Rows:
         """Return the parts of usage of all nodes. options: of `parts.usage_parts`."""
-        give_back()  # memory of the scan before
+        release_free_memory()  # memory of the scan before
         make = partial(parts.usage_parts, by=by, threads=self.back_end.threads, **options)
         return self.back_end.tables(make, _nodes_of(coverage), usage_parts_schema(by), "aggregating")
 
@@ -202,7 +202,7 @@ class Jobs:
     def history(self, wanted: WantedEntities, *, most: int) -> Buckets:
         """Return the usage of entities over time, in at most `most` steps."""
         with self.back_end.running("aggregating"):
-            give_back()  # memory of a replay
+            release_free_memory()  # memory of a replay
             make = partial(chunk_entity_seconds, wanted=wanted)
             found = self.back_end.tables(make, self.files.chunks, ENTITY_SECONDS, "aggregating")
             with found.kept() as seconds:
@@ -293,7 +293,7 @@ class Jobs:
             except NOTHING_PROPOSED as error:
                 found = error.with_traceback(None)  # a traceback would keep the tables of the recommendation
             del looked
-            give_back()
+            release_free_memory()
             entities, _ = rows.narrowed(plans).replay(KeptTables(), with_decisions=False)
             return found, _replay_summary(rows.layout, plans, entities)
 

@@ -33,7 +33,7 @@ from tidegate.pipeline.rollup.history import (
 )
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "Proposed", "find_out", "wanted_entities"]
+__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "Proposed", "run_jobs", "wanted_entities"]
 
 MOST_STEPS = 200
 """The largest number of time steps in a history, which are the points of a chart."""
@@ -86,7 +86,7 @@ class Findings:
     callback: str | None
 
 
-def find_out(
+def run_jobs(
     jobs: Jobs,
     plans: Sequence[Plan],
     *,

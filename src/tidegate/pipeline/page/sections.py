@@ -25,7 +25,7 @@ from tidegate.pipeline.report.notes import missing_notes, replay_notes
 from tidegate.pipeline.report.obedience_report import (
     obedience_notes,
     obedience_table,
-    was_told_to_wait,
+    was_throttled,
     worst_first,
 )
 from tidegate.pipeline.report.rounding import given_text
@@ -304,7 +304,7 @@ def _obedience(rows: Sequence[Row] | None) -> Section:
     if rows is None:
         return Section(anchor="obedience", title=title, sentences=[_OBEDIENCE_UNKNOWN])
     ordered = worst_first(rows)
-    shown = [row for row in ordered if was_told_to_wait(row)][:_LIBRARIES]
+    shown = [row for row in ordered if was_throttled(row)][:_LIBRARIES]
     sentence = "How often the clients of a library sent a request before their throttle time was over."
     notes = sentences(obedience_notes(ordered, shown=len(shown)))
     tables = [obedience_table(shown)] if shown else []

@@ -80,7 +80,7 @@ def read_answer(content: bytes, *, source: str) -> Any:
         raise AnswerError(f"{source} is not JSON of Prometheus", hint=_HINT) from error
     if isinstance(answer, dict) and answer.get("status") == "error":
         raise AnswerError(
-            f"{source} answers: {said(answer.get('error'))}",
+            f"{source} answers: {shown_answer(answer.get('error'))}",
             hint="correct the query, and save its answer again",
         )
     if not isinstance(answer, dict) or answer.get("status") != "success" or "data" not in answer:
@@ -88,7 +88,7 @@ def read_answer(content: bytes, *, source: str) -> Any:
     return answer["data"]
 
 
-def said(text: object) -> str:
+def shown_answer(text: object) -> str:
     """Return what a server said, on one line and not too long."""
     shown = "".join(char if char.isprintable() else " " for char in str(text)[:_LONGEST_SAID])
     return " ".join(shown.split()) or "nothing"
@@ -99,7 +99,9 @@ def series_of(data: Any, *, source: str) -> list[Series]:
     kind = data.get("resultType") if isinstance(data, dict) else None
     found = data.get("result") if isinstance(data, dict) else None
     if kind not in ("matrix", "vector") or not isinstance(found, list):
-        raise AnswerError(f"{source} has no series: expected a matrix, got {said(kind)!r}", hint=_HINT)
+        raise AnswerError(
+            f"{source} has no series: expected a matrix, got {shown_answer(kind)!r}", hint=_HINT
+        )
     if len(found) > MAX_SERIES:
         raise AnswerError(
             f"{source} has {len(found)} series, expected at most {MAX_SERIES}",

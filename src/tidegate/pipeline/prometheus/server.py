@@ -21,8 +21,8 @@ from tidegate.pipeline.prometheus.answers import (
     AnswerError,
     Series,
     read_answer,
-    said,
     series_of,
+    shown_answer,
 )
 from tidegate.pipeline.prometheus.spellings import KNOWN, Spellings, load_spellings
 
@@ -114,7 +114,7 @@ class MetricsServer:
                 self._refuse(error)
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            shown = getattr(reason, "strerror", None) or said(reason)
+            shown = getattr(reason, "strerror", None) or shown_answer(reason)
             hint = "check the URL, and that Prometheus is running"
             if isinstance(reason, ssl.SSLError):
                 hint = "SSL_CERT_FILE=ca.pem names the certificates of your own authority"
@@ -129,7 +129,7 @@ class MetricsServer:
         if error.code in _UNAUTHORIZED:
             hint = "give --bearer-token-file or --basic-auth-file, with the right to query"
         elif error.code in _REDIRECTS:
-            hint = f"redirects are not followed; the server names {said(error.headers.get('Location'))!r}"
+            hint = f"redirects are not followed; the server names {shown_answer(error.headers.get('Location'))!r}"
         elif error.code == _NOT_FOUND:
             hint = "give the URL below which /api/v1/query_range is, such as http://localhost:9090"
         elif error.code in _REFUSED_QUERY:
@@ -146,7 +146,7 @@ class MetricsServer:
 def _reason(error: HTTPError) -> str:
     try:
         answer = json.loads(error.read(MAX_ANSWER_BYTES))
-        return said(answer["error"])
+        return shown_answer(answer["error"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError, http.client.HTTPException):
         return f"status {error.code}"
 

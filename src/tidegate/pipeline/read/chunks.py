@@ -19,7 +19,7 @@ from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.columns import PROCESS_COLUMNS, merged
 from tidegate.pipeline.read.filesystems import opened_parquet, reason_of
-from tidegate.usage.arrow import file_refusal, whole_table
+from tidegate.usage.arrow import complete_table, file_refusal
 
 __all__ = [
     "RUN_COLUMNS",
@@ -298,7 +298,7 @@ def _whole(table: pa.Table, alike: Mapping[str, pa.Array], path: str, columns: S
     found = dict(zip(table.column_names, table.columns, strict=True))
     for name in alike:
         found[name] = alike[name].slice(0, len(table))
-    whole = whole_table(pa.table(found), columns)
+    whole = complete_table(pa.table(found), columns)
     return _checked(pa.table({name: whole[name] for name in columns}), path)
 
 

@@ -42,8 +42,8 @@ __all__ = [
     "carried_states",
     "ends_of",
     "following",
-    "go_on_from",
     "plan_digest",
+    "restore_state",
     "sensor_key",
 ]
 
@@ -143,10 +143,10 @@ def _reason_between(before: End, first_seq: int, *, has_holes: bool) -> int:
     return before.gap_reason
 
 
-def go_on_from(carried: Carried, state: PlanState, names: ClientNames, *, is_imported: bool) -> None:
+def restore_state(carried: Carried, state: PlanState, names: ClientNames, *, is_imported: bool) -> None:
     """Restore the state after the hours before. Raises `UsageFilesError`."""
     if not is_imported:
-        state.sensors.go_on_from(
+        state.sensors.begin_continued(
             carried.reason, sensors_reason=carried.sensors_reason, since_ms=carried.since_ms
         )
     for record in carried.cluster_wide:

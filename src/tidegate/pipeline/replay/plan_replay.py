@@ -26,7 +26,7 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.read.steps import Step
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.carried import Carried, End, StateRow, following, go_on_from
+from tidegate.pipeline.replay.carried import Carried, End, StateRow, following, restore_state
 from tidegate.pipeline.replay.kernel.beyond_kafka import replay_kernel_beyond_kafka
 from tidegate.pipeline.replay.kernel.open_loop import replay_kernel
 from tidegate.pipeline.replay.names import ClientNames
@@ -75,7 +75,7 @@ class PlanReplay:
         )
         self._accounts = self._state.lookup.accounts
         if carried is not None:
-            go_on_from(carried, self._state, names, is_imported=timeline.is_imported)
+            restore_state(carried, self._state, names, is_imported=timeline.is_imported)
 
     def replay(self, rows: Rows, decisions: Int32s) -> None:
         """Replay one batch; its rows follow those of the batch before. `rows.client` counts from 0."""
@@ -93,10 +93,10 @@ class PlanReplay:
     def finish(self) -> None:
         """Finish the replay after the last row. In open loop no request waits."""
 
-    def go_on(self, timeline: Timeline) -> None:
+    def continue_with(self, timeline: Timeline) -> None:
         """Continue with the next part of a record, whose timeline is `timeline`; the names may have new clients.
 
-        Call `take_rest` first: it applies the steps after the last row of the previous timeline.
+        Call `finish_steps` first: it applies the steps after the last row of the previous timeline.
         """
         # Sensors store places in the array of sweeps (`READY`, `SWEPT`), so earlier sweeps must keep theirs.
         sweeps = np.concatenate([self._timeline.sweeps, timeline.sweeps])
@@ -105,7 +105,7 @@ class PlanReplay:
         self._next_step = 0
         self._state.lookup.add_clients()
 
-    def take_rest(self) -> bool:
+    def finish_steps(self) -> bool:
         """Apply the steps after the last row; return whether the state of the sensors is known from here on."""
         for step in self._steps[self._next_step :]:
             self._take(step)
@@ -114,7 +114,7 @@ class PlanReplay:
 
     def left(self, node_id: int) -> Iterator[StateRow]:
         """Apply the remaining steps, then yield the states of used sensors and the throttles of waiting permits."""
-        self.take_rest()
+        self.finish_steps()
         yield from rows_left(self._plan, node_id, self._state, self._names, self._timeline.sweeps)
 
     def left_unused(self, node_id: int, end: End) -> Iterator[StateRow]:

@@ -52,7 +52,7 @@ def unmatched_entries(plans: Sequence[Plan], *, users: pa.Array, client_ids: pa.
             guesses = not hopeless and len(found) < _MOST_GUESSES
             nearest = clients.nearest(kind, parts[kind] or "") if guesses else None
             found.append(Unmatched(plan=plan, entity=entity, kind=kind, nearest=nearest, no_users=hopeless))
-        elif not clients.have_both(parts):
+        elif not clients.occur_together(parts):
             found.append(Unmatched(plan=plan, entity=entity))
     return found
 
@@ -89,7 +89,7 @@ class _Clients:
         named = (kind for kind in self._names if parts.get(kind) is not None)
         return next((kind for kind in named if parts[kind] not in self._there[kind]), None)
 
-    def have_both(self, parts: dict[str, str | None]) -> bool:
+    def occur_together(self, parts: dict[str, str | None]) -> bool:
         """Return whether some client has both names of `parts`, if there are two."""
         pair = parts.get("user"), parts.get("client-id")
         return None in pair or pair in self._pairs

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
 from tidegate.pipeline.report.limits_report import SMALLEST_LIMITS
 from tidegate.pipeline.results.table_rows import TableRows
-from tidegate.pipeline.rollup.sums import Flags, Numbers, compact_column, give_back, key_numbers
+from tidegate.pipeline.rollup.sums import Flags, Numbers, compact_column, key_numbers, release_free_memory
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -123,9 +123,9 @@ class Comparison:
         self._rows = rows
         self._named = _named(plans)
         self._group = _groups(rows.table)
-        give_back()
+        release_free_memory()
         self._ranked = _ranked(rows.table, self._group, self._named)
-        give_back()
+        release_free_memory()
         self.of_interest = int(pc.sum(self._ranked["is_of_interest"]).as_py() or 0)
         """The number of entities of interest."""
 

@@ -8,7 +8,7 @@ from tidegate.pipeline.report.tables import Column, Row, Table
 from tidegate.pipeline.report.text import count_text, duration_text, percent_text, things_text
 from tidegate.pipeline.schemas import EARLY_BUCKETS
 
-__all__ = ["obedience_json", "obedience_notes", "obedience_table", "was_told_to_wait", "worst_first"]
+__all__ = ["obedience_json", "obedience_notes", "obedience_table", "was_throttled", "worst_first"]
 
 _LAST_MS = [*EARLY_BUCKETS.values()][-2]
 
@@ -26,7 +26,7 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
     )
 
 
-def was_told_to_wait(row: Row) -> bool:
+def was_throttled(row: Row) -> bool:
     """Return whether clients of a library were throttled: only those can send too early."""
     return bool(row["throttled_requests"] or row["early_requests"])
 
@@ -54,7 +54,7 @@ def obedience_table(rows: Sequence[Row]) -> Table:
 
 def obedience_notes(rows: Sequence[Row], *, shown: int) -> list[str]:
     """Return the notes below the table of the first `shown` throttled ones of `rows`."""
-    throttled = [row for row in rows if was_told_to_wait(row)]
+    throttled = [row for row in rows if was_throttled(row)]
     notes = []
     if not throttled:
         notes.append("no client was throttled")

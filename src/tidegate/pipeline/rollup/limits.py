@@ -24,7 +24,14 @@ from tidegate.pipeline.replay.limits import (
     search_limits,
 )
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.rollup.sums import compact, decoded, give_back, key_numbers, name_numbers, together
+from tidegate.pipeline.rollup.sums import (
+    compact,
+    decoded,
+    key_numbers,
+    name_numbers,
+    release_free_memory,
+    together,
+)
 from tidegate.pipeline.schemas import LIMITS_BY_ENTITY
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.quota_type import QuotaType
@@ -55,7 +62,7 @@ def limits_of_shares(rows: Replays, levels: Plan, tolerance: Tolerance) -> tuple
         found, of_nodes = find_limits(rows, levels, tolerance, share=share)
         entities.append(found)
         nodes.append(of_nodes)
-        give_back()
+        release_free_memory()
     return _in_order(entities), _in_order(nodes)
 
 
@@ -85,7 +92,7 @@ def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.
         levels, records=tuple(record for record in levels.records or () if record.key == _MUTATION.key)
     )
     nodes = _sorted([compact(rows.peaks(levels))])
-    give_back()
+    release_free_memory()
     count = pc.sum(pc.equal(nodes["quota_type"], _MUTATION.value)).as_py() or 0
     shares = [None] if count <= MAX_LADDERS else range(rows.shares)
     searched = [find_limits(rows, mutations, None, share=share)[0] for share in shares if count]
@@ -94,7 +101,7 @@ def limits_without_tolerance(rows: Replays, levels: Plan) -> tuple[pa.Table, pa.
         limits = entities["never_throttled"].to_numpy().copy()
         limits[_are_of(entities, _MUTATION)] = _sorted(searched)["never_throttled"].to_numpy()
         entities = _with_limits(entities, limits, np.zeros(len(limits)))
-    give_back()
+    release_free_memory()
     return entities, nodes
 
 

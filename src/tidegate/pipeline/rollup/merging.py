@@ -40,11 +40,11 @@ __all__ = [
     "Parts",
     "add_in_place",
     "list_columns",
+    "merge_parts",
     "merged",
     "minute_keys",
     "most_bytes",
     "plain_counts",
-    "put_together",
     "sums_together",
     "topic_totals",
 ]
@@ -78,17 +78,17 @@ class Parts:
         self._tables.append(compact(part) if part.nbytes > _FEW_BYTES else with_places(part))
         self._bytes += self._tables[-1].nbytes
         if self._bytes > self._most:
-            self._put_together()
+            self._merge_some()
             # Twice the size after merging: rows that do not merge are not sorted again and again.
             self._most = max(self._most, 2 * self._bytes)
 
     def taken(self) -> list[pa.Table]:
         """Return all, `compact`."""
         if len(self._tables) > 1:
-            self._put_together()
+            self._merge_some()
         return [compact(table) for table in self._tables]
 
-    def _put_together(self) -> None:
+    def _merge_some(self) -> None:
         found = merged(together(self._tables), self._keys, in_order=False)
         self._tables = [compact(some) for some in found]
         self._bytes = sum(table.nbytes for table in self._tables)
@@ -108,16 +108,16 @@ class GroupSums:
         self._tables.append(decoded(part.select([*self._keys, *self._wanted])))
         self._rows += len(part)
         if self._rows > self._most:
-            self._put_together()
+            self._merge_some()
             self._most = max(self._most, 2 * self._rows)
 
     def taken(self) -> list[pa.Table]:
         """Return one row per group."""
         if len(self._tables) > 1:
-            self._put_together()
+            self._merge_some()
         return self._tables
 
-    def _put_together(self) -> None:
+    def _merge_some(self) -> None:
         self._tables = [aggregated(pa.concat_tables(self._tables), self._keys, self._wanted)]
         self._rows = len(self._tables[0])
 
@@ -223,7 +223,7 @@ def minute_keys(by: Sequence[str]) -> tuple[str, ...]:
     return "minute_ms", *by, "node_id"
 
 
-def put_together(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> Iterator[pa.Table]:
+def merge_parts(parts: pa.Table, *, keys: Sequence[str], table: StructType) -> Iterator[pa.Table]:
     """Yield one row per `keys` out of a table of parts, columns of `table`: sorted, some at a time.
 
     Raises `UsageFilesError` where a sum has no room in 64 bits.

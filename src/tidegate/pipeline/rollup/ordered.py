@@ -15,7 +15,7 @@ from tidegate.pipeline.read.columns import numbers_of
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup.groups import with_groups
-from tidegate.pipeline.rollup.sums import give_back
+from tidegate.pipeline.rollup.sums import release_free_memory
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["OutOfOrderError", "are_apart", "in_order", "rows_of_node", "sorted_rows"]
@@ -68,7 +68,7 @@ def in_order(
         is_large = len(rows) >= _ROWS_AT_ONCE
         del rows  # else they are held while the next are read
         if is_large:
-            give_back()
+            release_free_memory()
 
 
 def rows_of_node(table: pa.Table, node_id: int) -> pa.Table:

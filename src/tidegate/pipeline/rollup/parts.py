@@ -39,7 +39,7 @@ from tidegate.pipeline.rollup.kernel import (
 from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
 from tidegate.pipeline.rollup.ordered import OutOfOrderError, in_order
 from tidegate.pipeline.rollup.percentiles import BUCKETS
-from tidegate.pipeline.rollup.sums import give_back
+from tidegate.pipeline.rollup.sums import release_free_memory
 from tidegate.pipeline.rollup.sums_alone import parts_of_sums
 from tidegate.pipeline.rollup.totals import GROUPS_WITH_TOTALS, Totals, no_sums
 from tidegate.pipeline.schemas import CLIENT, EVENTS, TOPIC_SUMS, USAGE_PEAKS, USAGE_SUMS, usage_sums
@@ -97,7 +97,7 @@ def usage_parts(
             for number, part in enumerate(node.parts_of(tables, done, threads=threads), 1):
                 parts.add_part(part)
                 if len(part) >= _MANY_CELLS or number % _PARTS_AT_ONCE == 0:
-                    give_back()
+                    release_free_memory()
                 del part  # else its memory is held while the next is made
         except OutOfOrderError:
             # Rare: the rows of a file come in another order. Its chunks are read as a whole, and sorted.

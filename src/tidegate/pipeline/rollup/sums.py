@@ -20,13 +20,13 @@ __all__ = [
     "compact",
     "compact_column",
     "decoded",
-    "give_back",
     "grouped",
     "key_numbers",
     "name_numbers",
     "no_key_twice",
     "pieces",
     "plain",
+    "release_free_memory",
     "table_of",
     "together",
     "with_places",
@@ -89,7 +89,7 @@ def no_key_twice(table: pa.Table, keys: Sequence[str]) -> bool:
     return len(table.group_by(list(keys), use_threads=False).aggregate([])) == len(table)
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Release the free memory that Arrow and the C library keep for later use; takes milliseconds.
 
     Objects of many sizes leave holes that later ones do not fit into: without this call, a replay of 1,000,000 clients
@@ -214,7 +214,7 @@ def together(tables: list[pa.Table]) -> pa.Table:
         rows = len(column)
         del column
         if rows > _ROWS_TOGETHER:
-            give_back()
+            release_free_memory()
     return pa.table(made, names=names)
 
 

@@ -180,7 +180,7 @@ class NodeWatch:
                     replayed.replay(part, _NO_DECISIONS)
                 yield self._tallies()
         for plan, replayed in zip(self.plans, self.replays, strict=True):
-            is_known = replayed.take_rest()
+            is_known = replayed.finish_steps()
             self.is_known = is_known if plan.is_in_force else self.is_known
 
     def _number(self, user: str, client_id: str) -> int:
@@ -197,7 +197,7 @@ class NodeWatch:
     def _go_on(self, timeline: Timeline) -> None:
         if self.replays:
             for replayed in self.replays:
-                replayed.go_on(timeline)
+                replayed.continue_with(timeline)
         else:
             self.replays = [PlanReplay(plan, names=self.names, timeline=timeline) for plan in self.plans]
 

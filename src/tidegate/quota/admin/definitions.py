@@ -156,7 +156,7 @@ class QuotaDefinitions:
 
     def apply(self, records: Iterable[QuotaRecord]) -> None:
         """Apply `records` without any check. An entity is removed with its last key."""
-        self.put_in_force(run_at_once(self.prepare_in_slices(records)))
+        self.activate(run_at_once(self.prepare_in_slices(records)))
 
     def prepare_in_slices(self, records: Iterable[QuotaRecord]) -> Generator[None, None, Changes]:
         """Return the changes in `records`, ready to be put in force. Yields in between; nothing changes yet."""
@@ -189,7 +189,7 @@ class QuotaDefinitions:
             yield
         return changes
 
-    def put_in_force(self, changes: Changes) -> None:
+    def activate(self, changes: Changes) -> None:
         """Apply prepared changes all at once: a description shows all of them or none."""
         self._before_last_change = len(self._definitions)
         self._bytes += changes.grown_bytes

@@ -147,11 +147,11 @@ class QuotaAdministration:
             values = self.definitions.values
             changed = [each for each in last if is_change(values(each.entity).get(each.key), each.value)]
             changes = yield from self.definitions.prepare_in_slices(changed)
-            self.definitions.put_in_force(changes)
+            self.definitions.activate(changes)
             for number, record in enumerate(changed):
                 host = _host(record)
                 addresses: Addresses = () if host is None else addresses_of_literal(host)
-                self._tell(record, addresses)
+                self._notify(record, addresses)
                 if host is not None and not addresses and record.value is not None:
                     self.host_names.look_up_later([host], self._on_host)
                 if number % _IN_FORCE_AT_A_TIME == 0:
@@ -189,37 +189,37 @@ class QuotaAdministration:
         old = [
             self.definitions.values(record.entity).get(record.key) for record in outcome.records[:MAX_LINES]
         ]
-        self.definitions.put_in_force(changes)
+        self.definitions.activate(changes)
         yield
         for number, record in enumerate(outcome.records):
             host = _host(record)
-            self._tell(record, () if host is None else addresses[host])
+            self._notify(record, () if host is None else addresses[host])
             on_change(record, old[number] if number < len(old) else None)
             if number % _IN_FORCE_AT_A_TIME == 0:
                 yield
         return outcome.results
 
-    def _tell(self, record: QuotaRecord, addresses: Addresses) -> None:
+    def _notify(self, record: QuotaRecord, addresses: Addresses) -> None:
         """Send one definition to the subscribers. addresses: those of its host, if it is for a host."""
         for subscriber in self._subscribers:
             subscriber.on_quota(record)
         if record.key == CONNECTION_CREATION_RATE:
             host = _host(record)
             if host is None:
-                self._tell_rate(None, record.value)
+                self._notify_rate(None, record.value)
             else:
                 self._limit_host(host, addresses, record.value)
 
     def _limit_host(self, name: str, addresses: Addresses, rate: float | None) -> None:
         """Limit all addresses of a host, and remove the limits of its former addresses."""
         for address in self._host_addresses.pop(name, ()):
-            self._tell_rate(address, None)
+            self._notify_rate(address, None)
         for address in addresses:
-            self._tell_rate(address, rate)
+            self._notify_rate(address, rate)
         if rate is not None:
             self._host_addresses[name] = addresses
 
-    def _tell_rate(self, address: str | None, rate: float | None) -> None:
+    def _notify_rate(self, address: str | None, rate: float | None) -> None:
         for subscriber in self._subscribers:
             subscriber.on_ip_rate(address, rate)
 

@@ -114,7 +114,7 @@ class Authenticator:
 
         If no login is under way and the session has not expired, pass the request to the front.
         """
-        if self._state is _State.COMPLETE and not self._goes_on(channel, frame):
+        if self._state is _State.COMPLETE and not self._begin_again(channel, frame):
             return
         if self._state is _State.COMPLETE:
             self._front.on_frame(channel, frame, started_ns)
@@ -159,7 +159,7 @@ class Authenticator:
 
     # --- sessions -------------------------------------------------------------------------------------------------
 
-    def _goes_on(self, channel: Channel, frame: memoryview) -> bool:
+    def _begin_again(self, channel: Channel, frame: memoryview) -> bool:
         """Begin another login if the frame asks for it. Return False if the session has expired; the channel closes."""
         now_ns = self._logins.monotonic_ns()
         if frame[:2] == _HANDSHAKE_KEY and (
@@ -279,7 +279,7 @@ class Authenticator:
             try:
                 token = self._respond(channel, bytes(frame))
             except AuthenticationError as error:
-                raise _FailedLoginError(self._told(error)) from error
+                raise _FailedLoginError(self._client_text(error)) from error
             return [len(token).to_bytes(4) + token]
         header = decode_request_header(frame)
         if header.api_key != SASL_AUTHENTICATE:
@@ -294,7 +294,7 @@ class Authenticator:
         try:
             message["auth_bytes"] = self._respond(channel, bytes(_body(header, frame)["auth_bytes"]))
         except AuthenticationError as error:
-            told = self._told(error)
+            told = self._client_text(error)
             code = error_codes.SASL_AUTHENTICATION_FAILED
             message |= {"error_code": code, "error_message": told, "auth_bytes": b""}
             raise _FailedLoginError(told, _encoded(header, message)) from error
@@ -316,7 +316,7 @@ class Authenticator:
             )
         return answer
 
-    def _told(self, error: AuthenticationError) -> str:
+    def _client_text(self, error: AuthenticationError) -> str:
         """Return the error text for the client."""
         if isinstance(error, InvalidCredentialsError):
             when = "re-authentication" if self._reauthenticates else "authentication"

@@ -112,9 +112,9 @@ class NodeCallback:
         """Pass changed cluster metadata to the callback in a later turn, once for all changes until then."""
         if self.current is not None and not self._cluster_changed:
             self._cluster_changed = True
-            self._loop.call_soon(self.tell_cluster)
+            self._loop.call_soon(self.update_leaders)
 
-    def tell_cluster(self) -> None:
+    def update_leaders(self) -> None:
         """Pass the leader of each partition to the callback."""
         self._cluster_changed = False
         if self.current is not None and self.cluster is not None:

@@ -7,7 +7,7 @@ answer always fits.
 >>> memory = AnswerMemory(1000, later=lambda run: run(), on_excess=print)
 >>> memory.hold("first", 400, "User:a")
 >>> memory.hold("second", 300, "User:a")
->>> memory.took_some("first")
+>>> memory.record_progress("first")
 >>> memory.hold("third", 400, "User:b")
 second
 
@@ -52,11 +52,11 @@ class AnswerMemory:
             self._closing = True
             self._later(self._close_one)
 
-    def took_some(self, holder: Hashable) -> None:
+    def record_progress(self, holder: Hashable) -> None:
         """Record that the holder's client has read some bytes."""
         self._held.touch(holder)
 
-    def let_go(self, holder: Hashable) -> None:
+    def release(self, holder: Hashable) -> None:
         """Remove the holder's bytes. Do nothing if none are counted."""
         self._held.remove(holder)
 
@@ -71,7 +71,7 @@ class AnswerMemory:
             assert largest is not None, "more than one is held"
             holder = next(iter(self._held.entries_of(largest)))
             # Before the callback, which may use the sum.
-            self.let_go(holder)
+            self.release(holder)
             self._on_excess(holder)
         self._closing = self._is_too_much()
         return not self._closing

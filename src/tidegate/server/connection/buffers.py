@@ -51,14 +51,14 @@ class FrameBuffers:
             return _fresh(size)
         return self._kept.pop() if self._kept else _fresh(FIRST_FRAME_BYTES)
 
-    def give_back(self, frame: FrameBuffer) -> None:
+    def recycle(self, frame: FrameBuffer) -> None:
         """Keep the buffer for the next long frame, if it is of the usual size and few are kept."""
         if len(frame) == FIRST_FRAME_BYTES and len(self._kept) < KEPT_FRAMES:
             self._kept.append(frame)
         else:
-            self.let_go(frame, len(frame))
+            self.free(frame, len(frame))
 
-    def let_go(self, frame: FrameBuffer, filled_bytes: int) -> None:
+    def free(self, frame: FrameBuffer, filled_bytes: int) -> None:
         """Free a buffer, in later turns if much of it was filled. Memory with views is freed with the last view."""
         if filled_bytes > FREED_AT_ONCE_BYTES:
             self._freeing.append(frame)

@@ -367,8 +367,8 @@ class Channel:
         if self._frame_kept:
             self._kept_frame = frame
         else:
-            self._buffers.give_back(frame)
-            self._memory.give_back(self)
+            self._buffers.recycle(frame)
+            self._memory.release(self)
 
     def keep_frame(self) -> None:
         """Keep the current frame for the owner until `release_frame`. Call it in `on_frame`."""
@@ -381,8 +381,8 @@ class Channel:
         self._frame_kept = False
         frame, self._kept_frame = self._kept_frame, None
         if frame is not None:
-            self._buffers.let_go(frame, self._frame_bytes)
-        self._memory.give_back(self)
+            self._buffers.free(frame, self._frame_bytes)
+        self._memory.release(self)
 
     # --- bytes out ------------------------------------------------------------------------------------------------
 
@@ -470,14 +470,14 @@ class Channel:
             return
         self.sent_ns += self._monotonic_ns() - started_ns
         if not done:
-            self._answers.took_some(self)
+            self._answers.record_progress(self)
             if self._waits_for_source():
                 self.transport.stop_writing()
             else:
                 self.transport.start_writing(self._on_writable)
             return
         self.sending = False
-        self._answers.let_go(self)
+        self._answers.release(self)
         self.transport.stop_writing()
         try:
             if self._is_late:
@@ -610,13 +610,13 @@ class Channel:
         self.closed = True
         discard(self._out)
         self._out.clear()
-        self._answers.let_go(self)
+        self._answers.release(self)
         if self._frame is not None:
-            self._buffers.let_go(self._frame, self._filled)
+            self._buffers.free(self._frame, self._filled)
         self._frame, self._view, self.pending = None, _NO_BYTES, bytearray()
         if not self._frame_kept:
             # Work in slices still reads a kept frame: `release_frame` gives its memory back.
-            self._memory.give_back(self)
+            self._memory.release(self)
         try:
             self.owner.on_closed(self)
             if self.deferred is not None:

@@ -1,6 +1,6 @@
 """The ClientHello at the beginning of a TLS connection: whether it is complete, and the server name in it (SNI).
 
-    hello = whole_hello(received)       # an int: the number of bytes to receive before the next try
+    hello = read_client_hello(received)       # an int: the number of bytes to receive before the next try
     name = server_name(hello)           # None: the client names no server
 
 Both only read: the bytes stay in the socket for OpenSSL. A ClientHello may be divided among records. Work and memory
@@ -14,7 +14,7 @@ import struct
 from tidegate.server.connection.other_protocols import other_protocol
 from tidegate.server.connection.tls_session import CLIENT_HELLO, HANDSHAKE, HANDSHAKE_MESSAGE_BYTES, TlsError
 
-__all__ = ["MAX_HELLO_BYTES", "MOST_EXTENSIONS", "MOST_RECORDS", "server_name", "whole_hello"]
+__all__ = ["MAX_HELLO_BYTES", "MOST_EXTENSIONS", "MOST_RECORDS", "read_client_hello", "server_name"]
 
 MOST_RECORDS = 32
 """Most records of a ClientHello. Clients send one, or a few; OpenSSL would take any number."""
@@ -26,7 +26,7 @@ _MOST_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = (
     HANDSHAKE_MESSAGE_BYTES + _MESSAGE_HEADER_BYTES + MOST_RECORDS * _HEADER_BYTES + _MOST_RECORD_BYTES
 )
-"""Most bytes of a connection that `whole_hello` looks at."""
+"""Most bytes of a connection that `read_client_hello` looks at."""
 _SERVER_NAME, _HOST_NAME = 0, 0
 _VERSION_AND_RANDOM_BYTES = 2 + 32
 _read_length = struct.Struct(">H").unpack_from
@@ -35,7 +35,7 @@ _read_name = struct.Struct(">HBH").unpack_from
 _NAME_AT = 5
 
 
-def whole_hello(received: memoryview) -> bytes | int:
+def read_client_hello(received: memoryview) -> bytes | int:
     """Return the ClientHello with which a connection begins, or how many bytes to receive for the next step.
 
     received: all bytes of the connection so far. Raises `TlsError` if they do not begin with a ClientHello.

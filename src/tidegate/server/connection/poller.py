@@ -193,7 +193,7 @@ class EpollPoller(_TurnsOnLoop):
         assert self._turn_loop is not None
         self._turn_loop.is_wanted = self._loop_was_ready = True
 
-    def _tell_once(self, fd: int) -> Callable[[], None] | None:
+    def _take_broken(self, fd: int) -> Callable[[], None] | None:
         """Return the callback for a broken socket that is not read, and stop epoll from reporting it again."""
         callback = self._paused.pop(fd, None)
         if callback is not None:
@@ -289,7 +289,7 @@ class EpollPoller(_TurnsOnLoop):
                 writers[fd]()
             if events != select.EPOLLOUT:
                 # Also for a broken socket: the callback's own receive or send then fails, and the channel closes.
-                callback = readers.get(fd) or writers.get(fd) or (events & _BROKEN and self._tell_once(fd))
+                callback = readers.get(fd) or writers.get(fd) or (events & _BROKEN and self._take_broken(fd))
                 if callback:
                     callback()
             now_ns = monotonic_ns()

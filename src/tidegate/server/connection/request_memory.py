@@ -19,7 +19,7 @@ largest holder are revoked: first the one that will be complete last at its rate
 >>> first, second = Client(), Client()
 >>> memory.ask(first, 800, "User:a"), memory.ask(second, 300, "User:a")
 (True, False)
->>> memory.give_back(first)
+>>> memory.release(first)
 granted
 
 Follows: Kafka `SimpleMemoryPool`, `Selector` (there without order, and without an end for clients that send nothing).
@@ -176,7 +176,7 @@ class RequestMemory:
             self._put_in_order(owner)
         return False
 
-    def give_back(self, holder: GrantHolder) -> None:
+    def release(self, holder: GrantHolder) -> None:
         """Release the grant of `holder`, or remove its waiting request. Harmless if it has neither."""
         if self._granted.pop(holder, None) is not None:
             owner = self._held.owner(holder)
@@ -220,7 +220,7 @@ class RequestMemory:
             if slowest is None:
                 return
             self.on_revoke(slowest)
-            self.give_back(slowest)
+            self.release(slowest)
 
     # --- who is next ------------------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     )
     if not values[ALLOW_ANONYMOUS]:
         for listener in listeners:
-            _check_who_comes_in(listener, values, texts)
+            _check_open_access(listener, values, texts)
     return listeners
 
 
@@ -207,9 +207,7 @@ def _check_protocol(name: str, protocol: str | None) -> None:
         )
 
 
-def _check_who_comes_in(
-    listener: ListenerConfig, values: Mapping[str, Any], texts: Mapping[str, str]
-) -> None:
+def _check_open_access(listener: ListenerConfig, values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
     """Refuse a listener that other machines can reach and that does not authenticate its clients."""
     if is_loopback(listener.address.host) or listener.sasl is not None:
         return

@@ -80,11 +80,11 @@ class TlsListeners:
             made_of = _made_of(name, config)
             if made_of != self._made_of[name]:
                 try:
-                    self.put_in_force({name: (made_of, _made(name, config))})
+                    self.activate({name: (made_of, _made(name, config))})
                 except ConfigError as error:
                     _log.error("%s; listener %s keeps the configuration of the start", error, name)
 
-    def put_in_force(self, prepared: Mapping[str, tuple[_Made, "TlsConfig"]]) -> None:
+    def activate(self, prepared: Mapping[str, tuple[_Made, "TlsConfig"]]) -> None:
         """Set the prepared TLS configurations for the handshakes that begin from now on."""
         for name, (made_of, made) in prepared.items():
             self._made_of[name] = made_of

@@ -91,7 +91,7 @@ class SettingSubscriber(Protocol):
     config: ServerConfig
 
     def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
-        """Get ready for other settings and return what `discard` or `put_in_force_in_slices` take.
+        """Get ready for other settings and return what `discard` or `activate_in_slices` take.
 
         Raises `ConfigError`, changing nothing.
         """
@@ -99,9 +99,7 @@ class SettingSubscriber(Protocol):
     def discard(self, prepared: Any) -> None:
         """Release what `prepare_in_slices` returned, without putting it in force."""
 
-    def put_in_force_in_slices(
-        self, config: ServerConfig, prepared: Any
-    ) -> Generator[Wait | None, None, None]:
+    def activate_in_slices(self, config: ServerConfig, prepared: Any) -> Generator[Wait | None, None, None]:
         """Follow other settings."""
 
 
@@ -335,7 +333,7 @@ class DynamicSettings:
             "alter", "setting", name, wanted, _without_secrets(before), _without_secrets(texts[node])
         )
         for attached, config, ready in prepared:
-            yield from attached.put_in_force_in_slices(config, ready)
+            yield from attached.activate_in_slices(config, ready)
         for follower in self._followers:
             yield from follower()
         self.version += 1  # what was described meanwhile was half of this and half of that

@@ -134,7 +134,7 @@ class GroupJournal:
             file.is_broken = True
             file.size = max(file.size, 1)
 
-    def look_after_files(self) -> None:
+    def check_files(self) -> None:
         """Stop using the journal once one of its files was removed from the directory: its records would be lost."""
         for file in (self._active, self._other):
             if not self._is_lost and not os.fstat(file.fd).st_nlink:

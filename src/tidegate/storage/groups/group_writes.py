@@ -25,7 +25,7 @@ from tidegate.storage.groups.committed_offsets import OffsetTable
 from tidegate.storage.groups.group_journal import GroupJournal
 from tidegate.storage.groups.group_records import encode_group, encode_positions
 from tidegate.storage.groups.group_rows import GroupChange
-from tidegate.storage.groups.waiting_changes import ROWS_AT_ONCE, Batch, OnOver, WaitingChange, last_number
+from tidegate.storage.groups.waiting_changes import ROWS_AT_ONCE, Batch, OnStored, WaitingChange, last_number
 from tidegate.storage.log.group_commit import sync_path
 from tidegate.storage.metadata.store import MetadataStore
 from tidegate.storage.worker_thread import WorkerThread
@@ -68,7 +68,7 @@ class GroupWrites:
         sync: SyncPath | None = None,
         journal: GroupJournal | None = None,
     ) -> None:
-        """Gather changes until `start`. sync: is called before `on_over` of a change.
+        """Gather changes until `start`. sync: is called before `on_stored` of a change.
 
         journal: acknowledges small changes; None if `sync` is given.
         """
@@ -98,20 +98,20 @@ class GroupWrites:
         self._scheduler = scheduler
         self._plan()
 
-    def add_change(self, change: GroupChange, on_over: OnOver) -> None:
-        """Keep a change. `on_over` is called once, on the loop, with whether it is kept: at once, or later."""
+    def add_change(self, change: GroupChange, on_stored: OnStored) -> None:
+        """Keep a change. `on_stored` is called once, on the loop, with whether it is kept: at once, or later."""
         if self._closed:
-            on_over(False)
+            on_stored(False)
             return
         if self.journal_change(change):
-            on_over(True)
+            on_stored(True)
             return
-        entry = WaitingChange(change, on_over)
+        entry = WaitingChange(change, on_stored)
         group_id = entry.group_id
         before = None if group_id is None else self._groups.get(group_id)
         if before is not None:
             before.change = change
-            before.on_over.append(on_over)
+            before.on_stored.append(on_stored)
             return
         # Changes that are journaled from now on come after this one in the database: the order of the calls.
         self._batch.is_open = False
@@ -258,8 +258,8 @@ class GroupWrites:
             self._plan()
         for entry, is_written in over:
             # Last, because a callback may add changes: everything above is up to date for them.
-            for on_over in entry.on_over:
-                on_over(is_written)
+            for on_stored in entry.on_stored:
+                on_stored(is_written)
 
     def _refuse_waiting(self, unwritten: list[Batch]) -> list[tuple[WaitingChange, bool]]:
         """Schedule another attempt to write batches, before anything else. Return the changes behind them: refused."""

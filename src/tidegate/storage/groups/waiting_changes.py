@@ -8,12 +8,12 @@ from tidegate.groups import StoredGroup
 from tidegate.storage.groups.committed_offsets import Partitions
 from tidegate.storage.groups.group_rows import ROW_BYTES, GroupChange, batched_partitions
 
-__all__ = ["ROWS_AT_ONCE", "Batch", "OnOver", "WaitingChange", "last_number"]
+__all__ = ["ROWS_AT_ONCE", "Batch", "OnStored", "WaitingChange", "last_number"]
 
 ROWS_AT_ONCE: Final = 800
 """Rows of one transaction. They take a millisecond or two, for which another change of the store may have to wait."""
 
-OnOver = Callable[[bool], None]
+OnStored = Callable[[bool], None]
 
 
 class WaitingChange:
@@ -22,12 +22,12 @@ class WaitingChange:
     dropped: topics that were deleted meanwhile: positions in them are not put into the table.
     """
 
-    __slots__ = ("change", "dropped", "on_over")
+    __slots__ = ("change", "dropped", "on_stored")
     number = None
 
-    def __init__(self, change: GroupChange, on_over: OnOver) -> None:
+    def __init__(self, change: GroupChange, on_stored: OnStored) -> None:
         self.change = change
-        self.on_over = [on_over]
+        self.on_stored = [on_stored]
         self.dropped: set[str] = set()
 
     @property

@@ -32,7 +32,7 @@ def delete_expired(logs: Iterable[PartitionLog], now_ms: int) -> Iterator[None]:
             for segment in [segment for segment in log.segments if not segment.time_is_sure]:
                 yield from segment.check_time()
                 if segment.sealed:
-                    segment.let_go()
+                    segment.close_unless_sent()
             if (count := (yield from expire(log, now_ms))) > 0:
                 deleted.append(f"{log.directory.name} ({count} before offset {log.start_offset})")
         except LogDamagedError as error:

@@ -86,14 +86,14 @@ class GroupCommit:
         self._asked[log] = None
         self._begin_soon()
 
-    def wait(self, logs: list[PartitionLog], on_over: Callable[[], None]) -> None:
-        """Request a sync of `logs` in the next round; call `on_over` after it, on the loop, even if the sync failed.
+    def wait(self, logs: list[PartitionLog], on_synced: Callable[[], None]) -> None:
+        """Request a sync of `logs` in the next round; call `on_synced` after it, on the loop, even if the sync failed.
 
         Afterwards `log.recovery_point` is the offset up to which a log is synced.
         """
         for log in logs:
             self.ask(log)
-        self._waiters.append(on_over)
+        self._waiters.append(on_synced)
 
     def close(self) -> None:
         """Begin no more rounds; waiting callbacks are not called."""
@@ -147,8 +147,8 @@ class GroupCommit:
         if self._closed:
             return
         self._busy = False
-        for on_over in waiters:
-            on_over()
+        for on_synced in waiters:
+            on_synced()
         self._begin_soon()
 
     # --- on the disk thread

@@ -243,7 +243,7 @@ class PartitionLog:
         segment = Segment(self.directory, self.end_offset)
         segment.create()
         full.seal()
-        full.let_go()
+        full.close_unless_sent()
         self._active = segment
         self.segments.append(segment)
         if self.on_sealed is not None:
@@ -304,7 +304,7 @@ class PartitionLog:
         segment = self.segments[max(at, 0)]
         if segment is not self._last_read:
             if self._last_read is not None and self._last_read.sealed:
-                self._last_read.let_go()
+                self._last_read.close_unless_sent()
             self._last_read = segment
             problem = segment.problem()
             if problem is not None:
@@ -439,13 +439,13 @@ class PartitionLog:
                     os.fsync(file.fd)
                 self.recovery_point = self.end_offset
         for segment in self.segments:
-            segment.let_go()
+            segment.close_unless_sent()
 
     def forget(self) -> None:
         """Close the files of a log that is being deleted; slices on their way out still read them."""
         self.deleted = True
         self.producers.clear()
         for segment in self.segments:
-            segment.let_go()
+            segment.close_unless_sent()
         if self.on_append is not None:
             self.on_append(0)

@@ -91,7 +91,7 @@ class ProducerMemory:
         """Begin a period: producers that write from now on count as newer than those that wrote before."""
         self.period += 1
 
-    def hear(self, state: ProducerState) -> None:
+    def record_first_write(self, state: ProducerState) -> None:
         """Note the first write of a producer in this period."""
         state.period = self.period
         self._bound.touch(state)
@@ -207,7 +207,7 @@ class Producers:
             if state.owner != owner:
                 memory.hand_over(state, owner)
         if state.period != memory.period:
-            memory.hear(state)
+            memory.record_first_write(state)
         # Already a row of the snapshot, which packs thousands of them without a loop in Python.
         batch = (
             producer_id,

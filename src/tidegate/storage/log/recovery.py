@@ -118,7 +118,7 @@ def reopen_log(log: PartitionLog) -> None:
     if problem is not None:
         raise LogDamagedError(problem)
     for segment in log.segments:
-        segment.let_go()
+        segment.close_unless_sent()
     log.producers.clear()
     again = open_log(
         log.directory,
@@ -211,7 +211,7 @@ def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, re
             segment.add_time_entry()
             segment.flush_indexes()
             segment.seal()
-        segment.let_go()
+        segment.close_unless_sent()
     newest = segments[-1]
     if not (_walk_all(newest, walk) if rebuild else _walk_end(newest, walk)):
         _cut(newest)

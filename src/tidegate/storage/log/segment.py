@@ -311,7 +311,7 @@ class Segment:
         self._recent.clear()
         self.sealed = True
 
-    def let_go(self) -> None:
+    def close_unless_sent(self) -> None:
         """Close the file, unless a slice of it is still being sent."""
         self._file = None
 
@@ -340,7 +340,7 @@ class Segment:
 
         Slices on their way out still read the data. Raises `OSError`. Follows: Kafka `LogSegment.changeFileSuffixes`.
         """
-        self.let_go()
+        self.close_unless_sent()
         aside = []
         # The log file last: a segment without its indexes can be recovered, indexes alone are of no use.
         for path in (self.times.path, self.offsets.path, self.path):

@@ -103,7 +103,7 @@ def _find(segment: Segment, time_ms: int, start_offset: int, unpack: Unpack) -> 
         position = max(position, segment.position_of(start_offset))
     file, size = segment.written_file(), segment.size
     if segment.sealed:
-        segment.let_go()
+        segment.close_unless_sent()
     while position < size:
         piece = os.pread(file.fd, PIECE_BYTES, position)
         at = 0

@@ -103,7 +103,7 @@ class MetadataStore:
             prepare_database(self._connection, path, self.recent_path)
             self.groups.prepare()
             self._writer.prepare()
-            # `look_after_files` compares it: a file put in this one's place has another.
+            # `check_files` compares it: a file put in this one's place has another.
             self._inode = os.stat(path).st_ino
         except sqlite3.Error as error:
             self.close()
@@ -120,7 +120,7 @@ class MetadataStore:
         """Return whether the file was removed or replaced: nothing is changed any more."""
         return self._lost is not None
 
-    def look_after_files(self) -> str | None:
+    def check_files(self) -> str | None:
         """Check whether the file is still the one that was opened. Once it is not, the store refuses all changes.
 
         Return the problem, once: when it is first seen.

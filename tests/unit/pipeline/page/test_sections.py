@@ -14,7 +14,7 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.page.findings import find_out, wanted_entities
+from tidegate.pipeline.page.findings import run_jobs, wanted_entities
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.proposals.wanted import Wanted
@@ -35,7 +35,7 @@ def _limit(client_id, bound):
 
 def _sections(directory, plans=()):
     with open_usage(directory) as files:
-        found = find_out(jobs_here(files), plans, rows=files.rows, with_limits=True, with_recommendation=True)
+        found = run_jobs(jobs_here(files), plans, rows=files.rows, with_limits=True, with_recommendation=True)
     return {section.anchor: section for section in report_sections(found)}, report_facts(found)
 
 
@@ -243,7 +243,7 @@ def test_a_report_makes_rows_of_the_shown_entities_only(tmp_path):
     default = QuotaRecord(entity=(("client-id", None),), key="producer_byte_rate", value=100.0)
     plan = Plan(name="tight", records=(default,))
     with open_usage(tmp_path) as files:
-        found = find_out(jobs_here(files), [plan], rows=files.rows)
+        found = run_jobs(jobs_here(files), [plan], rows=files.rows)
     replayed = {name: _with_many_clients(rows, 50_000) for name, rows in found.replayed.items()}
     found = replace(found, replayed=replayed)
     shown, shown_bytes = _traced(lambda: report_sections(found))

@@ -6,7 +6,7 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.page.findings import find_out
+from tidegate.pipeline.page.findings import run_jobs
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.rollup.history import Entity, EntityUse
@@ -21,7 +21,7 @@ def _limit(user, bound, key="producer_byte_rate"):
 
 def _found(directory):
     with open_usage(directory) as files:
-        return find_out(jobs_here(files), [], rows=files.rows)
+        return run_jobs(jobs_here(files), [], rows=files.rows)
 
 
 def _use(found, entity) -> EntityUse:

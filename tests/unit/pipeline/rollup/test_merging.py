@@ -21,7 +21,7 @@ from tidegate.pipeline.read.missing import NodeRows, chunk_evidence, coverage_of
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.report.usage_report import TopicCounts
 from tidegate.pipeline.rollup import parts
-from tidegate.pipeline.rollup.merging import minute_keys, put_together
+from tidegate.pipeline.rollup.merging import merge_parts, minute_keys
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
 from tidegate.pipeline.rollup.sums import compact, together
@@ -122,7 +122,7 @@ def _found(directory, keys, table, by=CLIENT_KEYS):
                 NodeRows(node_id=node_id, chunks=chunks), by=by, with_minutes="minute_ms" in keys
             )
         ]
-    tables = list(put_together(together(found), keys=keys, table=table))
+    tables = list(merge_parts(together(found), keys=keys, table=table))
     assert {tuple(some.schema.names) for some in tables} <= {tuple(table.names)}
     rows = [row for some in tables for row in some.to_pylist()]
     assert [tuple(row[key] for key in keys) for row in rows] == sorted(

@@ -67,10 +67,10 @@ class Sensors:
         self.beyond.forget()
         self.stated.forget()
 
-    def make_known(self) -> None:
+    def reset_to_new(self) -> None:
         """Reset all sensors to new ones, of which everything is known from here on."""
-        self.rates.make_known()
-        self.buckets.make_known()
+        self.rates.reset_to_new()
+        self.buckets.reset_to_new()
         self.forget()
 
     def lose(self, reason: int, *, since_ms: int) -> None:
@@ -84,7 +84,7 @@ class Sensors:
         self.rates.make_unknown(reason, since_ms)
         self.stated.lose(reason, since_ms)
 
-    def go_on_from(self, reason: int, *, sensors_reason: int, since_ms: int) -> None:
+    def begin_continued(self, reason: int, *, sensors_reason: int, since_ms: int) -> None:
         """Begin as a replay of the hours before has ended. sensors_reason, since_ms: of sensors without a state."""
         self.reason = reason
         if sensors_reason != EXACT:

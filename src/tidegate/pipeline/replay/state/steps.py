@@ -54,7 +54,7 @@ def _concerns_every_plan(step: Step) -> bool:
 def _start(state: PlanState, *, is_exact: bool) -> None:
     if is_exact:
         state.sensors.reason = EXACT
-        state.sensors.make_known()
+        state.sensors.reset_to_new()
     else:
         state.sensors.forget()
     state.permits.forget()
@@ -86,7 +86,7 @@ def _follow_quotas(state: PlanState, step: Step, timeline: Timeline) -> None:
         case "callback":
             lookup.exchange_callback(asks_callback=step.callback is not None)
             if step.is_exchange and not timeline.is_imported:  # else it repeats which one is in use
-                sensors.make_known()
+                sensors.reset_to_new()
         case "tags":
             assert step.answer is not None, "they are read for quotas in force"
             lookup.take_answer(step.answer)

@@ -106,7 +106,7 @@ class SensorTable:
         self.ints.fill(0)
         self._begin(self.use)
 
-    def make_known(self) -> None:
+    def reset_to_new(self) -> None:
         """Make every sensor a new one, of which everything is known from here on."""
         self._reason = EXACT
         self.forget()
