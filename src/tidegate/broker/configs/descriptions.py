@@ -209,7 +209,7 @@ class ConfigDescriptions:
         return next((texts[name] for texts, _ in self._sources() if name in texts), None)
 
     def _synonyms(self, names: tuple[str, ...]) -> list[Message]:
-        """Return the synonyms of a setting from `names[0]` on, the first in force, as in Kafka; none without its value."""
+        """Return a setting's synonyms from `names[0]` on, the first in force, as in Kafka. None without a value."""
         found = [
             _synonym(name, texts[name], source)
             for texts, source in self._sources()[:2]
