@@ -83,7 +83,7 @@ def test_rates_and_throttles_are_those_of_the_metrics(
     assert (
         "Produce (producer_byte_rate): limit 19.5 KiB/s of user=<default>, client-id='slow'\n"
         "  shared by all clients with user='ANONYMOUS', client-id='slow'\n"
-        "  127.0.0.1:27569: rate 0 B/s, 0 % of the limit, throttled by 5,013 ms in the mean\n"
+        "  127.0.0.1:27569: rate 0 B/s, 0 % of the limit, throttled by 5,013 ms on average\n"
     ) in text
     assert main([*asked, "--client-id", "app", "--json"]) == 0
     quotas = {each["quota_type"]: each for each in json.loads(capsys.readouterr().out)["quotas"]}
@@ -97,7 +97,7 @@ def test_rates_and_throttles_are_those_of_the_metrics(
     assert quotas["Request"]["brokers"][0]["utilization"] == pytest.approx(0.15971142792711528)
     assert quotas["Fetch"]["brokers"] == []
     assert main([*asked, "--client-id", "nobody"]) == 0
-    assert "no broker has metrics of it" in capsys.readouterr().out
+    assert "no broker has metrics of this quota" in capsys.readouterr().out
 
 
 def test_the_base_install_is_enough(limited: Broker) -> None:
@@ -111,7 +111,7 @@ def test_the_base_install_is_enough(limited: Broker) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "throttled by 5,013 ms in the mean" in done.stdout
+    assert "throttled by 5,013 ms on average" in done.stdout
 
 
 def test_options_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:

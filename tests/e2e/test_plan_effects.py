@@ -118,7 +118,7 @@ def test_a_throttle_longer_than_a_session_is_warned_of(
     starved, long = (line for line in applied.stdout.splitlines() if line.startswith("warning: "))
     assert "and fall further behind" in starved
     assert re.search(r"for up to 9\d\d s after a batch of 1,000,000 bytes, the largest of topic 'e2e-", long)
-    assert "longer than a session of 45 s" in long
+    assert "longer than the default session timeout of 45 s" in long
     until(lambda: quotas("plan", file, "--check", *to, where=tmp_path).returncode == 0)
     assert "warning" not in quotas("plan", file, *to, where=tmp_path).stdout
     assert quotas("undo", undo, *to, "--yes", where=tmp_path).returncode == 0
@@ -134,8 +134,8 @@ def test_quotas_of_users_alone_are_a_note(broker: BenchBroker, lagging: str, tmp
     )
     printed = quotas("plan", file, *to, where=tmp_path)
     assert printed.stderr == (
-        "note: effects of quotas of 1 user without a client id were not looked at: Kafka does not tell the users of "
-        "group members\n"
+        "note: effects of quotas of 1 user without a client id were not examined: Kafka does not report the users "
+        "of group members\n"
     )
     (warning,) = (line for line in printed.stdout.splitlines() if line.startswith("warning: "))
     assert f"of user='b@b', client-id='{lagging}' is low for group" in warning

@@ -77,7 +77,7 @@ def walk(address: str, directory: Path) -> list[str]:
     late = quotas("undo", "first.json", *to, "--yes", where=directory)
     assert (late.returncode, late.stdout) == (1, ""), late
     assert "user='alice': producer_byte_rate is 3145728, expected 4194304" in late.stderr
-    assert "changed by another client meanwhile: nothing was changed" in late.stderr
+    assert "another client changed these quotas in the meantime: this command changed nothing" in late.stderr
     done("undo", "second.json", *to, "--yes", "--undo-file", "third.json")
     settled()
     done("undo", "first.json", *to, "--yes", "--undo-file", "fourth.json")
@@ -202,7 +202,7 @@ def test_nothing_changes_without_a_yes(new_broker, tmp_path) -> None:
     )
     for answer, reason in (
         (b"n\n", "not confirmed: nothing was changed"),
-        (b"y\n", "by another client meanwhile"),
+        (b"y\n", "another client changed these quotas"),
     ):
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "tidegate", "quotas", "apply", "quotas.yaml", *to]

@@ -262,7 +262,7 @@ def test_brokers_that_fail_return_join_and_leave(cluster, gateway):
             wait_until(lambda port=port: not refuses(port))
             load.wait_acknowledged()
         cluster.add(4)
-        wait_until(lambda: "broker 4 has joined" in gateway.log, told=lambda: gateway.log)
+        wait_until(lambda: "serving broker 4, which joined" in gateway.log, told=lambda: gateway.log)
         brokers = AdminClient({"bootstrap.servers": gateway.addresses}).list_topics(timeout=30).brokers
         assert {each.id: each.port for each in brokers.values()} == {
             broker_id: gateway.base_port + broker_id for broker_id in (1, 2, 3, 4)

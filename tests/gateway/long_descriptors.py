@@ -28,6 +28,6 @@ def test_a_broker_that_joins_while_descriptors_run_out_is_served_later(tmp_path:
         cluster.ports[2] = cluster.port
         wait_until(lambda: "cannot serve broker 2" in gateway.log, told=lambda: gateway.log)
         resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (hard, hard))
-        wait_until(lambda: "broker 2 has joined, and is served" in gateway.log, told=lambda: gateway.log)
+        wait_until(lambda: "serving broker 2, which joined" in gateway.log, told=lambda: gateway.log)
         assert "Traceback" not in gateway.log
         socket.create_connection(("127.0.0.1", gateway.base_port + 2)).close()

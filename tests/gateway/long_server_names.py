@@ -46,7 +46,7 @@ def gateway(cluster, tmp_path_factory) -> Iterator[NamedGateway]:
 def test_named_broker_joins_fails_and_returns(cluster, gateway, tmp_path):
     """It has its name at the same port; while it is down, its name is refused, and the bootstrap name is not."""
     cluster.add(2)
-    wait_line(gateway, "broker 2 has joined")
+    wait_line(gateway, "serving broker 2, which joined")
     admin = AdminClient({"bootstrap.servers": cluster.address})
     admin.create_topics([NewTopic(TOPIC, 4, 1)])[TOPIC].result(30)
     servers, authority = f"{DOMAIN}:{gateway.port}", str(gateway.certificates.authority_file)

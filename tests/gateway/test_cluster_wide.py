@@ -94,7 +94,7 @@ def test_a_process_that_was_stopped_reads_the_topic_from_its_end(three):
         time.sleep(STOPPED_S)
     finally:
         process.process.send_signal(signal.SIGCONT)
-    shared = "can be read: cluster-wide quotas are shared"
+    shared = "can be read: cluster-wide quotas and mutation quotas are shared"
     wait_until(lambda: shared in process.log[begin:], 10.0, told=lambda: process.log)
     assert "cut off from the other gateway processes" not in process.log[begin:]
 

@@ -364,7 +364,7 @@ def test_certificates_of_clients_map_to_users(secure_kafka, gateway_before, quot
                 "--override", "sasl.enabled.mechanisms=PLAIN", "--login", "clients",
                 "--override", f"listener.name.sasl_plaintext.plain.sasl.jaas.config={PLAIN_USERS}",
             ),
-            "--login is clients, and logins of listener SASL_PLAINTEXT (SASL_PLAINTEXT) end here",
+            "--login is clients, but the gateway checks logins of listener SASL_PLAINTEXT (SASL_PLAINTEXT)",
         ),
     ],
 )  # fmt: skip

@@ -214,8 +214,8 @@ class QuotaEffects:
         session_ms = min(member.session_timeout_ms for member in members)
         count = "1 member" if len(members) == 1 else f"{len(members)} members"
         _log.warning(
-            "%s %r of %s can cost %s %s: a throttle of %d ms lasts as long as a session of %d ms, and muted time "
-            "counts (tidegate.kafka.exact=true); hint: set quota.window.size.seconds below %d, or a longer "
+            "%s %r of %s can make %s lose %s: a throttle can last %d ms, and their session timeout of %d ms includes "
+            "muted time (tidegate.kafka.exact=true); hint: set quota.window.size.seconds below %d, or a longer "
             "session.timeout.ms in the clients",
             record.key,
             record.value,

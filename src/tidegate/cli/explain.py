@@ -36,10 +36,10 @@ _LINK_S = 24 * 3600
 
 _DESCRIPTION = """\
 Show which quotas apply to a client. For each quota type: the entity whose limit
-applies and why the other seven levels do not; from the metrics listener of a
-Tidegate broker also the rate now, and how long the client is throttled. With
---bootstrap-server the quotas of any cluster are explained, Apache Kafka's
-included; --prometheus adds rate and throttle time on each broker from Kafka's
+applies, and why the other seven levels do not apply. The metrics listener of a
+Tidegate broker also provides the current rate and the remaining throttle time.
+With --bootstrap-server, explain the quotas of any cluster, Apache Kafka
+included; --prometheus adds rate and throttle time on each broker, from Kafka's
 own metrics."""
 
 _EPILOG = """\
@@ -66,8 +66,8 @@ examples:
 Without --bootstrap-server the broker needs a metrics listener:
   tidegate serve --override tidegate.metrics.listener=127.0.0.1:9404
 
-Without --user the client is ANONYMOUS, as is each one that does not log in. The
-command has no effect on the broker's decisions.
+Without --user, the user is ANONYMOUS, the user of clients that do not log in.
+The command has no effect on the broker's decisions.
 
 exit codes:
   0    done
@@ -127,8 +127,7 @@ def run(args: argparse.Namespace) -> int:
     if args.prometheus and not is_of_cluster:
         raise ConfigError(
             "--prometheus needs --bootstrap-server",
-            hint="--bootstrap-server names the cluster whose quotas are explained; a Tidegate broker is asked with "
-            "--metrics",
+            hint="add --bootstrap-server HOST:PORT of the cluster; for a Tidegate broker, give only --metrics",
         )
     if args.link:
         if is_of_cluster:
@@ -286,11 +285,11 @@ def _broker_lines(quota: Mapping[str, Any], unit: str) -> Iterator[str]:
     for broker in quota["brokers"]:
         used = "" if broker["utilization"] is None else f", {used_text(broker['utilization'])} of the limit"
         mean_ms = broker["mean_throttle_time_ms"]
-        throttled = "not throttled" if not mean_ms else f"throttled by {mean_ms:,.0f} ms in the mean"
+        throttled = "not throttled" if not mean_ms else f"throttled by {mean_ms:,.0f} ms on average"
         name = printable(broker["broker"]) or "broker"
         yield f"  {name}: rate {amount_text(broker['rate'], unit)}{used}, {throttled}"
     if not quota["brokers"] and quota["limit"] is not None:
-        yield "  no broker has metrics of it: these clients have sent no such request lately, or it is not exported"
+        yield "  no broker has metrics of this quota: no recent request, or the metrics are not exported"
 
 
 def _shared_name(name: str | None) -> str:

@@ -29,11 +29,12 @@ examples:
                          one port for all brokers; bootstrap servers of clients:
                          k.example.com:9093
 
-Clients connect to the gateway in the place of the brokers: broker N is at the
-port of --listen plus N. With TLS, all can have one port and a name each: put
-{id} in the advertised host. The gateway forwards requests as they are, charges
-them to its own quotas as a Kafka broker does, and throttles clients in the same
-way. Quotas that are stored in Kafka itself stay in force there.
+Clients connect to the gateway instead of the brokers: broker N is at the port
+of --listen plus N. With TLS, all brokers can share one port and have different
+host names: put {id} in the advertised host. The gateway forwards requests as
+they are, charges them to its own quotas as a Kafka broker does, and throttles
+clients in the same way. Quotas that are stored in Kafka itself stay in force
+there.
 
 Set the gateway's quotas with any Kafka admin client that connects to the
 gateway, or with `tidegate quotas apply`. They are kept in the topic
@@ -48,11 +49,10 @@ limits, certificates and settings such as tidegate.quota.observe change at once;
 other settings take effect at the next start. Without --config and --quotas,
 SIGHUP stops the gateway.
 
-Logins by SASL pass through: the broker decides. They end at the gateway where
-a listener uses SASL (PLAIN, as in `tidegate serve`): the gateway then logs in
-at the brokers itself, with the credentials of --upstream-config. TLS of clients
-always ends at the gateway. `docs/gateway.md` says what else a gateway can do,
-and what it cannot.
+SASL logins pass through to the brokers, which check them. If a listener uses
+SASL (PLAIN, as in `tidegate serve`), the gateway checks the logins instead, and
+logs in at the brokers with the credentials of --upstream-config. TLS of clients
+always ends at the gateway. `docs/gateway.md` describes all features and limits.
 
 Ctrl-C stops the gateway at once."""
 
@@ -77,7 +77,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--login",
         choices=("clients", "gateway"),
-        help="logins that reach the brokers: those of clients pass through, or the gateway logs in for every client "
+        help="clients: logins of clients pass through to the brokers; gateway: the gateway logs in for every client, "
         "with the credentials of --upstream-config (default: clients, unless a listener uses SASL)",
     )
     parser.add_argument(

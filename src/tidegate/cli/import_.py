@@ -163,7 +163,7 @@ def _lines(summary: Any, out: Path) -> list[str]:
     lines += [f"could not read all of {str(path)!r}: {damage}" for path, damage in summary.damaged]
     if summary.unfinished:
         lines.append(
-            f"left the last line of {things_text(summary.unfinished, 'file')} for the next import: it is incomplete"
+            f"skipped the incomplete last line of {things_text(summary.unfinished, 'file')}; the next import reads it"
         )
     if summary.requests:
         lines.append(

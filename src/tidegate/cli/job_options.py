@@ -97,7 +97,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="write to --out even if it contains other files, and replace dates of which it has more hours",
+        help="write to --out even if it contains other files, and replace dates even if --out has more of their hours",
     )
     where_options(parser)
 

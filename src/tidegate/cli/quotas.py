@@ -40,7 +40,7 @@ _ACTIONS = {
     "export": "print the quotas of a cluster as a file",
     "plan": "show what `apply` would change",
     "apply": "show the changes, ask, and make them",
-    "undo": "take back what `apply` changed",
+    "undo": "revert what `apply` changed",
 }
 
 _DESCRIPTION = """\
@@ -100,7 +100,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             "--undo-file",
             metavar="FILE",
             type=Path,
-            help="where to write the file that takes the changes back (default: quotas-undo-TIME.json here)",
+            help="where to write the file for `undo` (default: quotas-undo-TIME.json in the current directory)",
         )
     plan.add_argument(
         "--check", action="store_true", help="exit with code 1 if the cluster differs from the file"
@@ -322,7 +322,9 @@ def _refuse(refused: "dict[EntityParts, str]", ending: str) -> int:
 
 def _refuse_conflicts(changed: Sequence[str]) -> int:
     _print_reasons(changed)
-    print("quotas were changed by another client meanwhile: nothing was changed", file=sys.stderr)
+    print(
+        "another client changed these quotas in the meantime: this command changed nothing", file=sys.stderr
+    )
     return _EXIT_NOT_APPLIED
 
 

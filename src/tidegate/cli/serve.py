@@ -88,7 +88,7 @@ def add_process_options(parser: argparse.ArgumentParser, *, runs: str) -> None:
     parser.add_argument(
         "--stop-on-eof",
         action="store_true",
-        help=f"stop when standard input, a pipe, is closed: with the process that started the {runs}",
+        help=f"stop when standard input (a pipe) is closed, such as when the process that started the {runs} ends",
     )
     parser.add_argument(
         "-v",

@@ -128,7 +128,7 @@ def table_lines(document: Mapping[str, Any], top: int) -> list[str]:
     if observed:
         first += f", {observed:,} would be (observed)"
     if not entities:
-        return [first, "", "no client has used a quota since a quota of its type was set"]
+        return [first, "", "no usage yet: a client appears when it sends requests that a quota limits"]
     lines = [first, "", _line(_HEAD), "─" * 80]
     lines += [_line(_cells(entity)) for entity in entities]
     if len(entities) < total:

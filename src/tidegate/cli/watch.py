@@ -59,10 +59,10 @@ DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; if it is empty, the command waits. It starts with the newest hour
 that has rows, because the broker writes the state of its quotas at the
 beginning of each hour. With --from or --last, it also processes the earlier
-rows of that hour, without counting them (docs/watch.md). A watch has no end, so
-it has no --to; usage and replay do. The totals are those of `tidegate replay
---loop open` and `tidegate usage` over the same rows. They contain user names
-and client ids, which are personal data.
+rows of that hour, without counting them (docs/watch.md). A watch has no end:
+use --to with usage and replay. The totals are those of `tidegate replay --loop
+open` and `tidegate usage` over the same rows. They contain user names and
+client ids, which are personal data.
 Needs the extra 'pipeline' (README, Install); --master also needs Java
 17 or later.
 
@@ -153,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
         args.lateness = 0.0 if args.once and args.checkpoint is None else _LATENESS_S
     if args.to_ms is not None:
         raise ConfigError(
-            "a watch has no end, so it has no --to", hint="tidegate usage and tidegate replay have one"
+            "--to is not supported: a watch has no end",
+            hint="use --to with tidegate usage or tidegate replay",
         )
     check_range(args.from_ms, None, args.last_ms)
     plans = watched_plans(load_plans(args.quotas), in_force=args.in_force)

@@ -46,7 +46,7 @@ class Addresses:
         if place is None or broker_id < 0:
             port = self._listeners[listener][1]
             raise ConfigError(
-                f"broker {broker_id} has no port: {port} and its id make {port + broker_id}, "
+                f"broker {broker_id} has no port: {port} plus its id is {port + broker_id}, "
                 f"expected at most {MAX_PORT}",
                 hint="choose a lower port for --listen",
             )
@@ -66,7 +66,7 @@ class Addresses:
         try:
             self.of(broker_ids[0], listener)
         except ConfigError as error:
-            others = f"; {len(broker_ids) - 1} others have none either" if len(broker_ids) > 1 else ""
+            others = f"; {len(broker_ids) - 1} others have no port either" if len(broker_ids) > 1 else ""
             _log.warning(
                 "clients do not see broker %d: %s%s; hint: %s",
                 *(broker_ids[0], error, others, error.hint),

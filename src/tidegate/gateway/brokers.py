@@ -95,7 +95,9 @@ class Brokers:
         except ClientError as error:
             if not self._is_warned:
                 self._is_warned = True
-                _log.warning("cannot ask the cluster for its brokers: %s; the known ones are used", error)
+                _log.warning(
+                    "cannot read the list of brokers from the cluster: %s; using the last list", error
+                )
             return False
         if self._is_warned:
             self._is_warned = False

@@ -166,15 +166,15 @@ class Gateway:
                     self._serve(broker_id)
                 except ConfigError as error:
                     self._failed.add(broker_id)
-                    _log.error("cannot serve broker %d, which has joined: %s", broker_id, error)
+                    _log.error("cannot serve broker %d, which joined the cluster: %s", broker_id, error)
                 except OSError as error:
                     _log.error(
-                        "cannot serve broker %d, which has joined: %s; next try in %.0f s",
+                        "cannot serve broker %d, which joined the cluster: %s; next try in %.0f s",
                         *(broker_id, error.strerror, REFRESH_S),
                         extra={"repeats": f"join {broker_id}"},
                     )
                 else:
-                    _log.warning("broker %d has joined, and is served", broker_id)
+                    _log.warning("serving broker %d, which joined the cluster", broker_id)
 
     def follow_settings_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, None]:
         """Apply changed settings to all nodes, or to none. Raises `ConfigError`, changing nothing.

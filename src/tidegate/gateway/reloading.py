@@ -40,7 +40,7 @@ class QuotasOfFile:
         beyond = file.beyond_kafka() or ("windows" if file.windows else None)
         if beyond is not None:
             _log.warning(
-                "ignored %s of %s: only its quotas apply to a gateway; hint: use its settings (--config)",
+                "ignored %s of %s: a gateway reads only the quotas of this file; hint: use --config or --override",
                 beyond,
                 self._path,
             )

@@ -196,7 +196,8 @@ def gateway_logs_in(given: ServerConfig, wanted: bool | None) -> bool:
             )
     if with_sasl and wanted is False:
         raise ConfigError(
-            f"--login is clients, and logins of listener {with_sasl[0].name} ({with_sasl[0].protocol}) end here",
+            f"--login is clients, but the gateway checks logins of listener {with_sasl[0].name} "
+            f"({with_sasl[0].protocol})",
             hint="set the protocol of the listener to PLAINTEXT or SSL, or remove --login",
         )
     return bool(with_sasl or wanted)
@@ -238,7 +239,7 @@ def _of_broker(listeners: str, broker_id: int, by_name: Collection[str]) -> str:
         shifted = int(port[1]) + broker_id
         if shifted > MAX_PORT:
             raise ConfigError(
-                f"broker {broker_id} has no port: {port[1]} and its id make {shifted}, expected at most {MAX_PORT}",
+                f"broker {broker_id} has no port: {port[1]} plus its id is {shifted}, expected at most {MAX_PORT}",
                 hint="choose a lower port for --listen",
             )
         return f":{shifted}"

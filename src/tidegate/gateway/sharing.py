@@ -322,8 +322,8 @@ class Sharing:
                 )
             else:
                 _log.warning(
-                    "the usage of the other gateway processes can be read: cluster-wide quotas are shared, and "
-                    "mutation quotas"
+                    "the usage of the other gateway processes can be read: cluster-wide quotas and "
+                    "mutation quotas are shared"
                 )
         if is_cut_off:
             return

@@ -242,8 +242,8 @@ def test_members_whose_session_a_throttle_outlasts(
     world.set_quota(1.0, "request_percentage")
     world.let_pass(1)
     expected = [
-        "request_percentage 1.0 of client-id='reader' can cost group 'g' 2 members: a throttle of 10000 ms lasts as "
-        "long as a session of 10000 ms, and muted time counts (tidegate.kafka.exact=true); hint: set "
+        "request_percentage 1.0 of client-id='reader' can make group 'g' lose 2 members: a throttle can last 10000 "
+        "ms, and their session timeout of 10000 ms includes muted time (tidegate.kafka.exact=true); hint: set "
         "quota.window.size.seconds below 10, or a longer session.timeout.ms in the clients"
     ]
     assert world.warnings == (expected if is_warned else [])

@@ -89,7 +89,7 @@ def test_files_of_other_loggers_and_unfinished_lines_are_named(
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("imported 1 request and 0 quota changes from 2 files")
     assert f"skipped 1 file without a request line: {str(logs / 'server.log')!r}" in said
-    assert "left the last line of 1 file for the next import: it is incomplete" in said
+    assert "skipped the incomplete last line of 1 file; the next import reads it" in said
 
 
 def test_a_damaged_file_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_only_the_first_are_shown():
 
 def test_no_entity_is_said():
     """With what makes one."""
-    assert "no client has used a quota since" in table_lines(document(), 20)[-1]
+    assert "no usage yet: a client appears when" in table_lines(document(), 20)[-1]
 
 
 def test_the_widest_line_has_80_columns():

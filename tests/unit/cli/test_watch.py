@@ -123,7 +123,7 @@ def test_a_checkpoint(usage, tmp_path, capsys):
         (["{usage}", "--plan", "{missing}"], "missing"),
         (
             ["{usage}", "--to", "2033-01-01"],
-            "a watch has no end, so it has no --to\nhint: tidegate usage and",
+            "--to is not supported: a watch has no end\nhint: use --to with tidegate usage or",
         ),
         (["{usage}", "--window", "0"], "expected a whole number from 1 to 60"),
         (["{usage}", "--every", "nan"], "expected a number of seconds from 0.1 to 3600"),

@@ -85,7 +85,7 @@ def test_brokers_without_a_port_are_left_out_with_one_line(
     assert [each["node_id"] for each in read(version, made)["brokers"]] == [1, 2]
     (line,) = caplog.messages
     assert f"clients do not see broker {HIDDEN}: broker {HIDDEN} has no port" in line
-    assert "; 2 others have none either; hint: " in line
+    assert "; 2 others have no port either; hint: " in line
 
 
 def test_a_response_with_too_many_brokers_is_refused() -> None:

@@ -88,11 +88,11 @@ async def _effects(admin: Admin, cluster: Quotas, changes: Sequence[QuotaChange]
     if found.refused:
         notes.append(f"{found.refused} groups could not be described: {found.reason}")
     if found.more:
-        notes.append(f"effects on {found.more} more groups were not looked at")
+        notes.append(f"effects on {found.more} more groups were not examined")
     if limits.users_alone:
         notes.append(
-            f"effects of quotas of {things_text(limits.users_alone, 'user')} without a client id were not looked at: "
-            "Kafka does not tell the users of group members"
+            f"effects of quotas of {things_text(limits.users_alone, 'user')} without a client id were not examined: "
+            "Kafka does not report the users of group members"
         )
     warnings: list[QuotaEffect] = []
     fetching, requesting = (limits.readers(found.members, key) for key in KEYS)
@@ -194,13 +194,13 @@ async def _long_throttle_warnings(admin: Admin, readers: Readers, window_ms: flo
     if not throttle_ms > _DEFAULT_SESSION_MS or not largest:
         return []
     topic = topics[sizes.index(largest)]
-    long = "for ever" if math.isinf(throttle_ms) else f"for up to {math.ceil(throttle_ms / _MS_PER_S):,} s"
+    long = "forever" if math.isinf(throttle_ms) else f"for up to {math.ceil(throttle_ms / _MS_PER_S):,} s"
     needed = math.ceil(largest * _MS_PER_S / (window_ms + _DEFAULT_SESSION_MS))
     return [
         readers.effect(
             readers.partitions,
             f"throttles {groups_text(readers.partitions)} {long} after a batch of {largest:,} bytes, the largest of "
-            f"topic {cut(topic)!r}: longer than a session of {_DEFAULT_SESSION_MS // _MS_PER_S} s, the default; "
+            f"topic {cut(topic)!r}: longer than the default session timeout of {_DEFAULT_SESSION_MS // _MS_PER_S} s; "
             "clients that send heartbeats on the same connection lose their membership",
             hint=f"set at least {needed}, or a lower max.message.bytes of the topic",
         )
@@ -218,8 +218,8 @@ async def _largest_batch(admin: Admin, topic: str) -> int:
 def _session_warning(readers: Readers, window_ms: int) -> QuotaEffect:
     return readers.effect(
         readers.partitions,
-        f"can cost {groups_text(readers.partitions)} its members: a throttle lasts up to {window_ms:,} ms, one window "
-        "of the quota, which is longer than the shortest session that the broker allows",
+        f"can make {groups_text(readers.partitions)} lose members: a throttle lasts up to {window_ms:,} ms, one quota "
+        "window, and the broker's shortest allowed session timeout is not longer",
         hint="set quota.window.size.seconds to 1, Kafka's default",
     )
 

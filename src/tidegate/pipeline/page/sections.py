@@ -152,7 +152,7 @@ def _proposal_sentences(found: Findings) -> list[str]:
     return [
         f"Proposed quotas, per second and broker: {' and '.join(parts)}. In a forecast for this record they throttle "
         f"{effect}.",
-        "To set them, write them to a file with tidegate recommend, look at the difference with tidegate quotas plan, "
+        "To set them, write them to a file with tidegate recommend, check the changes with tidegate quotas plan, "
         "and run tidegate quotas apply.",
     ]
 
@@ -327,5 +327,5 @@ def _not_exact(found: Findings) -> Section:
     return Section(
         anchor="not-exact",
         title="Inexact results",
-        sentences=notes or ["Nothing, as far as the record shows."],
+        sentences=notes or ["The record shows no reason for inexact results."],
     )

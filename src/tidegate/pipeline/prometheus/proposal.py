@@ -168,9 +168,9 @@ def _check_evidence(measured: Measured, wanted: Wanted) -> None:
 
 def _too_little(windows: int) -> TooLittleDataError:
     return TooLittleDataError(
-        f"too little data for a proposal: use in {things_text(windows, 'window')} of 10 seconds with a scrape, "
+        f"too little data for a proposal: usage in {things_text(windows, 'window')} of 10 seconds with a scrape, "
         f"expected {ENOUGH_WINDOWS} or more",
-        hint="give a time with use with --from and --to, or use --force",
+        hint="choose a busier range of time with --from and --to, or use --force",
     )
 
 
@@ -257,17 +257,17 @@ def _missing_notes(found: MetricsProposal) -> list[str]:
     if len(all_windows) < ENOUGH_WINDOWS:
         windows = things_text(len(all_windows), "window")
         notes.append(
-            f"Too little data (--force was given): use in {windows} of 10 seconds; {ENOUGH_WINDOWS} are enough."
+            f"Too little data (--force was given): usage in {windows} of 10 seconds; {ENOUGH_WINDOWS} are enough."
         )
     notes += [
-        f"No {QUOTA_NAMES[quota_type]} quota is proposed: use in {things_text(count, 'window')} of 10 seconds; "
+        f"No {QUOTA_NAMES[quota_type]} quota is proposed: usage in {things_text(count, 'window')} of 10 seconds; "
         f"{ENOUGH_WINDOWS} are enough."
         for quota_type, count in sorted(found.withheld.items())
     ]
     have = {row["quota_type"] for row in found.entities}
     if missing := [QUOTA_NAMES[kind.value] for kind in QUOTA_TYPES if kind.value not in have]:
         notes.append(
-            f"The metrics of this level have nothing on these quotas, so none is proposed: {', '.join(missing)}. "
+            f"The metrics of this level do not contain these quota types, so none is proposed: {', '.join(missing)}. "
             "Kafka measures clients only while a quota of the type is set."
         )
     if found.others:

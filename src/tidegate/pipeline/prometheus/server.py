@@ -117,7 +117,7 @@ class MetricsServer:
             shown = getattr(reason, "strerror", None) or shown_answer(reason)
             hint = "check the URL, and that Prometheus is running"
             if isinstance(reason, ssl.SSLError):
-                hint = "SSL_CERT_FILE=ca.pem names the certificates of your own authority"
+                hint = "set SSL_CERT_FILE to the certificate of your own certificate authority"
             elif isinstance(reason, TimeoutError):
                 hint = "give a shorter time with --from, or fewer series with --match"
             raise MetricsServerError(f"cannot reach {self.url}: {shown}", hint=hint) from error
@@ -131,7 +131,7 @@ class MetricsServer:
         elif error.code in _REDIRECTS:
             hint = f"redirects are not followed; the server names {shown_answer(error.headers.get('Location'))!r}"
         elif error.code == _NOT_FOUND:
-            hint = "give the URL below which /api/v1/query_range is, such as http://localhost:9090"
+            hint = "give the base URL, which comes before /api/v1/query_range, such as http://localhost:9090"
         elif error.code in _REFUSED_QUERY:
             reason = _reason(error)
             raise MetricsServerError(

@@ -144,7 +144,7 @@ def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit
         needs = f"{needed_text(quota_type, never)}{where}"
         reason = f"the floor of {given_text(quota_type, value)}, because it needs only {needs}"
     if was_throttled(row):
-        reason += ", was throttled when recorded and may want more"
+        reason += ", was throttled when recorded and may need more"
     return _Limit(row, value, is_protected, f"protected, {reason}" if is_protected else reason)
 
 

@@ -321,11 +321,11 @@ def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
     grown = row["fetched_bytes"] + row["last_lag_bytes"] - row["first_lag_bytes"]
     coming = max(0.0, grown / seconds)
     if value > coming:
-        how_long = f"takes {duration_text(round(1000 * lag_bytes / (value - coming)))}"
+        how_long = f"clears it in {duration_text(round(1000 * lag_bytes / (value - coming)))}"
     else:
-        how_long = "is never enough"
+        how_long = "never clears it"
     return (
-        f"{QUOTA_NAMES[QuotaType.FETCH.value]} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
+        f"{QUOTA_NAMES[QuotaType.FETCH.value]} {entity_text(row)}: backlog of {bytes_text(lag_bytes)} on node "
         f"{row['node_id']}; {given_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
         f"{bytes_text(coming)} a second of new data"
     )
@@ -353,7 +353,9 @@ def uneven_notes(shares: Mapping[str, Mapping[Name | None, Mapping[int, int]]], 
                 f"of {brokers}"
             )
     if notes:
-        notes.append("Each broker applies a quota by itself: with even usage, smaller quotas are enough.")
+        notes.append(
+            "Each broker measures only its own traffic: if usage were even, smaller quotas would be enough."
+        )
     return notes
 
 

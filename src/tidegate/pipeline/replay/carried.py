@@ -237,12 +237,12 @@ def _checked_node(state: Any, plan: Plan, of: str) -> Mapping[str, Any]:
     if state["format"] != STATE_FORMAT:
         raise ConfigError(
             f"{of} has states of format {state['format']!r}, expected {STATE_FORMAT}",
-            hint="begin anew: replay the hours from the first on",
+            hint="replay the record from its first hour, without --continue",
         )
     if state["plan"] != plan_digest(plan):
         raise ConfigError(
-            f"{of} has the state of another plan {plan.name!r}: its definitions or windows are not those given",
-            hint="give the plan that the hours before were replayed with, or begin anew",
+            f"{of} has the state of another plan {plan.name!r}: its quotas or windows differ from the given plan",
+            hint="give the plan of the earlier replay, or replay from the first hour without --continue",
         )
     for name in ("gap_reason", "reason", "sensors_reason"):
         REASON_NAMES.index(state[name])

@@ -53,7 +53,7 @@ _PLANS_OF_SEARCH = 1 << 3  # so many fewer clients in a partition, as each has t
 CLIENTS_PER_PARTITION = 1 << 13  # whose sensors and tallies, some KB each, a core holds at once
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
-_HOUR_BY_HOUR = "give fewer hours (--from, --to); replay goes on with --out, --continue"
+_HOUR_BY_HOUR = "give fewer hours (--from, --to); a replay can continue with --out and --continue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,9 +81,7 @@ def replay_notes(plan: str, rows: Sequence[Row], *, in_force: bool) -> list[str]
         notes.append("no decision can be compared with the record")
     if sums["capped_fetches"]:
         capped = things_text(sums["capped_fetches"], "fetch was", "fetches were")
-        notes.append(
-            f"{capped} larger than the plan allows, and replayed with the largest size that it allows"
-        )
+        notes.append(f"{capped} larger than the plan allows; the replay uses the plan's maximum size")
     notes += [
         f"{things_text(sums[column], 'decision is', 'decisions are')} approximate: {reason}"
         for column, reason in _APPROXIMATE.items()

@@ -298,7 +298,7 @@ class Results:
         if not self._read.covers(_Range(from_ms=before.get("from_ms"), to_ms=before.get("to_ms")), day):
             next_day = date.fromisoformat(match[1]) + timedelta(days=1)
             raise OutputError(
-                f"{str(self._store.directory / file)!r} is of more hours than this run has read",
+                f"{str(self._store.directory / file)!r} contains more hours than this run has read",
                 hint=f"read the date as a whole (--from {match[1]} --to {next_day}), {ANOTHER_HINT}, "
                 "or --overwrite to replace the date",
             )

@@ -200,7 +200,7 @@ KAFKA_SETTINGS: Final = (
         "queued.max.request.bytes",
         SHARE_OF_MEMORY,
         -1,
-        "Memory for requests, and as much for unread responses, in bytes; 0: an eighth of the memory, "
+        "Memory for requests, in bytes; unread responses may use as much again. 0: an eighth of the memory, "
         "-1: no limit.",
     ),
     long(

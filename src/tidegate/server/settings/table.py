@@ -47,7 +47,7 @@ _OWN_SETTINGS = (
     ),
     entities(
         CLUSTER_WIDE,
-        "Quotas that are one limit over all brokers, in a gateway only: all, none, or entities such as "
+        "Quotas whose limit all brokers of the cluster share; only in a gateway: all, none, or entities such as "
         "user=A;client-id=B.",
     ),
     integer(
@@ -60,7 +60,7 @@ _OWN_SETTINGS = (
     boolean(
         KAFKA_EXACT,
         False,
-        "Behave as Kafka 4.3 also where Kafka breaks the promise of a KIP. Turns extensions off.",
+        "Behave exactly like Kafka 4.3, even where it differs from a KIP. Turns extensions off.",
     ),
     integer(
         "tidegate.max.partitions",

@@ -61,10 +61,10 @@ def test_a_mutation_quota_admits_the_busiest_minute_at_once():
 def test_too_few_windows_are_refused_without_force():
     """As with a usage record."""
     measured = _measured(windows={QuotaType.PRODUCE: set(range(29))})
-    with pytest.raises(TooLittleDataError, match="use in 29 windows of 10 seconds"):
+    with pytest.raises(TooLittleDataError, match="usage in 29 windows of 10 seconds"):
         recommend_from_metrics(measured, None, Wanted())
     found = recommend_from_metrics(measured, None, Wanted(force=True))
-    assert "Too little data (--force was given): use in 29 windows" in "\n".join(
+    assert "Too little data (--force was given): usage in 29 windows" in "\n".join(
         metrics_notes(found, Wanted())
     )
 
@@ -78,7 +78,7 @@ def test_throttled_clients_have_an_unknown_demand():
         "Throttled in this time, so that their demand is unknown:\n  produce user=loader: 350 ms on average"
         in notes
     )
-    assert "was throttled when recorded and may want more" in (found.quotas.entries[1].reason or "")
+    assert "was throttled when recorded and may need more" in (found.quotas.entries[1].reason or "")
 
 
 def test_other_levels_brokers_and_clusters_are_named():

@@ -165,7 +165,7 @@ def test_nobody_to_protect_is_an_error():
 def test_offered_load_that_was_hidden_is_said():
     """Who was throttled when recorded may want more."""
     proposal = propose("user", *_found({"waited": 9 * _MB, "a": _MB, "b": _MB}), Wanted())
-    assert "was throttled when recorded and may want more" in str(proposal.quotas.entries[1].reason)
+    assert "was throttled when recorded and may need more" in str(proposal.quotas.entries[1].reason)
 
 
 def test_uneven_brokers_are_named():
@@ -176,7 +176,7 @@ def test_uneven_brokers_are_named():
     assert skew_notes(nodes) == [
         "produce: 96.2% of the usage of all clients is on node 1 of 3",
         "produce: 98.0% of the usage of user=a is on node 1 of 3",
-        "Each broker applies a quota by itself: with even usage, smaller quotas are enough.",
+        "Each broker measures only its own traffic: if usage were even, smaller quotas would be enough.",
     ]
 
 
@@ -224,9 +224,10 @@ def test_consumers_that_a_quota_keeps_behind_are_named():
     quotas = _quotas(everybody=0.15 * _MB, late=0.2 * _MB, done=200 * _MB)
     assert starved_notes("user", quotas, limits, backlogs) == [
         "These quotas keep consumers behind, with a backlog of more than 10 seconds of the quota:",
-        "  fetch user=etl: 19.1 MiB behind on node 1; 150kB a second is never enough, with "
+        "  fetch user=etl: backlog of 19.1 MiB on node 1; 150kB a second never clears it, with "
         "488.3 KiB a second of new data",
-        "  fetch user=late: 11.4 MiB behind on node 2; 200kB a second takes 2m00s, with 97.7 KiB a second of new data",
+        "  fetch user=late: backlog of 11.4 MiB on node 2; 200kB a second clears it in 2m00s, with "
+        "97.7 KiB a second of new data",
         "Let them catch up first, or propose a larger quota.",
     ]
     assert starved_notes("user", _quotas(everybody=_MB * 3), limits, backlogs[:2]) == []
@@ -238,7 +239,7 @@ def test_a_quota_below_what_was_needed_is_held_to_the_largest_backlog():
     backlogs = [_behind("etl", first=90 * _MB, largest=90 * _MB, last=0, fetched=95 * _MB)]
     assert starved_notes("user", _quotas(everybody=3 * _MB), limits, backlogs) == []
     assert (
-        "85.8 MiB behind on node 1; 1MB a second takes 1m"
+        "backlog of 85.8 MiB on node 1; 1MB a second clears it in 1m"
         in starved_notes("user", _quotas(everybody=_MB), limits, backlogs)[1]
     )
 

@@ -50,7 +50,7 @@ def test_notes_tell_what_the_tables_do_not():
     row = outcome(requests=10, different_decisions=1, capped_fetches=2, **columns)
     assert replay_notes(IN_FORCE, [row], in_force=True) == [
         "in force: 5 of 6 decisions as recorded",
-        "in force: 2 fetches were larger than the plan allows, and replayed with the largest size that it allows",
+        "in force: 2 fetches were larger than the plan allows; the replay uses the plan's maximum size",
         "in force: 3 decisions are approximate: earlier events were lost (gap)",
         "in force: 1 decision is approximate: the usage before the record is unknown (cold start)",
     ]

@@ -169,7 +169,7 @@ def test_a_date_is_not_replaced_with_fewer_hours(tmp_path):
     _write(tmp_path, 1, days=(day,))
     _write(tmp_path, 2, days=(day,), from_ms=begin, to_ms=end + 5)
     for ends in ({"from_ms": begin + 1}, {"to_ms": end - 1}):
-        with pytest.raises(OutputError, match="is of more hours than this run has read") as caught:
+        with pytest.raises(OutputError, match="contains more hours than this run has read") as caught:
             _write(tmp_path, 3, days=(day,), **ends)
         assert "--from 2024-10-04 --to 2024-10-05" in caught.value.hint
     assert _numbers(tmp_path / "d") == [2]
