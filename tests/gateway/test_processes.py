@@ -165,7 +165,7 @@ def test_hangup_reaches_all_processes(several, tmp_path):
             wait_for_line(several, rf"process {number}: {pattern}", since)
 
     reload("max.connections.per.ip=2000\n", "files read again: 1 settings and 0 quotas changed")
-    reload("tidegate.quota.smooth=all\n", "settings and quotas stay as they are: tidegate.quota.smooth")
+    reload("tidegate.quota.smooth=all\n", "kept the current settings and quotas: tidegate.quota.smooth")
     settings.write_text("max.connections.per.ip=2000\n")
 
 

@@ -66,7 +66,7 @@ def test_a_mistake_changes_nothing(kafka, new_gateway, create_topic, unique, tmp
     topic = create_topic(kafka, unique)
     settings.write_text("tidegate.quota.observe=\nmax.connections=many\n")
     gateway.process.send_signal(signal.SIGHUP)
-    end = wait_for_line(gateway, "settings and quotas stay as they are: .*max.connections")
+    end = wait_for_line(gateway, "kept the current settings and quotas: .*max.connections")
     settings.write_text("tidegate.quota.obsreve=all\n")
     gateway.process.send_signal(signal.SIGHUP)
     end = wait_for_line(
@@ -105,7 +105,7 @@ quotas:
     assert throttle_time_ms(gateway, topic, "second") > 0
     quotas.write_text("version: 2\n")
     gateway.process.send_signal(signal.SIGHUP)
-    wait_for_line(gateway, "settings and quotas stay as they are: .*quotas.yaml", end)
+    wait_for_line(gateway, "kept the current settings and quotas: .*quotas.yaml", end)
     assert throttle_time_ms(gateway, topic, "second") > 0
 
 

@@ -129,7 +129,7 @@ def test_a_turn_that_fails_leaves_nobody_waiting(tmp_path, caplog) -> None:
 
     asyncio.run(main())
     assert [record.getMessage() for record in caplog.records] == [
-        "closed the connections of a turn: internal error at its end"
+        "closed all connections of a turn: internal error at the end of the turn"
     ]
 
 

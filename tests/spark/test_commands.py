@@ -181,7 +181,7 @@ def test_little_input_needs_no_java(command, usage, on_spark, tmp_path):
         ),
         (
             ("replay", "{usage}", "--quotas", "{tmp}/none.yaml", "--continue", "{usage}"),
-            "hint: add --loop open, also to the replay of the hours before",
+            "hint: add --loop open, here and to the replay of the earlier hours",
         ),
         (("usage", "{usage}", "--out", "{tmp}/full"), "error: '{tmp}/full' is not empty"),
         (("usage", "{usage}", "--top", "0"), "expected a whole number from 1 to 100000, got '0'"),

@@ -134,7 +134,9 @@ def check_range(from_ms: int | None, to_ms: int | None, last_ms: int | None) -> 
     if from_ms is not None and to_ms is not None and to_ms <= from_ms:
         raise ConfigError("--to must be later than --from", hint="rows at the time of --to are not read")
     if last_ms is not None and (from_ms, to_ms) != (None, None):
-        raise ConfigError("--last excludes --from and --to", hint="give either --last, or --from and --to")
+        raise ConfigError(
+            "--last cannot be used with --from and --to", hint="give either --last, or --from and --to"
+        )
 
 
 def opened(args: argparse.Namespace, *, with_before: bool = True) -> "AbstractContextManager[UsageFiles]":

@@ -76,7 +76,7 @@ _EPILOG = """\
 examples:
   tidegate demo                                 all features in two minutes
   tidegate serve --port 9092                    a broker for any Kafka client
-  tidegate gateway --upstream kafka1:9092       quotas before a cluster
+  tidegate gateway --upstream kafka1:9092       quotas in front of a cluster
   tidegate settings tidegate-data               settings changed at run time
   tidegate quotas plan quotas.yaml --bootstrap-server localhost:9092
                                                 difference to a cluster

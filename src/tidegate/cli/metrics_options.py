@@ -58,10 +58,10 @@ def add_prometheus_options(parser: argparse.ArgumentParser, *, what: str) -> Non
 def check_source(args: argparse.Namespace) -> None:
     """Raise `ConfigError` unless the options name one source: a directory, or metrics."""
     if args.prometheus and args.directory is not None:
-        raise ConfigError("DIR and --prometheus are two sources", hint="give one of them")
+        raise ConfigError("DIR and --prometheus cannot be used together", hint="give one of them")
     if not args.prometheus and args.directory is None:
         raise ConfigError(
-            "nothing to read is given", hint="give the usage directory of a broker, or --prometheus URL|FILE"
+            "no source is given", hint="give the usage directory of a broker, or --prometheus URL|FILE"
         )
     check_prometheus(args)
     check_range(args.from_ms, args.to_ms, args.last_ms)

@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
     check_source(args)
     if args.json and args.form != "quotas.yaml":
-        raise ConfigError("--json excludes --as", hint="give either --json or --as")
+        raise ConfigError("--json cannot be used with --as", hint="give either --json or --as")
     from tidegate.pipeline.proposals.evidence import TooLittleDataError
     from tidegate.pipeline.proposals.wanted import Wanted
 

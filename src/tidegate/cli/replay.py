@@ -174,7 +174,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.before is not None and (args.loop == "closed" or not args.quotas):
         raise ConfigError(
             "--continue needs --quotas and --loop open",
-            hint="add --loop open, also to the replay of the hours before"
+            hint="add --loop open, here and to the replay of the earlier hours"
             if args.quotas
             else "remove --continue: the record contains the state of the quotas in force",
         )

@@ -46,7 +46,7 @@ _MOST_DOUBLINGS = 30
 _MOST_REFUSALS = 5
 """Number of new connections, closed by brokers, after which a call gives up if no broker has answered."""
 _LOGIN_HINT = (
-    "check that security.protocol is that of the listener at this port: "
+    "check that security.protocol matches the listener at this port: "
     "one with SASL closes connections without a login"
 )
 

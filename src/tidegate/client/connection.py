@@ -80,7 +80,7 @@ _NEEDED = {
     ),
 }
 """Hints by API, for a broker that does not support it."""
-_WRONG_PROTOCOL = "check that security.protocol is that of the listener at this port"
+_WRONG_PROTOCOL = "check that security.protocol matches the listener at this port"
 _TLS_HINT = "set ssl.keystore.location if the listener asks for a certificate; check that the port is of a TLS listener"
 
 

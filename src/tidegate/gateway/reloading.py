@@ -97,7 +97,7 @@ class Reloading:
                 changes = await self._reload()
             except TidegateError as error:
                 hint = f"; hint: {error.hint}" if error.hint else ""
-                _log.error("settings and quotas stay as they are: %s%s", error, hint)
+                _log.error("kept the current settings and quotas: %s%s", error, hint)
             else:
                 _audit.info("files read again: %d settings and %d quotas changed", *changes)
 

@@ -252,7 +252,7 @@ class UpstreamConnection:
             self._owner.on_broken(reason_of(error))
             return
         if sent < len(frame):  # unexpected: the socket buffer is empty, and a login is short
-            self._owner.on_broken("it takes no bytes of a login")
+            self._owner.on_broken("the broker does not receive the login")
 
     def _on_logged_in(self, failure: str, lifetime_ms: int) -> None:
         """End a login. failure: why it failed; empty: it succeeded."""

@@ -64,7 +64,7 @@ def range_ms(
     from_ms = None if start is None else _time_ms(start)
     to_ms = None if end is None else _time_ms(end, "end")
     if last is not None and (from_ms, to_ms) != (None, None):
-        raise ConfigError("last excludes start and end", hint="give either last, or start and end")
+        raise ConfigError("last cannot be used with start and end", hint="give either last, or start and end")
     if from_ms is not None and to_ms is not None and to_ms <= from_ms:
         raise ConfigError(
             f"end must be later than start, got {start} and {end}",

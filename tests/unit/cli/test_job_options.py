@@ -149,7 +149,7 @@ def test_an_hour_alone_is_decided_as_recorded(tmp_path):
             ("--from", "2023-11-14T23:00:00.001", "--to", "2023-11-14T23:30"),
             "no rows in .* in this range of time",
         ),
-        (("--last", "5m", "--to", "2023-11-15"), "--last excludes --from and --to"),
+        (("--last", "5m", "--to", "2023-11-15"), "--last cannot be used with --from and --to"),
     ],
 )
 def test_hours_that_cannot_be_read_are_refused(tmp_path, arguments, reason):

@@ -122,7 +122,7 @@ def test_a_document_has_the_quotas_their_reasons_and_the_forecast(
     assert loader["reason"].startswith("produce: needs ")
     assert document["notes"][0].startswith("Proposed by tidegate recommend from ")
     assert main(["recommend", "--force", str(usage), "--json", "--as", "kafka-configs"]) == 2
-    assert "--json excludes --as" in capsys.readouterr().err
+    assert "--json cannot be used with --as" in capsys.readouterr().err
 
 
 def test_a_budget_given_twice_is_refused(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:

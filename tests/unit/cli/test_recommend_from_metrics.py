@@ -260,7 +260,7 @@ def test_a_server_that_is_not_there_is_named(server: _Server, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ([], "nothing to read is given"),
+        ([], "no source is given"),
         (["usage", "--prometheus", "answer.json"], "two sources"),
         (["usage", "--match", "a='b'"], "--match needs --prometheus"),
         (["--prometheus", "a.json", "--match", "a='b'"], "--match is for the URL of a server"),
@@ -274,9 +274,9 @@ def test_a_server_that_is_not_there_is_named(server: _Server, capsys: pytest.Cap
         (["--prometheus", "answer.json", "--last", "1h"], "--last is for a server, not for a saved answer"),
         (
             ["--prometheus", "http://h:1", "--last", "1h", "--to", "2020-01-01"],
-            "--last excludes --from and --to",
+            "--last cannot be used with --from and --to",
         ),
-        (["--prometheus", "a.json", "--json", "--as", "kafka-configs"], "--json excludes --as"),
+        (["--prometheus", "a.json", "--json", "--as", "kafka-configs"], "--json cannot be used with --as"),
         (["--prometheus", "missing.json"], "cannot read 'missing.json': No such file"),
         (["--prometheus", "http://h:1", "--basic-auth-file", "missing"], "cannot read 'missing'"),
     ],

@@ -173,7 +173,7 @@ def test_what_was_recorded_is_the_same_whatever_is_asked(tmp_path, capsys):
         (["--continue", "{out}"], "--continue needs --quotas and --loop open"),
         (
             ["--loop", "closed", "--continue", "{out}"],
-            "add --loop open, also to the replay of the hours before",
+            "add --loop open, here and to the replay of the earlier hours",
         ),
     ],
 )

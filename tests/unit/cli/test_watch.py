@@ -85,7 +85,7 @@ def test_the_last_part_of_a_record_that_is_empty_or_missing(tmp_path, capsys):
     assert main(["watch", str(tmp_path / "nothing"), "--last", "15m", "--once"]) == 2
     assert "no usage record at" in capsys.readouterr().err
     assert main(["watch", str(tmp_path / "usage"), "--last", "15m", "--from", "2026-01-01"]) == 2
-    assert "--last excludes --from" in capsys.readouterr().err
+    assert "--last cannot be used with --from" in capsys.readouterr().err
 
 
 def test_a_screen(usage, tmp_path, capsys, monkeypatch):

@@ -165,7 +165,7 @@ def test_a_node_that_comes_into_the_range_later_begins_with_a_start(tmp_path: Pa
     ("options", "error"),
     [
         (["--from", "2026-11-22", "--to", "2026-11-22"], "--to must be later than --from"),
-        (["--last", "1m", "--to", "2026-11-22"], "--last excludes --from and --to"),
+        (["--last", "1m", "--to", "2026-11-22"], "--last cannot be used with --from and --to"),
     ],
 )
 def test_ranges_that_contradict_themselves_are_refused(

@@ -253,7 +253,7 @@ def test_an_imported_request_log(tmp_path):
         ({"end": "1969-01-01"}, "end must be a time since 1970"),
         ({"start": datetime.min.replace(tzinfo=UTC)}, "start must be a time since 1970"),
         ({"start": _START, "end": _START}, "end must be later than start"),
-        ({"start": _START, "last": "1h"}, "last excludes start and end"),
+        ({"start": _START, "last": "1h"}, "last cannot be used with start and end"),
         ({"last": "1 hour"}, "last must be a timedelta above 0"),
         ({"last": timedelta(0)}, "last must be a timedelta above 0"),
         ({"start": "2200-01-01"}, "no usage files in"),

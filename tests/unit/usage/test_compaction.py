@@ -95,7 +95,7 @@ def test_a_range_of_the_command(usage, capsys):
     assert main(["compact", str(usage), "--last", "2d"]) == 0
     assert capsys.readouterr().out == "merged 15 files into 4\n"
     assert main(["compact", str(usage), "--last", "2d", "--from", "2026-01-01"]) == 2
-    assert "--last excludes --from and --to" in capsys.readouterr().err
+    assert "--last cannot be used with --from and --to" in capsys.readouterr().err
 
 
 def test_what_was_merged_stays_for_those_who_read_it(usage):

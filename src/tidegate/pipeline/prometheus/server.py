@@ -258,7 +258,7 @@ def range_s(from_ms: int | None, to_ms: int | None, last_ms: int | None, *, now_
     if from_ms is not None:
         from_s = from_ms // 1000
     if from_s >= to_s:
-        raise ConfigError("the end of the time must be later than its start", hint="give an earlier start")
+        raise ConfigError("the range of time must end after its start", hint="give an earlier start")
     if to_s - from_s > MAX_DAYS * _DAY_S:
-        raise ConfigError(f"metrics are asked for at most {MAX_DAYS} days", hint="give a later start")
+        raise ConfigError(f"the range of time must be at most {MAX_DAYS} days", hint="give a later start")
     return from_s, to_s

@@ -7,7 +7,7 @@ response (`request.timeout.ms`); a client that ignores throttle times then close
 >>> record = QuotaRecord(entity=(("client-id", "a"),), key=PRODUCER_BYTE_RATE, value=1024.0)
 >>> print(low_quota_warning(record, ServerConfig.load({})))
 producer_byte_rate 1024.0 of client-id='a' is low: one batch of message.max.bytes (1048588) can throttle the client \
-for 1014 s, longer than clients wait (30 s); hint: set at least 26215, or limit tidegate.quota.throttle.max.ms
+for 1014 s, longer than clients wait (30 s); hint: set at least 26215, or set tidegate.quota.throttle.max.ms
 
 Request quotas have no such warning: their throttle time is at most one sample, 1 s by default.
 `broker/quota_effects.py` warns about consumers that a quota starves, and about members of groups.

@@ -89,7 +89,7 @@ def _headers(lines: list[bytes]) -> dict[str, str]:
             raise HttpError(400, "malformed header, expected NAME: VALUE")
         name = match[1].decode().lower()
         if name in headers and name in ("authorization", "content-length", "host"):
-            raise HttpError(400, f"header {name!r} is there twice, expected it once")
+            raise HttpError(400, f"header {name!r} occurs twice, expected once")
         headers[name] = match[2].decode("latin-1")
     return headers
 
@@ -104,5 +104,5 @@ def _query(text: str) -> dict[str, str]:
             400, f"malformed query, expected at most {MAX_QUERY_FIELDS} fields NAME=VALUE"
         ) from error
     if len(dict(fields)) < len(fields):
-        raise HttpError(400, "a field of the query is there twice, expected it once")
+        raise HttpError(400, "a field of the query occurs twice, expected once")
     return dict(fields)

@@ -314,7 +314,7 @@ class Front:
             turn_end = _DONE if self._turn.finish() else TurnEnd.FAILED
         except Exception:
             _log.exception(
-                "closed the connections of a turn: internal error at its end",
+                "closed all connections of a turn: internal error at the end of the turn",
                 extra={"repeats": "turn"},
             )
             turn_end = TurnEnd.BROKEN

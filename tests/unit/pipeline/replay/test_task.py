@@ -44,7 +44,10 @@ def test_sweeps_are_bounded_by_their_bytes(tmp_path, monkeypatch):
     reason = "more than 100 sweeps of idle sensors (0 MB)"
     with pytest.raises(UsageFilesError, match=f"^{re.escape(reason)}$") as caught:
         _laid_out(tmp_path / "more", sweeps=101)
-    assert caught.value.hint == "give fewer hours (--from, --to); a replay can continue with --out and --continue"
+    assert (
+        caught.value.hint
+        == "give fewer hours (--from, --to); a replay can continue with --out and --continue"
+    )
 
 
 def test_other_events_have_a_limit_of_their_own(tmp_path, monkeypatch):
