@@ -388,23 +388,36 @@ def test_a_listener_that_expects_another_login(code, words):
 
 
 def test_a_session_that_ends_is_renewed_by_a_new_connection():
-    """Before the lifetime of a login is over the client logs in again, on another connection (KIP-368)."""
+    """Before the lifetime of a login is over the client logs in again, on another connection (KIP-368).
+
+    The first connection stays open until its responses have come.
+    """
 
     def script(request):
         if request.api_key == SASL_HANDSHAKE:
             return {"error_code": 0, "mechanisms": ["PLAIN"]}
         if request.api_key == SASL_AUTHENTICATE:
-            return {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 50}
-        return NOTHING if request.api_key == DESCRIBE_CLIENT_QUOTAS else None
+            return {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 1_000}
+        return late(request) if request.api_key == DESCRIBE_CLIENT_QUOTAS else None
+
+    def late(request):
+        if request.connection:
+            return NOTHING
+        (writer,) = broker._writers
+        asyncio.get_running_loop().call_later(0.8, writer.write, request.response(NOTHING))
+        return SILENCE
 
     async def work():
-        async with ScriptedBroker(script) as broker:
+        async with broker:
             node = Node(broker.address, settings_for(broker, mechanism="PLAIN", **LOGIN))
-            await node.ask(DESCRIBE_CLIENT_QUOTAS, QUESTION)
-            await asyncio.sleep(0.05)
-            await node.ask(DESCRIBE_CLIENT_QUOTAS, QUESTION)
+            first = asyncio.create_task(node.ask(DESCRIBE_CLIENT_QUOTAS, QUESTION))
+            await asyncio.sleep(0.6)
+            second = await node.ask(DESCRIBE_CLIENT_QUOTAS, QUESTION)
+            assert (first.done(), (await first).message, second.message) == (True, NOTHING, NOTHING)
             assert broker.connections == 2
             await node.close()
+
+    broker = ScriptedBroker(script)
 
     run(work)
 

@@ -202,44 +202,116 @@ def test_request_waits_for_room_below_tls(new_broker) -> None:
     serving.join()
 
 
-@pytest.mark.parametrize("size", [MAX_COPIED_BYTES, 8 * MAX_COPIED_BYTES])
-def test_login_comes_between_two_requests(new_broker, size) -> None:
-    """A session that ends while a request is on its way lasts until it has left; the next one waits for a login."""
-    broker = new_broker(*SMALL_BUFFERS)
-    settings = ClientSettings(addresses=(), mechanism="PLAIN", user="gateway", password="secret")
-    loop: Any = None
-    node = broker.node(credentials=Credentials(settings, loop))
-    relayed = Relayed(node)
-    work = relayed.forward(relayed.request())
-    next(work).then(lambda: None)
-    sock = broker.accept()
+class LoggedIn:
+    """A connection of a gateway with logins of its own, whose sessions are used for 1.05 s, after its first request."""
 
-    def serve(count: int) -> None:
-        for _ in range(count):
-            serve_one(sock)
+    def __init__(self, broker: BrokerByHand) -> None:
+        settings = ClientSettings(addresses=(), mechanism="PLAIN", user="gateway", password="secret")
+        loop: Any = None
+        self.node = broker.node(credentials=Credentials(settings, loop))
+        self.relayed = Relayed(self.node)
+        work = self.relayed.forward(self.relayed.request())
+        next(work).then(lambda: None)
+        self.sock = broker.accept()
+        self.serve(3, lambda: self.relayed.run(work))
+        self.transport: Any = self.relayed.upstream._connection.transport
 
-    def served(count: int, deferred_of: Callable[[], Any]) -> None:
-        serving = threading.Thread(target=serve, args=(count,))
+    def serve(self, count: int, deferred_of: Callable[[], Any]) -> None:
+        """Serve so many requests of logins and clients, of which the last one is answered by a deferred answer."""
+        serving = threading.Thread(target=lambda: [serve_one(self.sock) for _ in range(count)])
         serving.start()
         deferred = deferred_of()
-        node.turns_until(lambda: deferred.is_complete)
+        self.node.turns_until(lambda: deferred.is_complete)
         serving.join()
         assert not deferred.answer().close
 
-    served(3, lambda: relayed.run(work))
-    let_it_take_few_bytes(relayed.upstream._connection.transport)
+    def end_session(self) -> None:
+        """Let the time come for another login."""
+        self.node.loop.advance(1_100)
+
+    def serve_after_login(self) -> None:
+        """Forward a request that needs another login, and serve both."""
+        self.serve(3, lambda: self.relayed.run(self.relayed.forward(self.relayed.request())))
+
+
+@pytest.mark.parametrize(
+    ("size", "has_begun"),
+    [(MAX_COPIED_BYTES, True), (8 * MAX_COPIED_BYTES, True), (8 * MAX_COPIED_BYTES, False)],
+)
+def test_login_comes_between_two_requests(new_broker, size, has_begun) -> None:
+    """A session that ends while a request is on its way lasts until it has left; the next one waits for a login.
+
+    has_begun: the work of sending the rest, which other work may delay.
+    """
+    connection = LoggedIn(new_broker(*SMALL_BUFFERS))
+    let_it_take_few_bytes(connection.transport)
     for _ in range(2):
-        deferred = relayed.forward(relayed.request(size))
-        node.sends.finish()
-        if not isinstance(deferred, Deferred):
+        deferred = connection.relayed.forward(connection.relayed.request(size))
+        connection.node.sends.finish()
+        if not isinstance(deferred, Deferred) and has_begun:
             next(deferred)
-        node.loop.advance(1_100)  # the session is about to end
-        assert relayed.upstream.is_sending
-        served(1, lambda work=deferred: work if isinstance(work, Deferred) else relayed.run(work))
-        served(3, lambda: relayed.run(relayed.forward(relayed.request())))
-    _, deferred = relayed.put_off()
-    node.sends.finish()
-    served(1, lambda: deferred)
+        connection.end_session()
+        assert connection.relayed.upstream.is_sending
+        connection.serve(
+            1,
+            lambda work=deferred: work if isinstance(work, Deferred) else connection.relayed.run(work),
+        )
+        connection.serve_after_login()
+    _, deferred = connection.relayed.put_off()
+    connection.node.sends.finish()
+    connection.serve(1, lambda: deferred)
+
+
+def test_login_comes_after_a_request_without_a_response(new_broker) -> None:
+    """As after any other request: such requests (acks=0) are sent as the socket takes them."""
+    connection = LoggedIn(new_broker(*SMALL_BUFFERS))
+    let_it_take_few_bytes(connection.transport)
+    request = connection.relayed.request(8 * MAX_COPIED_BYTES)
+    work = connection.relayed.upstream.send_only(request)
+    connection.end_session()
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append(receive_frame(connection.sock)))
+    reading.start()
+    connection.relayed.run(work)
+    reading.join()
+    assert found == [request.frame]
+    connection.serve_after_login()
+
+
+def test_login_waits_for_room(new_broker) -> None:
+    """A socket that is full of requests without responses takes the login later, and in parts."""
+    connection = LoggedIn(new_broker())
+    send, takes = connection.transport.send, [0, 3, 0, 5, 1_000, 0, 1]
+
+    def few(data: bytes) -> int:
+        count = takes.pop(0) if takes else len(data)
+        if not count:
+            raise BlockingIOError
+        return send(data[:count])
+
+    connection.transport.send = few
+    connection.end_session()
+    connection.serve_after_login()
+    assert not takes
+
+
+def test_login_waits_as_long_as_a_request(new_broker) -> None:
+    """A broker that throttles the connection, or has much to read before, answers the login when it comes to it."""
+    connection = LoggedIn(new_broker())
+    connection.end_session()
+    work = connection.relayed.forward(connection.relayed.request())
+    next(work).then(lambda: None)
+    connection.node.loop.advance(60_000)
+    connection.serve(3, lambda: connection.relayed.run(work))
+
+
+def test_broker_that_leaves_after_the_session_is_noticed(new_broker) -> None:
+    """Its connections break while no request may be sent, which says the same of the broker."""
+    connection = LoggedIn(new_broker())
+    connection.end_session()
+    connection.sock.close()
+    connection.node.turns_until(lambda: connection.relayed.channel.closed)
+    assert connection.node.link.lost == 1
 
 
 def let_it_take_few_bytes(transport: Any) -> None:

@@ -145,7 +145,7 @@ class Node:
             if connection is not None and connection.usable:
                 return connection
             if connection is not None:
-                await connection.close()
+                await connection.finish()
             await asyncio.sleep(self._not_before_s - self._loop.time())
             if self._closed:
                 raise ClientError("the client is closed")

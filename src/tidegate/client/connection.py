@@ -202,6 +202,13 @@ class Connection:
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         return self._send(api_key, self.version(api_key, most_version), message, timeout_s)
 
+    async def finish(self) -> None:
+        """Wait for the responses to requests in flight, or their timeouts; then close the connection."""
+        waiting = [each.future for each in self._in_flight if not each.future.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+        await self.close()
+
     async def close(self) -> None:
         """Close the connection. Requests in flight fail."""
         self._fail(ConnectionLostError(f"the connection to {self.address} was closed"))

@@ -107,7 +107,7 @@ class Upstream:
         self._respond: Respond | None = None
         self._is_streamed = False
         self._sent = 0  # bytes of the request, its length prefix included
-        self._is_sending_rest = False
+        self._is_sending_rest = False  # part of a request, which is sent as the socket takes it
         self._wait: Wait | None = None  # until more of the request can be sent
         self._pending: bytearray | None = None  # the beginning of its response, or early ones
         self._ahead: deque[int] = deque()  # sizes of later requests that were sent with it
@@ -135,6 +135,7 @@ class Upstream:
         deferred = self.start(request, respond, is_streamed=is_streamed, alike_until=alike_until)
         if self._sent == _LENGTH.size + len(request.frame):
             return deferred
+        self._is_sending_rest = True
         return self._forward_rest(deferred, request)
 
     def start(
@@ -162,6 +163,7 @@ class Upstream:
         self._sent = self._send(request.frame, 0) if self._connection.is_ready else self._open()
         if self._sent == _LENGTH.size + len(request.frame):
             return Answer(None, Charge.PRODUCE, other_topics=-1)
+        self._is_sending_rest = True
         return self._send_only_rest(request)
 
     def _send_only_rest(self, request: Request) -> Work:
@@ -395,7 +397,7 @@ class Upstream:
         """Close both connections, as the broker would close the client's."""
         if self.closed:
             return
-        if self._connection.is_ready:
+        if self._connection.was_ready:
             self._link.on_lost()
         connection = self.channel.connection
         # Between requests, a broker may close a connection that was idle for long. During a request, the reason is

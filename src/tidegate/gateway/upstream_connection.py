@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 CONNECT_TIMEOUT_S = 10.0
-"""Longest time to connect and log in. Follows: Kafka `socket.connection.setup.timeout.ms`."""
+"""Longest time to connect and log in for the first time. Follows: Kafka `socket.connection.setup.timeout.ms`."""
 _RENEWAL_MIN_S = 1.05
 """Shortest time between two logins of a connection that a broker accepts (KIP-368)."""
 
@@ -80,8 +80,9 @@ class ConnectionOwner(Protocol):
 
 
 class UpstreamConnection:
-    """One connection to a broker. `is_ready`: requests can be sent. `transport`: None before `open`, and once closed.
+    """One connection to a broker. `is_ready`: requests can be sent. `was_ready`: they could be once.
 
+    transport: None before `open`, and once closed.
     address: the address of the broker; None before `open`.
     login: the gateway's own login, while it is in progress; it gets the bytes that the broker sends.
     """
@@ -95,11 +96,13 @@ class UpstreamConnection:
         "_poller",
         "_security",
         "_timer",
+        "_unsent",
         "address",
         "is_closed",
         "is_ready",
         "login",
         "transport",
+        "was_ready",
     )
 
     def __init__(
@@ -118,12 +121,13 @@ class UpstreamConnection:
         self._security = security
         self._poller = poller
         self._loop = loop
+        self._unsent = b""  # the rest of a request of the login
         self._ends_when_sent = False  # the session is over after the rest of the request is sent
         self._timer: Timer | None = None  # limits the time to get ready, later the time until the next login
         self.address: SocketAddress | None = None
         self.transport: SocketTransport | TlsTransport | None = None
         self.login: UpstreamLogin | None = None
-        self.is_ready = False
+        self.is_ready = self.was_ready = False
         self.is_closed = False
 
     def open(self) -> None:
@@ -159,7 +163,8 @@ class UpstreamConnection:
             return
         transport.set_client(self._client)
         transport.start_writing(lambda: self._on_connected(sock))
-        self._start_timer("not connected")
+        reason = f"not connected within {CONNECT_TIMEOUT_S:.0f} s"
+        self._timer = self._loop.call_later(CONNECT_TIMEOUT_S, lambda: self._owner.on_broken(reason))
 
     def read(self) -> None:
         """Call `on_readable` of the owner again while there is something to receive."""
@@ -239,20 +244,30 @@ class UpstreamConnection:
         credentials = self._security.credentials
         assert credentials is not None
         self.login = UpstreamLogin(credentials, send=self._send_login, on_end=self._on_logged_in)
-        if self._timer is None:
-            self._start_timer("no login")
         self.login.begin()
 
     def _send_login(self, frame: bytes) -> None:
+        """Send a request of the login. The socket may be full of requests without a response (acks=0)."""
+        self._unsent = frame
+        if self._send_unsent() and self.transport is not None:
+            self.transport.start_writing(self._send_more)
+
+    def _send_unsent(self) -> bool:
+        """Send what the socket takes of the login; return whether some is left."""
         if self.transport is None:
-            return
+            return False
         try:
-            sent = self.transport.send(frame)
+            self._unsent = self._unsent[self.transport.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            pass
         except OSError as error:
             self._owner.on_broken(reason_of(error))
-            return
-        if sent < len(frame):  # unexpected: the socket buffer is empty, and a login is short
-            self._owner.on_broken("the broker does not receive the login")
+            return False
+        return bool(self._unsent)
+
+    def _send_more(self) -> None:
+        if not self._send_unsent() and self.transport is not None:
+            self.transport.stop_writing()
 
     def _on_logged_in(self, failure: str, lifetime_ms: int) -> None:
         """End a login. failure: why it failed; empty: it succeeded."""
@@ -284,12 +299,8 @@ class UpstreamConnection:
 
     def _become_ready(self) -> None:
         self._stop_timer()
-        self.is_ready = True
+        self.is_ready = self.was_ready = True
         self._owner.on_ready()
-
-    def _start_timer(self, missing: str) -> None:
-        reason = f"{missing} within {CONNECT_TIMEOUT_S:.0f} s"
-        self._timer = self._loop.call_later(CONNECT_TIMEOUT_S, lambda: self._owner.on_broken(reason))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

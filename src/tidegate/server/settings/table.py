@@ -47,7 +47,7 @@ _OWN_SETTINGS = (
     ),
     entities(
         CLUSTER_WIDE,
-        "Quotas whose limit all brokers of the cluster share; only in a gateway: all, none, or entities such as "
+        "Quotas that all brokers of a cluster share, in a gateway only: all, none, or entities such as "
         "user=A;client-id=B.",
     ),
     integer(
