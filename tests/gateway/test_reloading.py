@@ -70,7 +70,9 @@ def test_a_mistake_changes_nothing(kafka, new_gateway, create_topic, unique, tmp
     settings.write_text("tidegate.quota.obsreve=all\n")
     gateway.process.send_signal(signal.SIGHUP)
     end = wait_for_line(
-        gateway, "stay as they are: unknown setting .*did you mean 'tidegate.quota.observe'", end
+        gateway,
+        "kept the current settings and quotas: unknown setting .*did you mean 'tidegate.quota.observe'",
+        end,
     )
     assert throttle_time_ms(gateway, topic, "loader") == 0
     settings.write_text("connections.max.idle.ms=1000\n")

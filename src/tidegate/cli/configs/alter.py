@@ -88,9 +88,7 @@ def _of_clients(command: Command, added: Mapping[str, str], deleted: tuple[str, 
     if command.entity_types[0] == CLIENTS or len(command.entity_types) == 2:
         _refuse_others("quota configs", CLIENTS, added, deleted, known=quota_keys)
         if not added and not deleted and len(command.entity_types) == 2:
-            raise ConfigError(
-                "no setting to change is given", hint="give --add-config or --delete-config a key"
-            )
+            raise ConfigError("there is nothing to change", hint="give --add-config or --delete-config a key")
         return Changes(added=added, deleted=deleted, are_quotas=True)
     known = {*quota_keys, *SCRAM_MECHANISMS}
     _refuse_others("quota and SCRAM credential configs", USERS, added, deleted, known=known)
