@@ -46,6 +46,7 @@ def admitted(admissions: Admissions, begin: float, seconds: float) -> int:
     return sum(size for at, size in admissions if begin <= at < begin + seconds)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("work", "quota"),
     [(produce_plain_waiting, "producer_byte_rate"), (fetch_plain_waiting, "consumer_byte_rate")],

@@ -169,7 +169,7 @@ def test_a_state_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         ):
             jobs_here(files).replay([plan], out=None, carried=carried)
         elsewhere = {("p", 7): carried["p", 1]}
-        with pytest.raises(UsageFilesError, match=r"is of node 7, the rows are of 1"):
+        with pytest.raises(UsageFilesError, match=r"is from node 7, the rows are from node 1"):
             jobs_here(files).replay([plan], out=None, carried=elsewhere)
 
 

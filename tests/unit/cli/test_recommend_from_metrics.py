@@ -88,7 +88,7 @@ def test_a_time_is_cut_out_of_an_answer(capsys: pytest.CaptureFixture[str]) -> N
 def test_little_data_proposes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Half a minute is not enough, and the exit code says so."""
     assert main(["recommend", "--prometheus", str(ANSWER)]) == 3
-    assert "too little data for a proposal: use in " in capsys.readouterr().err
+    assert "too little data for a proposal: usage in " in capsys.readouterr().err
 
 
 def test_the_base_install_is_enough() -> None:
@@ -261,7 +261,7 @@ def test_a_server_that_is_not_there_is_named(server: _Server, capsys: pytest.Cap
     ("asked", "problem"),
     [
         ([], "no source is given"),
-        (["usage", "--prometheus", "answer.json"], "two sources"),
+        (["usage", "--prometheus", "answer.json"], "cannot be used together"),
         (["usage", "--match", "a='b'"], "--match needs --prometheus"),
         (["--prometheus", "a.json", "--match", "a='b'"], "--match is for the URL of a server"),
         (["--prometheus", "a.json", "--master", "local[2]"], "--master is for a usage record"),

@@ -78,7 +78,7 @@ def test_a_watch_is_continued(record, tmp_path):
         ({"once": True, "every": timedelta(0)}, "every must be a timedelta"),
         ({"once": True, "lateness": timedelta(seconds=-1)}, "lateness must be a timedelta"),
         ({"once": True, "lateness": 60}, "lateness must be a timedelta"),
-        ({"once": True, "start": "2026-11-22", "last": "1h"}, "last excludes start"),
+        ({"once": True, "start": "2026-11-22", "last": "1h"}, "last cannot be used with start"),
         ({"once": True, "checkpoint": "s3://bucket/checkpoint"}, "checkpoint must be a path on this machine"),
         ({"once": True, "spark": "local[2]"}, "spark must be a SparkSession"),
         ({"once": True, "path": "s3://bucket/usage"}, "path must be a path on this machine"),

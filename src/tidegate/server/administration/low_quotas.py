@@ -41,5 +41,5 @@ def low_quota_warning(record: QuotaRecord, config: ServerConfig) -> str | None:
     return (
         f"{record.key} {record.value!r} of {entity_text(record.entity)} is low: one batch of message.max.bytes "
         f"({largest}) can throttle the client for {throttle_s:.0f} s, longer than clients wait "
-        f"({CLIENT_TIMEOUT_MS // 1000} s); hint: set at least {least}, or limit {THROTTLE_MAX_MS}"
+        f"({CLIENT_TIMEOUT_MS // 1000} s); hint: set at least {least}, or set {THROTTLE_MAX_MS}"
     )

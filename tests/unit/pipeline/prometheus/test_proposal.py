@@ -44,8 +44,8 @@ def test_the_largest_value_of_a_broker_times_the_headroom_is_proposed():
     notes = "\n".join(metrics_notes(found, wanted))
     assert "2023-11-14 22:13:20 to 2023-11-15 22:13:20 UTC" in notes
     assert "Scrapes are 15 s apart." in notes
-    assert "No fetch quota is proposed: use in 2 windows of 10 seconds; 30 are enough." in notes
-    assert "nothing on these quotas, so none is proposed: request, mutation." in notes
+    assert "No fetch quota is proposed: usage in 2 windows of 10 seconds; 30 are enough." in notes
+    assert "do not contain these quota types, so none is proposed: request, mutation." in notes
     assert "There is no forecast" in notes
 
 
