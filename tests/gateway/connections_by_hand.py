@@ -251,10 +251,15 @@ class BrokerByHand:
 
 def receive_frame(sock: socket.socket) -> bytes:
     """Return the frame of the next request, b"" at the end."""
-    data = sock.recv(_LENGTH.size, socket.MSG_WAITALL)
-    if not data:
+    length = sock.recv(_LENGTH.size)
+    if not length:
         return b""
-    (size,) = _LENGTH.unpack(data)
+    length += _receive(sock, _LENGTH.size - len(length))
+    return _receive(sock, *_LENGTH.unpack(length))
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    """Return so many bytes, others if the connection ends before."""
     found = bytearray()
     while len(found) < size:
         found += sock.recv(size - len(found)) or b"!" * size
