@@ -226,7 +226,7 @@ class LoggedIn:
         assert not deferred.answer().close
 
     def end_session(self) -> None:
-        """Let the time come for another login."""
+        """Advance the clock beyond the use of the session."""
         self.node.loop.advance(1_100)
 
     def serve_after_login(self) -> None:

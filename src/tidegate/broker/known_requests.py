@@ -1,6 +1,6 @@
 """The fast path of Produce and Fetch: a request that begins like an earlier one is not parsed again.
 
-A client sends Produce or Fetch for one partition again and again. The first fields of the body (acks or limits, topic,
+A client sends Produce or Fetch for one partition repeatedly. The first fields of the body (acks or limits, topic,
 partition) are the same each time; the last ones (the records; epoch, offset and size) change. In one version, equal
 bytes have the same meaning, so the bytes of the body up to the partition are a key:
 

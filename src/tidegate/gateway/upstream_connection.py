@@ -249,25 +249,24 @@ class UpstreamConnection:
     def _send_login(self, frame: bytes) -> None:
         """Send a request of the login. The socket may be full of requests without a response (acks=0)."""
         self._unsent = frame
-        if self._send_unsent() and self.transport is not None:
-            self.transport.start_writing(self._send_more)
+        self._send_unsent()
 
-    def _send_unsent(self) -> bool:
-        """Send what the socket takes of the login; return whether some is left."""
-        if self.transport is None:
-            return False
+    def _send_unsent(self) -> None:
+        """Send what the socket takes of the login, and the rest when it takes more."""
+        transport = self.transport
+        if transport is None:
+            return
         try:
-            self._unsent = self._unsent[self.transport.send(self._unsent) :]
+            self._unsent = self._unsent[transport.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
             self._owner.on_broken(reason_of(error))
-            return False
-        return bool(self._unsent)
-
-    def _send_more(self) -> None:
-        if not self._send_unsent() and self.transport is not None:
-            self.transport.stop_writing()
+            return
+        if self._unsent:
+            transport.start_writing(self._send_unsent)
+        else:
+            transport.stop_writing()
 
     def _on_logged_in(self, failure: str, lifetime_ms: int) -> None:
         """End a login. failure: why it failed; empty: it succeeded."""

@@ -30,6 +30,7 @@ from tidegate.server.requests.handler import (
     Work,
 )
 from tidegate.storage.groups.committed_offsets import (
+    METADATA_AT_ONCE,
     OFFSETS_AT_ONCE,
     VALUE_BYTES,
     Partitions,
@@ -47,7 +48,6 @@ _GROUP_ERROR_SINCE = 2  # before, each partition has one
 _LEADER_EPOCH_SINCE = field_since(OFFSET_FETCH, "response", "committed_leader_epoch")
 _NOTHING = pack_position(-1, -1, "", times(0))  # of a partition without a position
 _SHORT_FRAME_BYTES = 512  # of some hundred partitions, which have some hundred KB of metadata at most
-_STEP_BYTES = 128 << 10  # metadata that is encoded in a step, about: many clients may ask at the same moment
 _OFFSET_BYTES, _EPOCH_BYTES = 8, 12  # of a packed position: up to its leader epoch, and with it
 
 MAX_POSITIONS = 100_000
@@ -198,7 +198,8 @@ class _Positions:
             self._left_bytes -= metadata_bytes
             if self._left_bytes < 0:
                 return False
-            step = max(len(some) * _STEP_BYTES // max(metadata_bytes, _STEP_BYTES), 1)
+            # Many clients may ask at the same moment: others wait for the first step of each.
+            step = max(len(some) * METADATA_AT_ONCE // max(metadata_bytes, METADATA_AT_ONCE), 1)
             for begin in range(0, len(some), step):
                 end = begin + step
                 chunks += self._layout.encode(

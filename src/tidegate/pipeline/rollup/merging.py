@@ -79,7 +79,7 @@ class Parts:
         self._bytes += self._tables[-1].nbytes
         if self._bytes > self._most:
             self._merge_some()
-            # Twice the size after merging: rows that do not merge are not sorted again and again.
+            # Twice the size after merging: rows that do not merge are not sorted each time.
             self._most = max(self._most, 2 * self._bytes)
 
     def taken(self) -> list[pa.Table]:

@@ -19,6 +19,7 @@ from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
 
 __all__ = [
     "MAX_OFFSET_BYTES",
+    "METADATA_AT_ONCE",
     "OFFSETS_AT_ONCE",
     "POSITION_BYTES",
     "VALUE_BYTES",
@@ -46,7 +47,7 @@ _TIMES = struct.Struct(">qq")
 VALUE_BYTES: Final = _VALUES.size
 """Bytes of a packed position without metadata; the first 12 are offset and leader epoch, big-endian."""
 _NO_EXPIRY = -(2**63)
-_METADATA_AT_ONCE = 128 * 1024  # bytes read between two yields
+METADATA_AT_ONCE = 128 * 1024  # bytes read or encoded between two yields
 
 Partitions = dict[int, bytes]
 """A group's positions in one topic, packed, by partition."""
@@ -142,7 +143,7 @@ class OffsetTable:
         """
         group = self._groups.get(group_id)
         page: list[CommittedOffset] = []
-        left = _METADATA_AT_ONCE
+        left = METADATA_AT_ONCE
         for topic in sorted(group.topics) if group is not None else ():
             for partition in sorted(self.partitions(group_id, topic)):
                 packed = self.partitions(group_id, topic).get(partition)
@@ -152,7 +153,7 @@ class OffsetTable:
                 left -= len(packed)
                 if len(page) >= OFFSETS_AT_ONCE or left <= 0:
                     yield page
-                    page, left = [], _METADATA_AT_ONCE
+                    page, left = [], METADATA_AT_ONCE
         if page:
             yield page
 

@@ -353,6 +353,24 @@ def test_answers_with_too_many_positions_are_refused(node: Node, monkeypatch: py
     assert (answer["error_code"], answer["topics"]) == (42, [])
 
 
+def test_much_metadata_is_encoded_in_small_steps(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About 128 KB in a step: many clients may ask at the same moment. All of it is answered."""
+    node.create("orders", 1000)
+    metadata = [f"{index:4}" + "m" * 4000 for index in range(1000)]
+    commit_all(node, 5, ("orders", [(index, 1, metadata[index]) for index in range(1000)]))
+    message = {"group_id": "g", "topics": None}
+    frame = memoryview(encode_request(OFFSET_FETCH, 5, 7, "tester", message)[4:])
+
+    def steps() -> int:
+        return sum(1 for _ in node.begin(frame))
+
+    found = steps()
+    (topic,) = node.call(OFFSET_FETCH, 5, message)["topics"]
+    assert [part["metadata"] for part in topic["partitions"]] == metadata
+    monkeypatch.setattr(offset_fetch, "METADATA_AT_ONCE", 1 << 30)
+    assert found - steps() >= 4_000_000 // (128 * 1024) - 1000 // 200
+
+
 def test_answers_with_too_much_metadata_are_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """So few bytes ask for so much: metadata have a bound of their own, counted as they are sent."""
     monkeypatch.setattr(offset_fetch, "MAX_METADATA_BYTES", 250)
