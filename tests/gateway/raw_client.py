@@ -17,7 +17,7 @@ from tidegate.api_keys import (
 from tidegate.wire import encode_request, read_response
 from tidegate.wire.header import decode_response_header
 
-__all__ = ["RawClient"]
+__all__ = ["RawClient", "is_closed"]
 
 TIMEOUT_S = 30.0
 NO_ID = "00000000-0000-0000-0000-000000000000"
@@ -116,6 +116,17 @@ class RawClient:
             for each in self.ask(METADATA, 12, message)["topics"]
             if not each["error_code"]
         }
+
+
+def is_closed(sock: socket.socket, within_s: float = 5.0) -> bool:
+    """Return whether the other end closes a connection. It resets one whose request it has not read."""
+    sock.settimeout(within_s)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def produced(topic: str, *sizes: int, acks: int = 1) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient, unsecured_token
+from tests.gateway.raw_client import is_closed
 from tests.gateway.secure_kafka import PASSWORDS, SESSION_MS
 
 from tidegate import error_codes
@@ -77,17 +78,6 @@ def connect(secure_kafka, gateway: GatewayProcess) -> LoginClient:
     (port,) = gateway.ports.values()
     tls = ssl.create_default_context(cafile=str(secure_kafka.certificates.authority_file))
     return LoginClient(port, tls if gateway.listener == "SSL" else None)
-
-
-def is_closed(client: LoginClient) -> bool:
-    """Return whether the connection is closed, within five seconds."""
-    client.socket.settimeout(5)
-    try:
-        return client.socket.recv(1) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
 
 
 # --- logins that pass through -----------------------------------------------------------------------------------------
@@ -157,7 +147,7 @@ def test_wrong_password_is_answered_as_by_kafka(secure_kafka, gateways, mechanis
     """The answer is the broker's, and the connection closes; the name of the user does not count."""
     with connect(secure_kafka, gateways["LOGIN"]) as client:
         answer = client.log_in(mechanism, "alice", "wrong")
-        assert is_closed(client)
+        assert is_closed(client.socket)
     with LoginClient(secure_kafka.ports["LOGIN"]) as direct:
         assert answer == direct.log_in(mechanism, "alice", "wrong")
     assert answer["error_code"] == error_codes.SASL_AUTHENTICATION_FAILED
@@ -229,7 +219,7 @@ def test_handshake_without_headers_is_refused(secure_kafka, gateways):
     gateway = gateways["LOGIN"]
     with connect(secure_kafka, gateway) as client:
         assert client.handshake("PLAIN", version=0)["error_code"] == error_codes.UNSUPPORTED_VERSION
-        assert is_closed(client)
+        assert is_closed(client.socket)
     assert "refused SaslHandshake version 0" in gateway.log
     assert "hint: update the client" in gateway.log
 
@@ -269,7 +259,7 @@ def test_hostile_tokens_harm_nothing(secure_kafka, gateways, topic):
         frame = bytearray(encode_request(SASL_AUTHENTICATE, 2, 7, "client", {"auth_bytes": b"\0a\0b"}))
         frame[5] = 99  # a version that nobody knows
         client.socket.sendall(frame)
-        assert is_closed(client)
+        assert is_closed(client.socket)
     with connect(secure_kafka, gateway) as client:
         client.log_in("PLAIN", "alice", PASSWORDS["alice"])
         assert client.produce(topic, 20_000)["throttle_time_ms"] > 0
@@ -317,7 +307,7 @@ def test_logins_by_plain_end_at_the_gateway(secure_kafka, gateway_before, quotas
         assert (
             client.log_in("PLAIN", "alice", "wrong")["error_code"] == error_codes.SASL_AUTHENTICATION_FAILED
         )
-        assert is_closed(client)
+        assert is_closed(client.socket)
     with connect(secure_kafka, gateway) as client, pytest.raises(CLOSED):
         client.metadata()
     assert "without a login" not in gateway.log
