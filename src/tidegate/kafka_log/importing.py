@@ -7,7 +7,7 @@ state.
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -38,7 +38,7 @@ from tidegate.kafka_log.log_files import (
 )
 from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest, TimeRange, time_text
 from tidegate.kafka_log.node_hours import LINES_PER_FILE, HourWriter, NodeRows, parts_by_hour
-from tidegate.kafka_log.workers import ReadBlock, read_block, workers_for
+from tidegate.kafka_log.workers import ReadBlock, SubmitBlock, read_block, workers_for
 from tidegate.usage.directory import make_private_directory
 
 __all__ = ["import_logs"]
@@ -89,9 +89,9 @@ def import_logs(
     with written_to(out):
         check_directory(out)
         make_private_directory(out)
-        with finished_import(out) as manifest, staging(out), workers_for(files, processes) as pool:
+        with finished_import(out) as manifest, staging(out), workers_for(files, processes) as submit:
             return _Import(
-                out, manifest, zone, in_force, pool, strict, wanted or TimeRange(), last_ms, on_progress
+                out, manifest, zone, in_force, submit, strict, wanted or TimeRange(), last_ms, on_progress
             ).run(files)
 
 
@@ -104,7 +104,7 @@ class _Import:
         manifest: Manifest,
         zone: ZoneInfo,
         in_force: QuotasFile | None,
-        pool: Executor | None,
+        submit: SubmitBlock | None,
         strict: bool,
         wanted: TimeRange,
         last_ms: int | None,
@@ -114,7 +114,7 @@ class _Import:
         self._manifest = manifest
         self._zone = zone
         self._in_force = in_force
-        self._pool = pool
+        self._submit = submit
         self._strict = strict
         self._wanted = wanted
         self._last_ms = last_ms
@@ -268,10 +268,10 @@ class _Import:
         return None, blake2b(digest_size=16), head_digest
 
     def _start(self, file: _File, block: bytes) -> None:
-        if self._pool is None:
+        if self._submit is None:
             self._add(file, read_block(self._zone.key, block))
         else:
-            self._under_way.append((file, self._pool.submit(read_block, self._zone.key, block)))
+            self._under_way.append((file, self._submit(self._zone.key, block)))
             # A bound on the blocks that are in memory.
             self._collect(2 * (os.cpu_count() or 1))
 

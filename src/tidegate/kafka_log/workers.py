@@ -2,28 +2,42 @@
 
 import os
 import signal
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from multiprocessing.resource_tracker import ensure_running
-from threading import Thread, current_thread, main_thread
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from subprocess import DEVNULL, Popen
+from threading import current_thread, main_thread
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from tidegate.child_python import safe_path
 from tidegate.errors import TidegateError
 from tidegate.kafka_log.log_files import Source, bytes_on_disk
 from tidegate.kafka_log.requests import LoggedExchange, RequestColumns
 
-__all__ = ["ReadBlock", "WorkerError", "read_block", "worker_processes", "workers_for"]
+__all__ = [
+    "ReadBlock",
+    "SubmitBlock",
+    "WorkerError",
+    "read_block",
+    "read_blocks",
+    "worker_processes",
+    "workers_for",
+]
 
 IN_PROCESS_BYTES = 16 << 20
 """Smaller input is not worth other processes."""
+
+_WORKER = (  # with the modules that this process finds
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from tidegate.kafka_log.workers import read_blocks; read_blocks(int(sys.argv[1]))"
+)
 
 
 @dataclass(slots=True)
@@ -60,32 +74,58 @@ def read_block(zone: str, block: bytes) -> ReadBlock:
     )
 
 
+SubmitBlock = Callable[[str, bytes], Future[ReadBlock]]
+"""Calls `read_block` in another process."""
+
+
 class WorkerError(TidegateError):
     """Raise when one of the processes has ended before its time."""
 
 
+def read_blocks(fd: int) -> None:
+    """Read the blocks that arrive at a connection until its other end is closed."""
+    with Connection(fd) as connection, suppress(EOFError, ConnectionError):
+        while True:
+            connection.send(read_block(*connection.recv()))
+
+
 @contextmanager
-def worker_processes(count: int) -> Iterator[Executor]:
-    """Run `count` processes during the block; all of them end with it. Raises `WorkerError`."""
-    with ExitStack() as started:
-        with safe_path():
-            ensure_running()  # else the tracker starts below, and unblocks the signal
-            with _held_back(signal.SIGINT):
-                pool = started.enter_context(
-                    ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
-                )
-                for _ in range(count):  # each task starts one process
-                    pool.submit(os.getpid)
-        try:
-            yield pool
-        except BrokenProcessPool:
-            raise WorkerError(
-                "a process that parsed lines ended unexpectedly, possibly out of memory",
-                hint="run the command with --processes 1",
-            ) from None
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+def worker_processes(count: int) -> Iterator[SubmitBlock]:
+    """Run `count` processes during the block; all of them end with it. Yields `read_block` in one of them.
+
+    Those of `multiprocessing` would run the caller's script again, unless it has a guard. The futures raise
+    `WorkerError`.
+    """
+    idle: SimpleQueue[Connection] = SimpleQueue()
+    with ExitStack() as processes, ExitStack() as connections:
+        with _held_back(signal.SIGINT):
+            for _ in range(count):
+                mine, its = Pipe()
+                idle.put(connections.enter_context(mine))
+                command = [sys.executable, "-P", "-c", _WORKER, str(its.fileno()), *map(str, sys.path)]
+                with its:
+                    processes.enter_context(Popen(command, stdin=DEVNULL, pass_fds=[its.fileno()]))
+        with ThreadPoolExecutor(count) as threads:
+            try:
+                yield lambda zone, block: threads.submit(_read_elsewhere, idle, zone, block)
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+
+def _read_elsewhere(idle: "SimpleQueue[Connection]", zone: str, block: bytes) -> ReadBlock:
+    connection = idle.get()
+    try:
+        connection.send((zone, block))
+        found: ReadBlock = connection.recv()
+    except (EOFError, OSError):
+        raise WorkerError(
+            "a process that parsed lines ended unexpectedly, possibly out of memory",
+            hint="use one process: --processes 1, or processes=1 in Python",
+        ) from None
+    finally:
+        idle.put(connection)
+    return found
 
 
 @contextmanager
@@ -109,20 +149,8 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _begin() -> None:
-    """End this process when its parent ends."""
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def workers_for(files: Sequence[Source], processes: int | None) -> AbstractContextManager[Executor | None]:
-    """Return an executor for the blocks of the files, or None in its place if this process reads them itself."""
+def workers_for(files: Sequence[Source], processes: int | None) -> AbstractContextManager[SubmitBlock | None]:
+    """Return what reads the blocks of the files, or None in its place if this process reads them itself."""
     is_little = sum(bytes_on_disk(source.path) for source in files) < IN_PROCESS_BYTES
     count = processes or (1 if is_little else os.cpu_count() or 1)
     return nullcontext(None) if count == 1 else worker_processes(count)

@@ -39,7 +39,7 @@ def _workers_of(pid: int) -> list[int]:
     """Return the children that read lines."""
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"read_blocks" in Path(f"/proc/{child}/cmdline").read_bytes():
             found.append(int(child))
     return found
 
@@ -74,6 +74,25 @@ def test_no_module_of_the_current_directory_is_imported(tmp_path: Path) -> None:
     assert done.stdout.startswith("imported 2,702 requests and 5 quota changes from 1 file, 3.2 MB")
 
 
+_UNGUARDED = """
+import sys
+from tidegate import pipeline
+print("runs once", __name__)
+print(pipeline.import_request_log(sys.argv[1], out="out", processes=2).requests)
+"""
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_script_without_a_guard(tmp_path: Path, is_file: bool) -> None:
+    """The processes do not run the script of their caller again, be it a file or read from stdin."""
+    (tmp_path / "script.py").write_text(_UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, "script.py" if is_file else "-", str(QUICK)],
+        input=_UNGUARDED, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs once __main__\n2702\n", "")
+
+
 def test_ctrl_c(large_log: Path, tmp_path: Path) -> None:
     """Exit code 130 without a traceback of anybody, no process left, nothing imported; then it can be done anew."""
     process = _begin(large_log, tmp_path / "out")
@@ -100,7 +119,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def interrupt():
     mine = Path(f"/proc/self/task/{main}/children")
-    while not any(b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine.read_text().split()):
+    while not any(b"read_blocks" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine.read_text().split()):
         pass
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -135,7 +154,7 @@ def test_a_worker_that_is_killed(large_log: Path, tmp_path: Path) -> None:
     assert (process.returncode, out) == (2, "")
     assert err == (
         "error: a process that parsed lines ended unexpectedly, possibly out of memory\n"
-        "hint: run the command with --processes 1\n"
+        "hint: use one process: --processes 1, or processes=1 in Python\n"
     )
     _wait_for(lambda: not any(_is_running(pid) for pid in workers))
 
