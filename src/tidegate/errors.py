@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 __all__ = ["ArgumentError", "ConfigError", "TidegateError", "install_hint"]
 
@@ -17,6 +18,16 @@ class TidegateError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the parts of a copy, for `pickle`: a subclass may have other parameters than `args`."""
+        return _copied, (type(self), self.args), self.__dict__
+
+
+def _copied(of: type[TidegateError], args: tuple[Any, ...]) -> TidegateError:
+    error = of.__new__(of, *args)
+    error.args = args  # `OSError.__new__` does not store them
+    return error
 
 
 class ConfigError(TidegateError, ValueError):

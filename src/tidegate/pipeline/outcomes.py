@@ -8,7 +8,7 @@ the rows that the record lacks.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -86,6 +86,10 @@ class TablesWhenAsked(Mapping[str, Table]):
     def __len__(self) -> int:
         """Return how many tables there are."""
         return len(self._made)
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        """Make all tables, for `pickle`."""
+        return dict, (dict(self),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The functions of `tidegate.pipeline` in this process: what they return, and what they refuse."""
 
+import pickle
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -112,6 +113,20 @@ def test_tables_are_those_that_are_written(record, quotas, tmp_path):
     assert [*used.tables] == ["usage_by_client", "usage_by_minute"]
     assert [*replayed.tables] == ["replay_by_entity", "replay_by_client", "decisions"]
     assert used.groups == len(used.in_all)
+
+
+def test_results_are_pickled(record, quotas):
+    """With their tables, also those that are only made when they are asked for."""
+    for found in (
+        pipeline.usage(record),
+        pipeline.replay(record, quotas=quotas, by_client=True),
+        pipeline.limits(record, by="user"),
+        pipeline.obedience(record),
+        pipeline.recommend(record),
+    ):
+        copy = pickle.loads(pickle.dumps(found))
+        assert dict(copy.tables) == dict(found.tables)
+        assert (copy.rows, copy.missing) == (found.rows, found.missing)
 
 
 def test_usage_is_grouped_and_cut(record):
