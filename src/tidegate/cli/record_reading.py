@@ -5,6 +5,7 @@ They change the process, so only the commands use them. A program that uses the 
 
 import ctypes
 import gc
+import logging
 import sys
 from importlib.abc import MetaPathFinder
 
@@ -16,7 +17,9 @@ _M_ARENA_MAX, _ARENAS = -8, 2  # `mallopt` in glibc's malloc.h
 
 
 def prepare_reading() -> None:
-    """Avoid importing pandas, share memory arenas among threads, and collect garbage cycles rarely."""
+    """Avoid importing pandas, share memory arenas, collect garbage cycles rarely, and print warnings on stderr."""
+    assert logging.lastResort is not None, "the process has just begun"
+    logging.getLogger("tidegate").addHandler(logging.lastResort)
     _leave_pandas_out()
     _share_arenas()
     _collect_rarely()

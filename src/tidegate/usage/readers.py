@@ -29,6 +29,7 @@ from tidegate.usage.segment_table import segment_table
 __all__ = ["Event", "ParquetError", "complete_files", "is_imported", "list_files", "read_segment"]
 
 _log = logging.getLogger("tidegate.usage.unconverted")  # a name that users may have set
+_log.addHandler(logging.NullHandler())  # else Python prints warnings
 
 
 @contextmanager
@@ -36,17 +37,19 @@ def complete_files(path: Path) -> Iterator[list[Path]]:
     """Yield the Parquet files that together contain each row under `path` once, including rows in the spool.
 
     `path`: as for `list_files`; only a usage directory has a spool. The copies are in a new directory in the system's
-    temporary directory (`TMPDIR`), which is removed afterwards. Raises `ConfigError` if nothing exists at `path`.
+    temporary directory (`TMPDIR`), which is removed afterwards. Damaged segments are left out. Raises `ConfigError` if
+    nothing exists at `path`, `SpoolError` if only damaged segments do.
     """
     waiting = _segments(path)
     if not waiting:
         yield list_files(path)
         return
     with tempfile.TemporaryDirectory(prefix="tidegate-usage-") as name:
-        for spool, first_seq in waiting:
-            _copy(spool, first_seq, Path(name))
+        damaged = [error for place in waiting if (error := _copy(*place, Path(name))) is not None]
         files = list_files(path)
         copies = [copy for copy in list_files(Path(name)) if not _is_converted(copy, files)]
+        if damaged and not files and not copies:
+            raise damaged[0]
         yield sorted([*files, *copies], key=lambda file: (file.parts[-3:], file))
 
 
@@ -62,13 +65,16 @@ def _segments(path: Path) -> list[tuple[Path, int]]:
     return sorted(found)
 
 
-def _copy(spool: Path, first_seq: int, parquet: Path) -> None:
+def _copy(spool: Path, first_seq: int, parquet: Path) -> SpoolError | None:
+    """Copy the rows of a segment to a Parquet file; return the error of a damaged one."""
     try:
         segment = _load(spool, first_seq)
         if segment is not None:
             write_table(segment_table(segment), parquet, node_id=segment.header.node_id)
     except SpoolError as error:
         _log.warning("skipped a damaged usage segment: %s", error)
+        return error
+    return None
 
 
 def _load(spool: Path, first_seq: int) -> Segment | None:

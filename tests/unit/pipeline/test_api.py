@@ -244,6 +244,24 @@ def test_progress_is_reported_and_nothing_printed(record, quotas, capsys, monkey
         assert seen[-1].done == seen[-1].total
 
 
+def test_warnings_are_logged_and_printed_by_commands_alone(tmp_path):
+    """Python prints warnings of a logger without handlers, so it has one."""
+    _write(tmp_path / "usage" / "parquet", 1)
+    (tmp_path / "usage" / "spool" / "node-1").mkdir(parents=True)
+    script = "import sys; from tidegate import pipeline; print(pipeline.usage(sys.argv[2]).rows > 0)"
+    for start, printed in (
+        (("-c", script, "usage"), ""),
+        (
+            ("-m", "tidegate", "usage"),
+            f"skipped the rows in {tmp_path}/usage/spool: give {tmp_path}/usage to read them\n",
+        ),
+    ):
+        command = [sys.executable, *start, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout
+        assert done.stderr == printed
+
+
 def test_an_imported_request_log(tmp_path):
     """A log becomes a record, of which it is not known whether clients obeyed."""
     seen = []

@@ -19,7 +19,7 @@ from tidegate.errors import ConfigError
 from tidegate.usage.convert import compact, convert_segment, drain
 from tidegate.usage.files import HOUR_MS
 from tidegate.usage.readers import complete_files
-from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_path, segment_paths
+from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, SpoolError, segment_path, segment_paths
 
 ROWS = 35  # three segments are closed, one is open
 
@@ -124,6 +124,16 @@ def test_damaged_segments_are_left_out(tmp_path, recorder, caplog):
     with complete_files(tmp_path) as files:
         assert sorted(numbers_in(files)) == [*range(10), *range(20, ROWS)]
     assert [text for text in caplog.messages if str(path) in text]
+
+
+def test_only_damaged_segments(tmp_path, recorder):
+    """The error names the first one."""
+    spool = spool_directory(tmp_path, 1)
+    paths = [*segment_paths(spool, CLOSED_SUFFIX), *segment_paths(spool, OPEN_SUFFIX)]
+    for path in paths:
+        path.write_bytes(b"no segment".ljust(1280))
+    with pytest.raises(SpoolError, match=str(paths[0])), complete_files(tmp_path):
+        pass
 
 
 def test_without_a_spool(tmp_path, recorder):

@@ -35,6 +35,7 @@ from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, li
 from tidegate.usage.process_nodes import process_of_node
 from tidegate.usage.readers import complete_files
 from tidegate.usage.readers import is_imported as is_imported_directory
+from tidegate.usage.segment import SpoolError
 
 __all__ = [
     "UsageFiles",
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+logging.getLogger("tidegate.pipeline").addHandler(logging.NullHandler())  # else Python prints warnings
 
 _FILES_AT_ONCE = 16  # on a distant filesystem each opening waits
 _FEW_FILES = 10_000  # of a directory, of which the names are looked at
@@ -143,6 +145,9 @@ def find_all_files(
                 files = _in_hours(files, directory, from_ms=from_ms, to_ms=to_ms)
         except UsageFilesError:
             raise
+        except SpoolError as error:
+            reason = f"no usage files in {str(directory)!r} except damaged segments: {error}"
+            raise UsageFilesError(reason, hint=DAMAGED_HINT) from error
         except (ConfigError, OSError) as error:
             raise UsageFilesError(str(error), hint=getattr(error, "hint", None) or _HINT) from error
         yield _not_none(files, directory, which)

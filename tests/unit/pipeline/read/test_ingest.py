@@ -40,6 +40,16 @@ def test_empty_directory(tmp_path):
         find_files(tmp_path)
 
 
+def test_only_a_damaged_segment(tmp_path):
+    """The error says that there is one, and where."""
+    segment = tmp_path / "spool" / "node-1" / f"{1:020}.closed"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"no segment".ljust(1280))
+    with pytest.raises(UsageFilesError, match=f"except damaged segments: {segment} at byte 0") as caught:
+        find_files(tmp_path)
+    assert "move the file away" in caught.value.hint
+
+
 def test_the_data_directory_of_a_server_is_not_its_record(tmp_path, caplog):
     """Its usage directory is named; files are found below it, but not what lies in the spool: a warning says so."""
     (tmp_path / "usage" / "spool" / "node-1").mkdir(parents=True)
