@@ -48,7 +48,10 @@ _SAYS_NOTHING = re.compile(
     r"|An error occurred while calling .*"
 )
 _SPARKS_OWN = re.compile(r"^(?:(?:org\.apache\.spark|pyspark|py4j)[\w.$]*: )+")
-_CLUSTER_HINT = "see docs/clusters.md for what executors need; PYSPARK_PYTHON sets the Python that they run"
+_CLUSTER_HINT = (
+    "see docs/clusters.md for what executors need; "
+    "PYSPARK_PYTHON, set before Spark starts, is the Python that they run"
+)
 DAMAGED_HINT = "move the file away or replace it with an undamaged copy, then run the command again"
 _VANISHED_HINT = "run the command again: compaction replaces files"
 _LONGEST_REASON = 300  # characters of a foreign message that are shown

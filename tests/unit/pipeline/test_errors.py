@@ -124,6 +124,12 @@ def test_what_failed_on_an_executor_is_said(text, reason):
     assert str(_raised(text)) == reason
 
 
+def test_the_hint_about_a_missing_module_names_the_setting():
+    """A session that the user makes runs another Python than theirs, unless the variable is set in time."""
+    hint = _raised("ModuleNotFoundError: No module named 'tidegate'").hint
+    assert "PYSPARK_PYTHON, set before Spark starts," in hint
+
+
 @pytest.mark.parametrize(
     ("text", "said", "reason"),
     [
