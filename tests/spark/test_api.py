@@ -1,6 +1,7 @@
 """The functions of `tidegate.pipeline` with a session: data frames of it, with the rows of the Arrow tables."""
 
 from random import Random
+from threading import current_thread, main_thread
 
 import pytest
 from pyspark.sql import DataFrame
@@ -12,6 +13,7 @@ from tidegate import pipeline
 from tidegate.errors import TidegateError
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.schemas import CLIENT
+from tidegate.pipeline.spark.sessions import progress_in
 
 _QUOTAS = """\
 version: 1
@@ -76,6 +78,18 @@ def test_data_frames_have_the_rows_of_the_tables(host, record, tmp_path):
         pipeline.limits(record, by="user", tolerance=_WIDE, spark=host),
         pipeline.limits(record, by="user", tolerance=_WIDE),
     )
+
+
+def test_an_error_of_the_callback_ends_the_job(host):
+    """It reaches the caller from the thread that looks up the progress."""
+
+    def refuse(progress):
+        if current_thread() is not main_thread():
+            raise ValueError(progress.what)
+
+    with pytest.raises(ValueError, match="counting"), progress_in(host, "counting", refuse):
+        host.range(10**13).selectExpr("sum(id % 7)").collect()
+    assert host.range(3).count() == 3
 
 
 def test_limits_are_searched_in_shares_on_spark_too(host, record, monkeypatch):

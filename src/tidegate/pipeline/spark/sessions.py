@@ -10,12 +10,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 from zipfile import ZIP_DEFLATED, ZipFile
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 import tidegate
@@ -187,21 +189,43 @@ def _sent_by_server(session: Any, stages: _Stages, report: Callable[[], None]) -
 
 @contextmanager
 def _looked_up(session: Any, stages: _Stages, report: Callable[[], None]) -> Iterator[None]:
-    """Look up in a thread, by Spark's own count, how far the stages are that run in the block."""
-    tracker, is_over = session.sparkContext.statusTracker(), threading.Event()
+    """Look up in a thread, by Spark's own count, how far the stages are that run in the block.
+
+    An error of `report` cancels the jobs of the block, and is raised at its end.
+    """
+    jobs, tracker = session.sparkContext._jsc, session.sparkContext.statusTracker()
+    is_over = threading.Event()
+    tag = f"tidegate-{id(is_over)}"
+
+    def look() -> None:
+        for stage in {*tracker.getActiveStageIds(), *stages}:
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                stages[stage] = info.numCompletedTasks, info.numTasks
 
     def follow() -> None:
         while not is_over.wait(_LOOK_EVERY_SECONDS):
-            for stage in {*tracker.getActiveStageIds(), *stages}:
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    stages[stage] = info.numCompletedTasks, info.numTasks
+            with suppress(Py4JError):  # the jobs fail, too
+                look()
             report()
 
-    watcher = threading.Thread(target=follow, name="progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        watcher.join()
+    def follow_or_cancel() -> None:
+        try:
+            follow()
+        except BaseException:
+            while True:  # the next job may be on its way
+                with suppress(Py4JError):
+                    jobs.cancelJobsWithTag(tag)
+                if is_over.wait(_LOOK_EVERY_SECONDS):
+                    raise
+
+    with ThreadPoolExecutor(1, "progress") as pool:
+        jobs.addJobTag(tag)
+        followed = pool.submit(follow_or_cancel)
+        try:
+            yield
+        finally:
+            is_over.set()
+            with suppress(Py4JError):
+                jobs.removeJobTag(tag)
+            followed.result()
