@@ -64,7 +64,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     which.add_argument(
         "--by",
         choices=("both", "user", "client-id"),
-        default="both",
         help="level of the entities; both: user and client id (default: both)",
     )
     which.add_argument(
@@ -93,13 +92,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline import Tolerance, limits
-    from tidegate.pipeline.replay.limits import levels_of, levels_of_file
+    from tidegate.pipeline.plan_arguments import levels_given
     from tidegate.pipeline.report.console import print_document, print_ending, print_table, results_console
     from tidegate.pipeline.report.documents import limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
     from tidegate.pipeline.results.table_rows import TableRows
 
-    levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
+    levels = levels_given(args.by, args.quotas)
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
     with opened_for_tables(args) as files:
         results = {"out": args.out, "overwrite": args.overwrite}

@@ -4,7 +4,7 @@ All take paths, a usage directory (a path or URI), several of them, or a record 
 parameters of `Opening`. All raise `TidegateError`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Unpack
@@ -16,7 +16,7 @@ from tidegate import __version__
 from tidegate.config.locations import Location
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.errors import ArgumentError
-from tidegate.pipeline.arguments import Path_, local_path, location_of
+from tidegate.pipeline.arguments import Path_, check_whole, local_path, location_of, location_to_read
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.back_end import KeptTables
 from tidegate.pipeline.jobs.frames import obedience_frames, replay_frames, usage_frames
@@ -77,8 +77,8 @@ def usage(
     read when the data frames are used.
     """
     columns = _groups(by)
-    if top is not None and (not isinstance(top, int) or not 1 <= top <= _MOST):
-        raise ArgumentError(f"top must be a whole number from 1 on, got {top!r}")
+    if top is not None:
+        check_whole(top, "top", 1)
     name, directory = usage_table_name(columns), _out(out, overwrite)
     is_lazy = out is None and top is None
     with opened(paths, is_lazy=is_lazy, **opening) as record:
@@ -167,7 +167,7 @@ def replay(
     directory = _out(out, overwrite)
     with_before = continue_from is None
     with opened(paths, with_before=with_before, is_lazy=out is None, **opening) as record:
-        before = None if continue_from is None else location_of(continue_from, "continue_from")
+        before = None if continue_from is None else location_to_read(continue_from, "continue_from")
         carried = None if before is None else saved_states(before, plans)
         names = ["replay_by_client"] * by_client + ["decisions"] * decisions
         if record.session is not None and directory is None:
@@ -193,7 +193,7 @@ def replay(
 def limits(
     paths: Paths,
     *,
-    by: str = "both",
+    by: str | None = None,
     quotas: Path_ | QuotasFile | None = None,
     tolerance: Tolerance | None = None,
     out: Path_ | None = None,
@@ -202,8 +202,9 @@ def limits(
 ) -> Limits:
     """Return the smallest limits that would have throttled nothing, and the smallest that delay what is tolerated.
 
-    by: the level of the entities, `both`, `user` or `client-id`; quotas: instead of it, the entities and windows of
-    these quotas. tolerance: by default 1 % of the bytes, by at most 1 s. The search runs at once, on Spark too.
+    by: the level of the entities, `user`, `client-id` or, by default, `both`; quotas: instead of it, the entities and
+    windows of these quotas. tolerance: by default 1 % of the bytes, by at most 1 s. The search runs at once, on Spark
+    too.
     """
     levels = levels_given(by, quotas)
     directory = _out(out, overwrite)
@@ -247,8 +248,8 @@ def recommend(
     check_level(by)
     wanted = Wanted(
         headroom=headroom,
-        budgets=dict(budgets or {}),
-        protect=list(protect),
+        budgets={} if budgets is None else budgets,
+        protect=protect,
         force=force,
         with_default=with_default,
     )
@@ -313,8 +314,8 @@ def report(
 
 
 def _groups(by: str | Sequence[str]) -> tuple[str, ...]:
-    columns = (by,) if isinstance(by, str) else tuple(by)
-    if not columns or len({*columns}) < len(columns) or any(name not in GROUPS for name in columns):
+    columns = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else ()
+    if not columns or any(name not in GROUPS for name in columns) or len({*columns}) < len(columns):
         raise ArgumentError(f"by must be one or more of {', '.join(GROUPS)}, got {by!r}")
     return columns
 

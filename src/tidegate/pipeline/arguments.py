@@ -1,5 +1,9 @@
-"""Arguments of the functions of `tidegate.pipeline`: paths and ranges of time. It needs the base installation only."""
+"""Arguments of the functions of `tidegate.pipeline`: paths, numbers and ranges of time.
 
+It needs the base installation only.
+"""
+
+import errno
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,7 +13,17 @@ from typing import TypeAlias
 from tidegate.config.locations import Location, Uri, location
 from tidegate.errors import ArgumentError, ConfigError
 
-__all__ = ["Path_", "Time", "duration_ms", "local_path", "location_of", "range_ms"]
+__all__ = [
+    "Path_",
+    "Time",
+    "check_number",
+    "check_whole",
+    "duration_ms",
+    "local_path",
+    "location_of",
+    "location_to_read",
+    "range_ms",
+]
 
 Path_: TypeAlias = str | os.PathLike[str] | Uri
 Time: TypeAlias = datetime | str
@@ -26,7 +40,23 @@ def location_of(path: Path_, what: str = "paths") -> Location:
         return path
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise ArgumentError(f"{what} must be a path or URI, got {path!r}")
-    return location(os.fspath(path)) if isinstance(path, str) else Path(path)
+    if "\0" in str(path):
+        raise ArgumentError(f"{what} must have no null character, got {str(path)!r}")
+    return location(path) if isinstance(path, str) else Path(path)
+
+
+def location_to_read(path: Path_, what: str = "paths") -> Location:
+    """Return a path or URI of a directory to read, as `location_of` does. Raises `ConfigError` if it is too long."""
+    found = location_of(path, what)
+    try:
+        if isinstance(found, Path):
+            os.lstat(found)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(
+                f"cannot use {str(path)!r} as {what}: {error.strerror}", hint="give a shorter path"
+            ) from None
+    return found
 
 
 def local_path(path: Path_, what: str) -> Path:
@@ -35,6 +65,18 @@ def local_path(path: Path_, what: str) -> Path:
     if not isinstance(found, Path):
         raise ArgumentError(f"{what} must be a path on this machine, got {path!r}")
     return found
+
+
+def check_number(value: float, what: str, least: float, most: float) -> None:
+    """Check a number that a caller gave. Raises `ArgumentError`; `what` names the argument."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ArgumentError(f"{what} must be a number from {least} to {most}, got {value!r}")
+
+
+def check_whole(value: int, what: str, least: int, most: int = 2**31 - 1) -> None:
+    """Check a whole number that a caller gave. Raises `ArgumentError`; `what` names the argument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ArgumentError(f"{what} must be a whole number from {least} to {most}, got {value!r}")
 
 
 def _time_ms(time: Time, what: str = "start") -> int:

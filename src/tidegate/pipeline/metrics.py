@@ -82,6 +82,8 @@ def recommend_from_prometheus(
     start, end, last: by default the last 7 days. Raises `TidegateError`.
     """
     check_level(by)
+    if match is not None and not isinstance(match, str):
+        raise ArgumentError(f"match must be a text such as 'job=\"kafka\"', got {match!r}")
     several = [sources] if isinstance(sources, str) or not isinstance(sources, Sequence) else sources
     source = MetricsSource(
         sources=[_source(given) for given in several],
@@ -96,8 +98,8 @@ def recommend_from_prometheus(
         raise ArgumentError("sources must be a URL or a path, got none")
     wanted = Wanted(
         headroom=headroom,
-        budgets=dict(budgets or {}),
-        protect=list(protect),
+        budgets={} if budgets is None else budgets,
+        protect=protect,
         force=force,
         with_default=with_default,
     )

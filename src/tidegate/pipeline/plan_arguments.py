@@ -54,11 +54,13 @@ def plans_of(quotas: Quotas | None, *, is_closed: bool) -> list[Plan]:
     return load_plans([local_path(path, "quotas") for path in given], is_closed=is_closed)
 
 
-def levels_given(by: str, quotas: Path_ | QuotasFile | None) -> Plan:
+def levels_given(by: str | None, quotas: Path_ | QuotasFile | None) -> Plan:
     """Return the plan that measures the entities of a level, or those that quotas make. Raises `ConfigError`."""
+    check_level(by)
     if quotas is None:
-        check_level(by)
-        return levels_of(by)
+        return levels_of(by or "both")
+    if by is not None:
+        raise ConfigError("by cannot be used with quotas", hint="give either by or quotas")
     if isinstance(quotas, QuotasFile):
         return levels_of_quotas(quotas, "quotas")
     return levels_of_file(local_path(quotas, "quotas"))

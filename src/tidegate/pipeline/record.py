@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tidegate.config.locations import Location, Uri
 from tidegate.config.values import did_you_mean
 from tidegate.errors import ArgumentError, ConfigError
-from tidegate.pipeline.arguments import Path_, Time, location_of, range_ms
+from tidegate.pipeline.arguments import Path_, Time, location_to_read, range_ms
 from tidegate.pipeline.errors import OutsideRangeError, spark_errors_as_ours
 from tidegate.pipeline.jobs.here import Here
 from tidegate.pipeline.jobs.jobs import Jobs
@@ -184,10 +184,10 @@ def _files(
 
 def _places(paths: Path_ | Sequence[Path_]) -> list[Location]:
     if isinstance(paths, str | os.PathLike | Uri):
-        return [location_of(paths)]
+        return [location_to_read(paths)]
     if not isinstance(paths, Sequence) or isinstance(paths, bytes) or not paths:
         raise ArgumentError(f"paths must be a path or URI, or several of them, got {paths!r}")
-    return list(map(location_of, paths))
+    return list(map(location_to_read, paths))
 
 
 def _newest_ms(directory: Location) -> int:

@@ -12,12 +12,10 @@ from tidegate.kafka_log.import_summary import ImportSummary
 from tidegate.kafka_log.importing import import_logs
 from tidegate.kafka_log.log_files import Source
 from tidegate.kafka_log.manifest import TimeRange
-from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms
+from tidegate.pipeline.arguments import Path_, Time, check_whole, local_path, range_ms
 from tidegate.pipeline.progress import OnProgress, Progress, silent
 
 __all__ = ["import_request_log"]
-
-_MOST = 2**31 - 1
 
 
 def import_request_log(
@@ -47,10 +45,8 @@ def import_request_log(
     on_progress = silent if progress is None else progress
     if not callable(on_progress):
         raise ArgumentError(f"progress must be a function, got {progress!r}")
-    if processes is not None and (
-        isinstance(processes, bool) or not isinstance(processes, int) or processes < 1
-    ):
-        raise ArgumentError(f"processes must be a whole number from 1 on, got {processes!r}")
+    if processes is not None:
+        check_whole(processes, "processes", 1)
     from_ms, to_ms, last_ms = range_ms(start, end, last)
 
     def show(path: Path, done: int, total: int) -> None:
@@ -72,11 +68,10 @@ def import_request_log(
 def _sources(
     paths: Path_ | Sequence[Path_] | Mapping[int, Path_ | Sequence[Path_]], node_id: int
 ) -> list[Source]:
-    by_node = paths if isinstance(paths, Mapping) else {node_id: paths}
+    by_node = paths.items() if isinstance(paths, Mapping) else [(node_id, paths)]
     found = []
-    for number, logs in by_node.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST:
-            raise ArgumentError(f"a node id must be a whole number from 0 to {_MOST}, got {number!r}")
+    for number, logs in by_node:
+        check_whole(number, "a node id", 0)
         several: Sequence[Any] = logs if isinstance(logs, list | tuple) else [logs]
         found += [Source(number, local_path(path, "paths")) for path in several]
     if not found:

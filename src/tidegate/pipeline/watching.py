@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ArgumentError, ConfigError
-from tidegate.pipeline.arguments import Path_, Time, local_path, range_ms
+from tidegate.pipeline.arguments import Path_, Time, local_path, location_to_read, range_ms
 from tidegate.pipeline.plan_arguments import Quotas, plans_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
@@ -187,7 +187,7 @@ def watch(
     default_s = 0.0 if once and checkpoint is None else LATENESS_S
     running = None if spark is None else _classic(spark)
     return watch_plans(
-        local_path(path, "path"),
+        local_path(location_to_read(path, "path"), "path"),
         watched_plans(plans_of(quotas, is_closed=False), in_force=in_force),
         on_update=on_update or _ignore,
         window_ms=_ms(window, "window", _MOST_WINDOW),

@@ -293,11 +293,16 @@ def test_an_imported_request_log(tmp_path):
         ({"by": "users"}, "by must be one or more of user, client_id"),
         ({"by": ()}, "by must be one or more of"),
         ({"by": ("user", "user")}, "by must be one or more of"),
+        ({"by": None}, "by must be one or more of"),
+        ({"by": 1}, "by must be one or more of"),
+        ({"by": [["user"]]}, "by must be one or more of"),
         ({"top": 0}, "top must be a whole number"),
+        ({"top": True}, "top must be a whole number"),
         ({"spark": "local[2]"}, "spark must be a SparkSession, got 'local"),
         ({"progress": "yes"}, "progress must be a function"),
         ({"out": 3}, "out must be a path or URI"),
         ({"out": ""}, "out must be a path or URI"),
+        ({"out": "o/\0"}, "out must have no null character"),
     ],
 )
 def test_what_cannot_be_used_is_named(record, options, message):
@@ -316,6 +321,8 @@ def test_what_cannot_be_used_is_named(record, options, message):
         (7, "paths must be a path or URI"),
         ("", "paths must be a path or URI"),
         ("/nowhere/usage", "nowhere"),
+        ("x" * 300, "as paths: File name too long"),
+        ("x\0", "paths must have no null character"),
         ("s3://key:secret@bucket/usage", "must not contain credentials"),
     ],
 )
@@ -342,17 +349,49 @@ def test_replays_that_make_no_sense_are_refused(record, quotas, tmp_path):
         ({"quotas": 3}, "quotas must be a path or URI"),
         ({"quotas": "s3://bucket/quotas.yaml"}, "quotas must be a path on this machine"),
         ({"quotas": quotas, "out": quotas}, "is a file, expected a directory"),
+        (
+            {"quotas": quotas, "loop": "open", "continue_from": "x" * 300},
+            "as continue_from: File name too long",
+        ),
     ):
         with pytest.raises(TidegateError, match=message):
             pipeline.replay(record, **options)
-    with pytest.raises(TidegateError, match="by must be both, user"):
-        pipeline.limits(record, by="listener")
-    with pytest.raises(TidegateError, match="tolerance must be"):
-        pipeline.limits(record, tolerance=0.01)
-    with pytest.raises(TidegateError, match="headroom must be"):
-        pipeline.recommend(record, headroom=0.5)
+    for options, message in (
+        ({"by": "listener"}, "by must be both, user"),
+        ({"by": ["user"]}, "by must be both, user"),
+        ({"by": "user", "quotas": quotas}, "by cannot be used with quotas"),
+        ({"tolerance": 0.01}, "tolerance must be"),
+    ):
+        with pytest.raises(TidegateError, match=message):
+            pipeline.limits(record, **options)
     with pytest.raises(KeyError, match="usage_by_client"):
         _ = pipeline.usage(record).by_minute
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": []}, "by must be both, user"),
+        ({"headroom": 0.5}, "headroom must be"),
+        ({"budgets": "x"}, "budgets must be a mapping"),
+        ({"protect": None}, "protect must be pairs"),
+    ],
+)
+def test_proposals_that_cannot_be_made_are_refused(record, options, message):
+    """`test_wanted.py` has all wrong budgets and names."""
+    with pytest.raises(TidegateError, match=message):
+        pipeline.recommend(record, force=True, **options)
+
+
+def test_the_pairs_to_protect_may_be_lists(record):
+    """Pairs from JSON or YAML protect as tuples do."""
+    user = pipeline.usage(record, by="user", top=1).in_all["user"][0].as_py()
+    texts = {
+        pipeline.recommend(record, force=True, protect=[kind(("user", user))]).text()
+        for kind in (list, tuple)
+    }
+    assert len(texts) == 1
+    assert user in texts.pop()
 
 
 @pytest.mark.parametrize(
@@ -364,6 +403,7 @@ def test_replays_that_make_no_sense_are_refused(record, quotas, tmp_path):
         ({"paths": "s3://bucket/x.log"}, "paths must be a path on this machine"),
         ({"time_zone": "Mars"}, "unknown time zone"),
         ({"processes": 0}, "processes must be"),
+        ({"node_id": []}, "a node id must be a whole number"),
         ({"in_force": "/nowhere.yaml"}, "nowhere"),
         ({"start": datetime(2026, 1, 1)}, "start must have a time zone"),
     ],

@@ -83,6 +83,8 @@ def test_a_watch_is_continued(record, tmp_path):
         ({"once": True, "spark": "local[2]"}, "spark must be a SparkSession"),
         ({"once": True, "path": "s3://bucket/usage"}, "path must be a path on this machine"),
         ({"once": True, "path": "/nowhere/usage"}, "nowhere"),
+        ({"once": True, "path": "x" * 300}, "as path: File name too long"),
+        ({"once": True, "path": "x\0"}, "path must have no null character"),
     ],
 )
 def test_what_cannot_be_watched_is_named(record, options, message):

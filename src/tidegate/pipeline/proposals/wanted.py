@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import ArgumentError
+from tidegate.config.values import QuotaValueError, checked_entity, checked_value, did_you_mean
+from tidegate.errors import ArgumentError, ConfigError
+from tidegate.pipeline.arguments import check_number
+from tidegate.pipeline.replay.levels import QUOTA_TYPES
 
 if TYPE_CHECKING:
     from tidegate.pipeline.read.chunks import Chunk
@@ -29,15 +33,10 @@ class Wanted:
     with_default: bool = True
 
     def __post_init__(self) -> None:
-        """Check the headroom. Raises `ArgumentError`."""
-        if (
-            isinstance(self.headroom, bool)
-            or not isinstance(self.headroom, int | float)
-            or not 1 <= self.headroom <= _MOST_HEADROOM
-        ):
-            raise ArgumentError(
-                f"headroom must be a number from 1 to {_MOST_HEADROOM}, got {self.headroom!r}"
-            )
+        """Check what a caller gave; pairs may be lists, as in JSON. Raises `ConfigError`."""
+        check_number(self.headroom, "headroom", 1, _MOST_HEADROOM)
+        object.__setattr__(self, "budgets", _budgets(self.budgets))
+        object.__setattr__(self, "protect", _protected(self.protect))
 
 
 def level_of(users: Iterable[str], wanted: Wanted) -> str:
@@ -62,3 +61,37 @@ def chunk_users(chunk: "Chunk") -> list[str]:
 
     found = read_chunk(chunk, ("user",))["user"].unique()[:_FEW_NAMES].to_pylist()
     return [user for user in found if user]
+
+
+def _budgets(given: Any) -> dict[str, float]:
+    """Return budgets as numbers. Raises `ConfigError`."""
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"budgets must be a mapping such as {{'producer_byte_rate': 1e8}}, got {given!r}")
+    keys, budgets = [kind.key for kind in QUOTA_TYPES], {}
+    for key, value in given.items():
+        if key not in keys:
+            raise ConfigError(f"budgets has the unknown key {key!r}", hint=did_you_mean(str(key), keys))
+        try:
+            number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+            budgets[key] = checked_value(key, number, (("user", None),))
+        except QuotaValueError as error:
+            raise ArgumentError(f"{key} in budgets {error.expected}, got {value!r}") from None
+    return budgets
+
+
+def _protected(given: Any) -> list[tuple[str, str]]:
+    """Return pairs of an entity type and a name. Raises `ConfigError`."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ArgumentError(f"protect must be pairs such as [('user', 'checkout')], got {given!r}")
+    return list(map(_pair, given))
+
+
+def _pair(given: Any) -> tuple[str, str]:
+    if not isinstance(given, tuple | list) or [isinstance(part, str) for part in given] != [True, True]:
+        raise ArgumentError(f"protect must be pairs such as [('user', 'checkout')], got {given!r} among them")
+    kind, name = given
+    kinds = ("user", "client-id")
+    if kind not in kinds:
+        raise ConfigError(f"protect has the unknown entity type {kind!r}", hint=did_you_mean(kind, kinds))
+    checked_entity([(kind, name)])
+    return kind, name

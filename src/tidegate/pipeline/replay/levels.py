@@ -28,7 +28,7 @@ FETCH_ANSWER_BYTES = 49
 
 def check_level(by: str | None) -> None:
     """Check the name of a level; None is no level. Raises `ArgumentError`."""
-    if by is not None and by not in ENTITIES_BY:
+    if by is not None and (not isinstance(by, str) or by not in ENTITIES_BY):
         raise ArgumentError(f"by must be {', '.join(ENTITIES_BY)}, got {by!r}")
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline.arguments import check_number, check_whole
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST, Int64s
 from tidegate.pipeline.replay.levels import ENTITIES_BY, smallest_limit
@@ -97,6 +98,11 @@ class Tolerance:
 
     share: float = 0.01
     longest_ms: int = 1000
+
+    def __post_init__(self) -> None:
+        """Check the numbers. Raises `ArgumentError`."""
+        check_number(self.share, "share", 0, 1)
+        check_whole(self.longest_ms, "longest_ms", 0)
 
     def allow(self, sums: Sums) -> Flags:
         """Return, for each sensor under each plan, whether no more was delayed, refused or shortened than allowed."""

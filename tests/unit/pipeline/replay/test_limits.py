@@ -1,9 +1,12 @@
 """Limits of many sensors at once, next to the same arithmetic in Python."""
 
+from datetime import timedelta
 from itertools import product
 
 import numpy as np
+import pytest
 
+from tidegate.errors import ArgumentError
 from tidegate.pipeline.replay.limits import Tolerance, _between
 
 _COUNTS = (0, 1, 2, 99, 100, 101, 2**53 - 1, 2**53, 2**53 + 1, 2**62 + 1, 2**63 - 1)
@@ -37,6 +40,19 @@ def test_each_kind_of_delay_counts():
         name: np.array(column, np.int64) for name, column in zip(names, zip(*rows, strict=True), strict=True)
     }
     assert Tolerance(share=0.05, longest_ms=10).allow(sums).tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("share", value) for value in (5, -0.1, float("nan"), "x", True, None)),
+        *(("longest_ms", value) for value in (-1, 1.5, 2**31, timedelta(seconds=1), True, None)),
+    ],
+)
+def test_a_tolerance_that_means_nothing_is_refused(name, value):
+    """A share is not a percentage, and a length of time is a number of ms."""
+    with pytest.raises(ArgumentError, match=f"^{name} must be a (whole )?number from 0 to"):
+        Tolerance(**{name: value})
 
 
 def test_rungs_are_geometric_steps_of_python():
