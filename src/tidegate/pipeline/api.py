@@ -81,7 +81,7 @@ def usage(
         check_whole(top, "top", 1)
     name, directory = usage_table_name(columns), _out(out, overwrite)
     is_lazy = out is None and top is None
-    with opened(paths, is_lazy=is_lazy, **opening) as record:
+    with opened(paths, usage, is_lazy=is_lazy, **opening) as record:
         jobs = record.jobs
         if record.session is not None and is_lazy:
             frames, missing = usage_frames(jobs, columns, by_minute=by_minute, with_peaks=with_peaks)
@@ -121,7 +121,7 @@ def obedience(
     record that was imported from a request log, which does not contain it.
     """
     directory = _out(out, overwrite)
-    with opened(paths, is_lazy=out is None, **opening) as record:
+    with opened(paths, obedience, is_lazy=out is None, **opening) as record:
         if record.is_imported:
             raise NotRecordedError(
                 "the record was imported from a request log of Apache Kafka, which does not contain when a throttled "
@@ -166,7 +166,7 @@ def replay(
     plans += [in_force_plan()] if in_force else []
     directory = _out(out, overwrite)
     with_before = continue_from is None
-    with opened(paths, with_before=with_before, is_lazy=out is None, **opening) as record:
+    with opened(paths, replay, with_before=with_before, is_lazy=out is None, **opening) as record:
         before = None if continue_from is None else location_to_read(continue_from, "continue_from")
         carried = None if before is None else saved_states(before, plans)
         names = ["replay_by_client"] * by_client + ["decisions"] * decisions
@@ -210,7 +210,7 @@ def limits(
     directory = _out(out, overwrite)
     if tolerance is not None and not isinstance(tolerance, Tolerance):
         raise ArgumentError(f"tolerance must be a Tolerance, got {tolerance!r}")
-    with opened(paths, is_lazy=False, **opening) as record:
+    with opened(paths, limits, is_lazy=False, **opening) as record:
         found = record.jobs.limits(levels, tolerance or Tolerance(), out=directory, overwrite=overwrite)
         tables = {
             "limits_by_entity": plain(found.entities.table, LIMITS_BY_ENTITY),
@@ -253,7 +253,7 @@ def recommend(
         force=force,
         with_default=with_default,
     )
-    with opened(paths, is_lazy=False, **opening) as record:
+    with opened(paths, recommend, is_lazy=False, **opening) as record:
         found = record.jobs.recommend(by, wanted, only_throttled=only_throttled)
         tables = {
             "limits_by_entity": (found.entities, LIMITS_BY_ENTITY),
@@ -293,7 +293,7 @@ def report(
     page = None if out is None else local_path(out, "out")
     if page is not None:
         check_page(page, overwrite=overwrite)
-    with opened(paths, is_lazy=False, **opening) as record:
+    with opened(paths, report, is_lazy=False, **opening) as record:
         found = run_jobs(
             record.jobs,
             plans,

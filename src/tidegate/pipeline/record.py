@@ -2,11 +2,13 @@
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from inspect import Parameter, signature
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from pyspark.sql import SparkSession
@@ -61,12 +63,14 @@ class Opening(TypedDict, total=False):
 class Record:
     """Rows of a usage record, open for any number of jobs. places: the directories of the record.
 
-    session: the session whose data frames the jobs return; None: they return Arrow tables.
+    session: the session whose data frames the jobs return; None: they return Arrow tables. closed: set when its `with`
+    block has ended.
     """
 
     jobs: Jobs
     places: Sequence[Location]
     session: SparkSession | None = None
+    closed: Event = field(default_factory=Event, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -90,20 +94,34 @@ def open_record(paths: Path_ | Sequence[Path_], **opening: Unpack[Opening]) -> I
     opening: see `Opening`. Data frames can be used within the `with` block. Raises `TidegateError`.
     """
     with ExitStack() as stack:
-        yield _opened(paths, stack, with_before=True, **opening)
+        record = _opened(paths, stack, with_before=True, **_checked(opening, open_record))
+        stack.callback(record.closed.set)
+        yield record
 
 
 @contextmanager
 def opened(
-    paths: Paths, *, with_before: bool = True, is_lazy: bool, **opening: Unpack[Opening]
+    paths: Paths,
+    job: Callable[..., object],
+    *,
+    with_before: bool = True,
+    is_lazy: bool,
+    **opening: Unpack[Opening],
 ) -> Iterator[Record]:
     """Open the paths that a job was given. For a record that is open already, `opening` must be empty.
 
-    with_before: a replay also reads the rows of the first hour before `start`. is_lazy: with a session, files are kept
-    until this process ends, because the data frames of the job are used after this block.
+    job: the function that was called, whose parameters errors name. with_before: a replay also reads the rows of the
+    first hour before `start`. is_lazy: with a session, files are kept until this process ends, because the data frames
+    of the job are used after this block.
     """
+    given = _checked(opening, job)
     if isinstance(paths, Record):
-        named = [name for name, value in _checked(opening).items() if value is not None]
+        if paths.closed.is_set():
+            raise ConfigError(
+                "the record is closed, because its `with` block has ended",
+                hint="use it within the block, or open it again",
+            )
+        named = [name for name, value in given.items() if value is not None]
         if named:
             raise ConfigError(
                 f"{named[0]} cannot be set for a record that is open", hint="set it in open_record"
@@ -114,17 +132,16 @@ def opened(
         )
         return
     with ExitStack() as stack:
-        record = _opened(paths, stack, with_before=with_before, **opening)
+        record = _opened(paths, stack, with_before=with_before, **given)
         if record.session is not None and is_lazy:
             weakref.finalize(record.session, stack.pop_all().close)
         yield record
 
 
 def _opened(
-    paths: Path_ | Sequence[Path_], stack: ExitStack, *, with_before: bool, **opening: Unpack[Opening]
+    paths: Path_ | Sequence[Path_], stack: ExitStack, *, with_before: bool, **given: Unpack[Opening]
 ) -> Record:
     """Return the record at the paths; `stack` closes its files."""
-    given = _checked(opening)
     places, spark = _places(paths), given.get("spark")
     if spark is not None:
         check_session(spark)
@@ -142,13 +159,15 @@ def _opened(
     return Record(jobs=jobs, places=places, session=spark)
 
 
-def _checked(opening: Opening) -> Opening:
-    """Return the parameters. Raises `TypeError` for one that does not exist, as Python does."""
+def _checked(opening: Opening, function: Callable[..., object]) -> Opening:
+    """Return the parameters. Raises `TypeError` for one that the function does not have, as Python does."""
     unknown = next((name for name in opening if name not in Opening.__annotations__), None)
     if unknown is not None:
-        raise TypeError(
-            f"unexpected keyword argument {unknown!r} (hint: {did_you_mean(unknown, Opening.__annotations__)})"
-        )
+        own = [
+            name for name, of in signature(function).parameters.items() if of.kind is Parameter.KEYWORD_ONLY
+        ]
+        hint = did_you_mean(unknown, [*own, *Opening.__annotations__])
+        raise TypeError(f"unexpected keyword argument {unknown!r} (hint: {hint})")
     return opening
 
 

@@ -173,6 +173,9 @@ def test_a_record_that_is_open(record, quotas):
         with pytest.raises(TidegateError, match="start cannot be set for a record that is open"):
             pipeline.usage(part, start=_START)
     assert not part.is_imported
+    with pytest.raises(TidegateError, match="the record is closed") as raised:
+        pipeline.usage(part)
+    assert "open it again" in raised.value.hint
 
 
 def test_quotas_from_a_proposal_are_replayed(record):
@@ -214,6 +217,10 @@ def test_a_parameter_that_does_not_exist_is_named(record):
             function(record, strat="2026-11-22")
     with pytest.raises(TypeError, match=message), pipeline.open_record(record, strat="2026-11-22"):
         pass
+    with pytest.raises(TypeError, match=r"'topp' \(hint: did you mean 'top'\?\)"):
+        pipeline.usage(record, topp=3)
+    with pytest.raises(TypeError, match=r"expected one of by, headroom, .*, start, end, last, progress"):
+        pipeline.recommend(record, out="x")
 
 
 def test_a_replay_is_continued(tmp_path, quotas):
@@ -225,6 +232,7 @@ def test_a_replay_is_continued(tmp_path, quotas):
     pipeline.replay(directory, **options, end=middle, out=tmp_path / "before")
     after = pipeline.replay(directory, **options, start=middle, continue_from=tmp_path / "before").by_entity
     before = saved_table(tmp_path / "before", "replay_by_entity")
+    assert saved_table(tmp_path / "before", "state").schema == pipeline.SCHEMAS["state"]
     for name in ("requests", "throttled_requests", "throttle_ms"):
         assert sum(in_all[name].to_pylist()) == sum(before[name].to_pylist()) + sum(after[name].to_pylist())
 
