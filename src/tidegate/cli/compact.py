@@ -1,12 +1,9 @@
 """`tidegate compact`: merges a usage record that no broker is using into one file per hour and node."""
 
 import argparse
-import errno
 from contextlib import nullcontext
-from pathlib import Path
 
 from tidegate.cli.job_options import check_range, path_type, range_options
-from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
 
@@ -66,29 +63,13 @@ def run(args: argparse.Namespace) -> int:
     """Compact the record, and print the result."""
     from rich.console import Console
 
-    from tidegate.kafka_log.import_directory import finished_import
+    from tidegate.pipeline.compacting import compact_range
     from tidegate.pipeline.report.text import things_text
-    from tidegate.usage.compaction import compact_record
-    from tidegate.usage.files import IMPORT_MANIFEST
 
     check_range(args.from_ms, args.to_ms, args.last_ms)
-    directory: Path = args.directory
-    is_imported = (directory / IMPORT_MANIFEST).is_file()
     console = Console(stderr=True)
-    try:
-        with (
-            finished_import(directory) if is_imported else nullcontext(),
-            console.status("compacting") if console.is_terminal else nullcontext(),
-        ):
-            done = compact_record(directory, from_ms=args.from_ms, to_ms=args.to_ms, last_ms=args.last_ms)
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise ConfigError(
-            f"cannot compact {str(directory)!r}: {error.strerror or error}",
-            hint="free disk space, then run the command again: no row is lost"
-            if is_full
-            else "run the command as a user that may write to the directory",
-        ) from error
+    with console.status("compacting") if console.is_terminal else nullcontext():
+        done = compact_range(args.directory, args.from_ms, args.to_ms, args.last_ms)
     if done.segments:
         print(f"converted {things_text(done.segments, 'segment')} of the spool to Parquet")
     print(f"merged {things_text(done.files_before, 'file')} into {done.files:,}")

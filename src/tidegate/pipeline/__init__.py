@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         report,
         usage,
     )
+    from tidegate.pipeline.compacting import compact
     from tidegate.pipeline.metrics import RecommendedFromMetrics, recommend_from_prometheus
     from tidegate.pipeline.outcomes import SCHEMAS, Limits, Obedience, Recommended, Replay, Usage
     from tidegate.pipeline.progress import Progress
@@ -48,6 +49,7 @@ __all__ = [
     "Tolerance",
     "Usage",
     "Watched",
+    "compact",
     "import_request_log",
     "limits",
     "obedience",
@@ -62,6 +64,7 @@ __all__ = [
 
 _SOURCES = {
     "api": ("GROUPS", "NotRecordedError", "limits", "obedience", "recommend", "replay", "report", "usage"),
+    "compacting": ("compact",),
     "metrics": ("RecommendedFromMetrics", "recommend_from_prometheus"),
     "outcomes": ("SCHEMAS", "Limits", "Obedience", "Recommended", "Replay", "Usage"),
     "progress": ("Progress",),

@@ -237,6 +237,25 @@ def test_a_replay_is_continued(tmp_path, quotas):
         assert sum(in_all[name].to_pylist()) == sum(before[name].to_pylist()) + sum(after[name].to_pylist())
 
 
+def test_a_record_is_compacted(tmp_path):
+    """Its rows stay, in one file for each hour of the range, or of the record."""
+    usage = tmp_path / "usage"
+    _write(usage / "parquet", 1)
+    in_all = pipeline.usage(usage).in_all
+    part = pipeline.compact(usage, end=_START + timedelta(hours=1))
+    done = pipeline.compact(str(usage))
+    assert part.files_before > part.files == done.files_before > done.files
+    assert (done.segments, done.damaged, done.unreadable) == (0, 0, ())
+    assert _sorted(pipeline.usage(usage).in_all) == _sorted(in_all)
+    for path, message in (
+        (tmp_path, "no usage record in"),
+        ("s3://bucket/usage", "path must be a path on this machine"),
+        ("x" * 300, "as path: File name too long"),
+    ):
+        with pytest.raises(TidegateError, match=message):
+            pipeline.compact(path)
+
+
 def test_progress_is_reported_and_nothing_printed(record, quotas, capsys, monkeypatch):
     """Each step from 0 to its total; on a terminal, too, the caller alone prints."""
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
