@@ -169,7 +169,7 @@ def replay(
     with opened(paths, replay, with_before=with_before, is_lazy=out is None, **opening) as record:
         before = None if continue_from is None else location_to_read(continue_from, "continue_from")
         carried = None if before is None else saved_states(before, plans)
-        names = ["replay_by_client"] * by_client + ["decisions"] * decisions
+        names = ["replay_by_client"] * bool(by_client) + ["decisions"] * bool(decisions)
         if record.session is not None and directory is None:
             frames, missing = replay_frames(record.jobs, plans, names, carried=carried)
             return Replay(tables=frames, rows=record.rows, missing=missing, plans=plans)

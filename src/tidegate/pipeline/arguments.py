@@ -6,6 +6,7 @@ It needs the base installation only.
 import errno
 import os
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
@@ -40,9 +41,15 @@ def location_of(path: Path_, what: str = "paths") -> Location:
         return path
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise ArgumentError(f"{what} must be a path or URI, got {path!r}")
-    if "\0" in str(path):
-        raise ArgumentError(f"{what} must have no null character, got {str(path)!r}")
+    if not _is_name(str(path)):
+        raise ArgumentError(f"{what} must be valid Unicode without a null character, got {str(path)!r}")
     return location(path) if isinstance(path, str) else Path(path)
+
+
+def _is_name(path: str) -> bool:
+    with suppress(UnicodeEncodeError):
+        return b"\0" not in os.fsencode(path)
+    return False
 
 
 def location_to_read(path: Path_, what: str = "paths") -> Location:

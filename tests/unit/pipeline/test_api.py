@@ -223,6 +223,12 @@ def test_a_parameter_that_does_not_exist_is_named(record):
         pipeline.recommend(record, out="x")
 
 
+def test_any_true_value_asks_for_a_table(record, quotas):
+    """Once, such as a 2 or a text."""
+    found = pipeline.replay(record, quotas=quotas, by_client="yes")
+    assert [*found.tables] == ["replay_by_entity", "replay_by_client"]
+
+
 def test_a_replay_is_continued(tmp_path, quotas):
     """The state that one replay leaves is where the next begins."""
     directory = _write(tmp_path / "usage", 1)
@@ -329,7 +335,8 @@ def test_an_imported_request_log(tmp_path):
         ({"progress": "yes"}, "progress must be a function"),
         ({"out": 3}, "out must be a path or URI"),
         ({"out": ""}, "out must be a path or URI"),
-        ({"out": "o/\0"}, "out must have no null character"),
+        ({"out": "\ud800"}, "out must be valid Unicode"),
+        ({"out": "o/\0"}, "out must be valid Unicode without a null"),
     ],
 )
 def test_what_cannot_be_used_is_named(record, options, message):
@@ -349,7 +356,8 @@ def test_what_cannot_be_used_is_named(record, options, message):
         ("", "paths must be a path or URI"),
         ("/nowhere/usage", "nowhere"),
         ("x" * 300, "as paths: File name too long"),
-        ("x\0", "paths must have no null character"),
+        ("\ud800", "paths must be valid Unicode"),
+        ("x\0", "paths must be valid Unicode without a null"),
         ("s3://key:secret@bucket/usage", "must not contain credentials"),
     ],
 )

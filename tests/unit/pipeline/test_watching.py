@@ -84,7 +84,7 @@ def test_a_watch_is_continued(record, tmp_path):
         ({"once": True, "path": "s3://bucket/usage"}, "path must be a path on this machine"),
         ({"once": True, "path": "/nowhere/usage"}, "nowhere"),
         ({"once": True, "path": "x" * 300}, "as path: File name too long"),
-        ({"once": True, "path": "x\0"}, "path must have no null character"),
+        ({"once": True, "path": "x\0"}, "path must be valid Unicode without a null"),
     ],
 )
 def test_what_cannot_be_watched_is_named(record, options, message):
