@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
+from itertools import combinations
 from random import Random
 
 import pyarrow as pa
@@ -142,6 +143,15 @@ def test_usage_is_grouped_and_cut(record):
     assert top.in_all.to_pylist() == [largest]
     assert top.groups > 1
     assert pipeline.usage(record, by="topic").topics is not None
+
+
+def test_usage_is_grouped_by_any_two_columns(record):
+    """Both columns are those of the table, also where they are made of the same column of the record."""
+    requests = sum(pipeline.usage(record).in_all["requests"].to_pylist())
+    for by in combinations(pipeline.GROUPS, 2):
+        found = pipeline.usage(record, by=by, with_peaks=False).in_all
+        assert found.column_names[:2] == [*by]
+        assert sum(found["requests"].to_pylist()) == requests
 
 
 def test_several_records_are_one(tmp_path):

@@ -42,8 +42,8 @@ _SOURCES = {API: ("api_key",), TOPIC: ("topic", "other_topics", "api_key")}
 
 
 def source_columns(by: Sequence[str]) -> list[str]:
-    """Return the columns of the usage record that the groups `by` are made of."""
-    return [source for name in by for source in _SOURCES.get(name, (name,))]
+    """Return the columns of the usage record that the groups `by` are made of, each once."""
+    return [*dict.fromkeys(source for name in by for source in _SOURCES.get(name, (name,)))]
 
 
 def has_topics(by: Sequence[str]) -> bool:
