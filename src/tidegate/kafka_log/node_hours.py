@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.kafka_log.exchanges import (
@@ -27,7 +26,7 @@ from tidegate.kafka_log.import_summary import ImportSummary
 from tidegate.kafka_log.manifest import Manifest, TimeRange
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.requests import LoggedExchange
-from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
+from tidegate.usage.arrow import arrow_schema, read_parquet, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.directory import parquet_directory
 from tidegate.usage.files import HOUR_MS, HOUR_US, hour_directory, node_files, parquet_path
@@ -122,7 +121,7 @@ class HourWriter:
         hours = sorted(parquet_directory(self.out).glob("date=*/hour=*"))
         files = next((found for hour in hours if (found := node_files(hour, node_id))), [])
         for file in files:
-            table = pq.read_table(file.path, columns=["kind", "seq"], partitioning=None)
+            table = read_parquet(file.path, ["kind", "seq"])
             starts = table.filter(pc.field("kind") == "start")["seq"].to_pylist()
             if starts:
                 return int(min(starts)) // SEQ_PER_US
@@ -142,7 +141,7 @@ class HourWriter:
         files = node_files(directory, node_id) if directory.is_dir() else []
         superseded = [file.path for file in files]
         there = (
-            pa.concat_tables([table_in_order(pq.read_table(path, partitioning=None)) for path in superseded])
+            pa.concat_tables([table_in_order(read_parquet(path)) for path in superseded])
             if superseded
             else None
         )

@@ -45,6 +45,7 @@ __all__ = [
     "merge_files",
     "names_array",
     "numbers_array",
+    "read_parquet",
     "split_by_hour",
     "table_in_order",
     "table_schema",
@@ -206,12 +207,23 @@ def merge_files(paths: Sequence[Path], path: Path, *, level: int = _MERGED_LEVEL
             writer.write_table(_joined(waiting), row_group_size=ROW_GROUP_ROWS)
 
 
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of a file, names as strings; None: all columns. Raises `ParquetError`."""
+    with _map_errors(path), _checked_file(path) as file:
+        return file.read(columns)
+
+
+def _checked_file(path: Path, **options: Any) -> pq.ParquetFile:
+    """Open a file whose pages are compared with their checksums as they are read, if it has any."""
+    return pq.ParquetFile(path, page_checksum_verification=True, **options)
+
+
 def _row_groups(path: Path) -> Iterator[pa.Table]:
     with _map_errors(path), pq.ParquetFile(path) as file:
         _check_columns(path, file)
         strings = [name for name in _STRINGS if name in file.schema_arrow.names]
     # Opened again: `read_dictionary` is given on opening, and files of earlier versions lack some columns.
-    with _map_errors(path), pq.ParquetFile(path, read_dictionary=strings) as file:
+    with _map_errors(path), _checked_file(path, read_dictionary=strings) as file:
         for index in range(file.num_row_groups):
             yield table_in_order(file.read_row_group(index)).cast(table_schema())
 
@@ -234,7 +246,9 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 def _map_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the filesystem; Arrow's own, for a damaged file, have no number
         raise ParquetError(f"{path} cannot be read as Parquet: {error}") from error
 
 
@@ -253,6 +267,7 @@ def _parquet_writer(path: Path, *, level: int | None = None) -> Iterator[pq.Parq
             column_encoding=_ENCODINGS,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
             store_schema=False,
+            write_page_checksum=True,
             **_PAGE,
         ) as writer:
             writer.add_key_value_metadata({FORMAT_KEY: str(FORMAT_VERSION)})

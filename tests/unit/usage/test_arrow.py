@@ -13,6 +13,7 @@ from tidegate.usage.arrow import (
     event_tables,
     gap_table,
     merge_files,
+    read_parquet,
     split_by_hour,
     write_parquet,
     write_table,
@@ -39,6 +40,29 @@ def test_files_have_the_plain_schema(tmp_path):
     assert pq.read_schema(path) == arrow_schema()
     assert path.stat().st_mode & 0o777 == 0o600
     assert [table.num_rows for table in read_batches(path)] == [10]
+
+
+def test_a_changed_bit_of_a_page_is_noticed(tmp_path):
+    """Each page has a checksum, which is compared as the page is read."""
+    write_parquet(tmp_path / "a", segment_table(load_segment(recorded_segment(tmp_path, rows=100))))
+    assert list(merge_files([tmp_path / "a"], tmp_path / "b")) == [None]
+    for path in (tmp_path / "a", tmp_path / "b"):
+        data, group = path.read_bytes(), pq.read_metadata(path).row_group(0)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            begin = column.dictionary_page_offset or column.data_page_offset
+            for end in {column.data_page_offset, begin + column.total_compressed_size} - {begin}:
+                path.write_bytes(data[: end - 1] + bytes([data[end - 1] ^ 4]) + data[end:])
+                with pytest.raises(ParquetError, match="cannot be read as Parquet: "):
+                    read_parquet(path)
+        path.write_bytes(data)
+        assert len(read_parquet(path)) == 100
+
+
+def test_errors_of_the_filesystem_are_no_damage(tmp_path):
+    """A file that is gone is not a damaged one."""
+    with pytest.raises(FileNotFoundError):
+        read_parquet(tmp_path / "gone")
 
 
 def test_huge_names_stay_small(tmp_path):

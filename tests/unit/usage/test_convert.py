@@ -207,7 +207,14 @@ def _lose_a_column(path):
     pq.write_table(pq.read_table(path).drop_columns(["listener"]), path)
 
 
-@pytest.mark.parametrize("damage", [_damage, _lose_a_column])
+def _change_a_bit(path):
+    column = pq.read_metadata(path).row_group(0).column(0)
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset - 1] ^= 1  # the last of its dictionary
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [_damage, _change_a_bit, _lose_a_column])
 def test_unreadable_file_leaves_its_hour_alone(tmp_path, caplog, damage):
     """A damaged Parquet file, or one of a version with other columns, is reported once; other hours are compacted."""
     record_segments(tmp_path)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.columns import PROCESS_COLUMNS, merged
-from tidegate.pipeline.read.filesystems import opened_parquet, reason_of
+from tidegate.pipeline.read.filesystems import DAMAGE, opened_parquet, reason_of
 from tidegate.usage.arrow import complete_table, file_refusal
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "read_chunk",
     "read_tables",
     "rows_between",
+    "statistics_of",
 ]
 
 RUN_COLUMNS = ("node_id", "seq", "ts_ms")
@@ -111,11 +112,12 @@ class OpenChunk:
     places: Mapping[str, int]
     chunk: Chunk
 
-    def column(self, name: str) -> pq.ColumnChunkMetaData | None:
-        """Return what the footer says of a column; None: it says nothing."""
+    def statistics(self, name: str) -> pq.Statistics | None:
+        """Return what the footer says of the values of a column; None: it says nothing."""
         place = self.places.get(name, self.group.num_columns)
-        found = self.group.column(place) if place < self.group.num_columns else None
-        return found if found is not None and found.path_in_schema == name else None
+        if place >= self.group.num_columns or self.group.column(place).path_in_schema != name:
+            return None
+        return statistics_of(self.file.metadata, self.group, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,19 @@ def check_format(path: str, file: pq.ParquetFile) -> None:
     refusal = file_refusal(file)
     if refusal is not None:
         raise UsageFilesError(f"{path!r}: {refusal}", hint="use that version of Tidegate")
+
+
+def statistics_of(footer: pq.FileMetaData, group: pq.RowGroupMetaData, place: int) -> pq.Statistics | None:
+    """Return what the footer says of the values of a column; None: it says nothing.
+
+    Raises `ArrowInvalid` for a damaged type, whose statistics would make Arrow end the process.
+    """
+    column, physical_type = group.column(place), footer.schema.column(place).physical_type
+    if column.physical_type != physical_type:
+        raise pa.ArrowInvalid(
+            f"column {column.path_in_schema!r} is {column.physical_type}, not {physical_type}"
+        )
+    return column.statistics
 
 
 def bundled(chunks: Iterable[Chunk]) -> list[Bundle]:
@@ -217,7 +232,7 @@ def read_tables(chunk: Chunk | Bundle | OpenChunk | Arrived, columns: Sequence[s
     read = read or chunk.schema.names[:1]
     options = {"row_groups": [chunk.row_group], "columns": read, "use_threads": False}
     for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
-        table = _whole(_cut(pa.Table.from_batches([batch]), chunk.chunk), alike, chunk.path, columns)
+        table = _whole(_cut(_sound(pa.Table.from_batches([batch])), chunk.chunk), alike, chunk.path, columns)
         if len(table):
             yield table.unify_dictionaries().combine_chunks()
 
@@ -256,6 +271,15 @@ def _arrived(bundle: Bundle, columns: Sequence[str]) -> Arrived:
     return Arrived(table, bundle.path, tuple(accumulate(map(len, tables))))
 
 
+def _sound(table: pa.Table) -> pa.Table:
+    """Return the table. Raises `ArrowInvalid` where a name is not in its dictionary, which Arrow does not check."""
+    for piece in (piece for name in _NAMES if name in table.column_names for piece in table[name].chunks):
+        ends = pc.min_max(piece.indices).as_py()
+        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < len(piece.dictionary):
+            raise pa.ArrowInvalid(f"a name is at {ends}, expected less than {len(piece.dictionary)}")
+    return table
+
+
 def _checked(table: pa.Table, path: str) -> pa.Table:
     """Return the table. Raises `UsageFilesError` where it has nulls in columns that say which row it is."""
     for name in RUN_COLUMNS:
@@ -276,7 +300,7 @@ def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
         return _whole(pa.table(alike), alike, chunk.path, columns)
     read = read or chunk.schema.names[:1]
     table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
-    return _whole(_cut(table, chunk.chunk), alike, chunk.path, columns)
+    return _whole(_cut(_sound(table), chunk.chunk), alike, chunk.path, columns)
 
 
 def _read_of(chunk: OpenChunk, columns: Sequence[str], *, rows: int) -> tuple[list[str], dict[str, pa.Array]]:
@@ -314,8 +338,7 @@ def _repeated(value: pa.Array, rows: int) -> pa.Array:
 
 def _value_of_all(chunk: OpenChunk, name: str) -> pa.Array | None:
     """Return the value that all rows have, null too, as the footer says; None: there may be several."""
-    column = chunk.column(name)
-    found = None if column is None else column.statistics
+    found = chunk.statistics(name)
     if found is None or not found.has_null_count:
         return None
     type_ = chunk.schema.field(name).type
@@ -341,8 +364,8 @@ def _opened(chunk: Chunk) -> Iterator[OpenChunk]:
         raise
     except FileNotFoundError as error:
         raise VanishedFileError(path) from error
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(location(path), Uri) and not isinstance(error, pa.ArrowException):
+    except DAMAGE as error:
+        if isinstance(location(path), Uri) and isinstance(error, OSError):
             raise UsageFilesError(
                 f"cannot read {path!r}: {reason_of(error)}",
                 hint="run the command again when the file can be read",

@@ -17,7 +17,10 @@ from tidegate.config.locations import Location, Uri, location
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import FilesystemError
 
-__all__ = ["Place", "hint_of", "opened_parquet", "place_of", "reason_of", "table_format_of"]
+__all__ = ["DAMAGE", "Place", "hint_of", "opened_parquet", "place_of", "reason_of", "table_format_of"]
+
+DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""Errors of Arrow for a file that is damaged or cannot be read."""
 
 _ARROWS = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
 _SAME = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names
@@ -104,12 +107,12 @@ def place_of(uri: Uri) -> Place:
 
 @contextmanager
 def opened_parquet(name: str, *, read_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open the Parquet file of a path or URI.
+    """Open the Parquet file of a path or URI, whose pages are compared with their checksums, if it has any.
 
-    Raises what Arrow raises, `ArrowException` or `OSError`; of what only a URI has, `FilesystemError`.
+    Raises what Arrow raises, one of `DAMAGE`; of what only a URI has, `FilesystemError`.
     """
     found = location(name)
-    options = {"read_dictionary": list(read_dictionary)}
+    options = {"read_dictionary": list(read_dictionary), "page_checksum_verification": True}
     if isinstance(found, Path):
         with pa.OSFile(str(found)) as opened, pq.ParquetFile(opened, **options) as file:
             yield file

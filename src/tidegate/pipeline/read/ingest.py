@@ -27,8 +27,8 @@ from tidegate.pipeline.errors import (
     UsageFilesError,
     VanishedFileError,
 )
-from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between
-from tidegate.pipeline.read.filesystems import opened_parquet, place_of, table_format_of
+from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between, statistics_of
+from tidegate.pipeline.read.filesystems import DAMAGE, opened_parquet, place_of, table_format_of
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
@@ -293,7 +293,7 @@ def _chunks_of(path: Location, *, from_ms: int | None, to_ms: int | None) -> lis
                 place,
                 size_bytes=group.total_byte_size,
                 rows=group.num_rows,
-                is_of_process=_is_of_process(group),
+                is_of_process=_is_of_process(file, place),
             )
             if (from_ms, to_ms) != (None, None):
                 chunk = _cut(chunk, file, from_ms=from_ms, to_ms=to_ms)
@@ -302,14 +302,10 @@ def _chunks_of(path: Location, *, from_ms: int | None, to_ms: int | None) -> lis
         return found
 
 
-def _is_of_process(group: pq.RowGroupMetaData) -> bool:
+def _is_of_process(file: pq.ParquetFile, row_group: int) -> bool:
     """Return whether a row group has the rows of one of several processes of a broker."""
-    for place in range(group.num_columns):
-        column = group.column(place)
-        if column.path_in_schema == "node_id":
-            found = column.statistics
-            return found is not None and found.has_min_max and process_of_node(found.min) is not None
-    return False
+    found = _ends_of(file, row_group, "node_id")
+    return found is not None and process_of_node(found[0]) is not None
 
 
 def _cut(chunk: Chunk, file: pq.ParquetFile, *, from_ms: int | None, to_ms: int | None) -> Chunk:
@@ -329,13 +325,21 @@ def _cut(chunk: Chunk, file: pq.ParquetFile, *, from_ms: int | None, to_ms: int 
 
 def _times_of(file: pq.ParquetFile, row_group: int) -> tuple[int, int]:
     """Return the times of the first and last row of a row group: from its footer if it has them."""
-    group = file.metadata.row_group(row_group)
-    for place in range(group.num_columns):
-        column = group.column(place)
-        if column.path_in_schema == _TIME and column.statistics is not None and column.statistics.has_min_max:
-            return column.statistics.min, column.statistics.max
+    found = _ends_of(file, row_group, _TIME)
+    if found is not None:
+        return found
     ends = pc.min_max(_read_times(file, row_group)[_TIME]).as_py()
     return ends["min"] or 0, ends["max"] or 0
+
+
+def _ends_of(file: pq.ParquetFile, row_group: int, name: str) -> tuple[int, int] | None:
+    """Return the least and the largest number of a column; None: the footer does not state them."""
+    group = file.metadata.row_group(row_group)
+    for place in range(group.num_columns):
+        if group.column(place).path_in_schema == name:
+            found = statistics_of(file.metadata, group, place)
+            return (found.min, found.max) if found is not None and found.has_min_max else None
+    return None
 
 
 def _read_times(file: pq.ParquetFile, row_group: int) -> pa.Table:
@@ -356,7 +360,7 @@ def _opened(path: Location) -> Iterator[pq.ParquetFile]:
         raise
     except FileNotFoundError as error:
         raise VanishedFileError(str(path)) from error
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         raise UsageFilesError(
             f"{str(path)!r} is not a usable Parquet file: {_first_sentence(error)}",
             hint=DAMAGED_HINT,

@@ -30,13 +30,12 @@ def runs_by_chunk(chunk: OpenChunk | Arrived) -> list[list[Run]]:
         ends = chunk.ends or (len(chunk.table),)
         parts = (slice(first, end) for first, end in pairwise((0, *ends)))
         return [_runs_of_rows(*(column[part] for column in columns_of_rows)) for part in parts]
-    columns = [chunk.column(name) for name in RUN_COLUMNS]
-    found = [column.statistics for column in columns if column is not None]
+    found = [each for name in RUN_COLUMNS if (each := chunk.statistics(name)) is not None]
     if (
         not chunk.chunk.is_cut
         and not chunk.chunk.is_of_process
-        and len(found) == len(columns)
-        and all(each is not None and each.has_min_max for each in found)
+        and len(found) == len(RUN_COLUMNS)
+        and all(each.has_min_max for each in found)
     ):
         node_id, seq, ts_ms = ((each.min, each.max) for each in found)
         is_imported = all(_is_imported(*ends) for ends in zip(seq, ts_ms, strict=True))

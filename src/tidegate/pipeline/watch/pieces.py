@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk, statistics_of
 from tidegate.pipeline.read.columns import first_seq_at, ms_of_seq
+from tidegate.pipeline.read.filesystems import DAMAGE
 from tidegate.pipeline.read.rows import ALL_COLUMNS
 from tidegate.pipeline.rollup.cells import usage_columns
 from tidegate.pipeline.watch.processes import all_processes, is_of_process
@@ -54,8 +55,8 @@ def pieces_of(file: ParquetFile) -> list[Piece]:
             seq_at, ts_at = (opened.schema_arrow.get_field_index(name) for name in ("seq", "ts_ms"))
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
-                first, last = _ends(group.column(seq_at)) or (file.first_seq, file.last_seq)
-                first_ms, last_ms = _ends(group.column(ts_at)) or (0, TS_MS_MAX)
+                first, last = _ends(metadata, group, seq_at) or (file.first_seq, file.last_seq)
+                first_ms, last_ms = _ends(metadata, group, ts_at) or (0, TS_MS_MAX)
                 found.append(
                     Piece(
                         node_id=file.node_id,
@@ -70,7 +71,7 @@ def pieces_of(file: ParquetFile) -> list[Piece]:
                 )
     except FileNotFoundError:  # compacted meanwhile: what has its rows is listed the next time
         return []
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         raise UsageFilesError(
             f"{str(file.path)!r} is not a usable Parquet file",
             hint="move the file away, then run the command again",
@@ -118,7 +119,7 @@ def lost_events(piece: Piece) -> int:
     return pc.sum(of_node["lost_events"]).as_py() or 0
 
 
-def _ends(column: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
+def _ends(footer: pq.FileMetaData, group: pq.RowGroupMetaData, place: int) -> tuple[int, int] | None:
     """Return the least and the largest number of a column; None: the footer does not state them."""
-    found = column.statistics
+    found = statistics_of(footer, group, place)
     return (found.min, found.max) if found and found.has_min_max else None

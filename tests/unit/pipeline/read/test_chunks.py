@@ -292,6 +292,53 @@ def test_columns_that_are_all_null_are_not_read(tmp_path):
         assert repr(read_chunk(chunk, wanted).to_pylist()) == repr(expected.select(wanted).to_pylist())
 
 
+def _footer_changed(path, found, other):
+    before, footer = path.read_bytes().rpartition(b"PAR1")[0], pq.read_metadata(path).serialized_size
+    path.write_bytes(before[: -footer - 4] + before[-footer - 4 :].replace(found, other) + b"PAR1")
+
+
+@pytest.mark.parametrize("few_rows", [0, 1 << 14])
+def test_statistics_of_another_type_are_damage(tmp_path, monkeypatch, few_rows):
+    """Columns of INT64 whose footer says DOUBLE: Arrow would end the process."""
+    monkeypatch.setattr(chunks, "_FEW_ROWS", few_rows)
+    write_events(tmp_path, _node(1).events)
+    path = find_files(tmp_path)[0]
+    (chunk,) = list_chunks([path])
+    _footer_changed(path, b"\x15\x04\x19", b"\x15\x0a\x19")
+    with pytest.raises(UsageFilesError, match="its data is damaged"):
+        survey_chunk(chunk)
+    with pytest.raises(UsageFilesError, match="is not a usable Parquet file"):
+        list_chunks([path], from_ms=START_MS + 1)
+
+
+def test_names_that_are_not_utf8_are_damage(tmp_path):
+    """Also where they are the names of columns."""
+    write_events(tmp_path, _node(1).events)
+    path = find_files(tmp_path)[0]
+    (chunk,) = list_chunks([path])
+    _footer_changed(path, b"client_host", b"client_h\xffst")
+    with pytest.raises(UsageFilesError, match="is not a usable Parquet file"):
+        list_chunks([path])
+    with pytest.raises(UsageFilesError, match="its data is damaged"):
+        read_chunk(chunk, ["seq"])
+
+
+def test_a_name_that_is_not_in_its_dictionary_is_damage(tmp_path):
+    """In a file without checksums, as earlier versions wrote them."""
+    table = pa.Table.from_pylist(_node(1).events, schema=arrow_schema()).slice(0, 8)
+    names = pa.array(["a", "b", "c", "d", "e", "a", "a", "a"])
+    table = table.set_column(table.column_names.index("client_id"), "client_id", names)
+    pq.write_table(table, tmp_path / "x.parquet", compression="none", use_dictionary=["client_id"])
+    (chunk,) = list_chunks([tmp_path / "x.parquet"])
+    places = b"\x03\x03" + sum(place << 3 * place for place in range(5)).to_bytes(3, "little")
+    data = (tmp_path / "x.parquet").read_bytes()
+    assert data.count(places) == 1
+    assert read_chunk(chunk, ["client_id"])["client_id"].to_pylist() == names.to_pylist()
+    (tmp_path / "x.parquet").write_bytes(data.replace(places, b"\x03\x03" + b"\xff" * 3))
+    with pytest.raises(UsageFilesError, match="its data is damaged"):
+        read_chunk(chunk, ["client_id"])
+
+
 @pytest.mark.parametrize(("seq", "twice"), [([6, 7, 7, 8], 7), ([5, 6], 5), ([7, 6], 6)])
 def test_rows_come_one_after_another(seq, twice):
     """Those of a node, also after what came before; the first that does not is named."""
