@@ -80,13 +80,15 @@ def usage(
     if top is not None:
         check_whole(top, "top", 1)
     name, directory = usage_table_name(columns), _out(out, overwrite)
+    minutes = usage_by_minute_table_name(columns)
+    hints = {minutes: _hint(minutes, "by_minute", directory)}
     is_lazy = out is None and top is None
     with opened(paths, usage, is_lazy=is_lazy, **opening) as record:
         jobs = record.jobs
         if record.session is not None and is_lazy:
             frames, missing = usage_frames(jobs, columns, by_minute=by_minute, with_peaks=with_peaks)
-            return Usage(tables=frames, rows=record.rows, missing=missing)
-        wanted = [name] * (top is None) + [usage_by_minute_table_name(columns)] * (by_minute and out is None)
+            return Usage(tables=frames, rows=record.rows, missing=missing, hints=hints)
+        wanted = [name] * (top is None) + [minutes] * (by_minute and out is None)
         kept = KeptTables(wanted)
         shown = _MOST if top is None and directory is not None else (top or 1)
         found = jobs.usage(
@@ -102,6 +104,7 @@ def usage(
             tables=_tables(record, tables),
             rows=record.rows,
             missing=found.missing,
+            hints=hints,
             groups=found.groups,
             topics=found.topics,
             summary=found,
@@ -136,7 +139,8 @@ def obedience(
         tables = {"obedience_by_software": table_of(found.libraries, OBEDIENCE_BY_SOFTWARE)}
         if directory is None:
             tables["obedience_by_client"] = kept.table("obedience_by_client")
-        return Obedience(tables=_tables(record, tables), rows=record.rows, missing=found.missing)
+        hints = {"obedience_by_client": _hint("obedience_by_client", "", directory)}
+        return Obedience(tables=_tables(record, tables), rows=record.rows, missing=found.missing, hints=hints)
 
 
 def replay(
@@ -170,9 +174,13 @@ def replay(
         before = None if continue_from is None else location_to_read(continue_from, "continue_from")
         carried = None if before is None else saved_states(before, plans)
         names = ["replay_by_client"] * bool(by_client) + ["decisions"] * bool(decisions)
+        hints = {
+            "replay_by_client": _hint("replay_by_client", "by_client", directory),
+            "decisions": _hint("decisions", "decisions", directory if decisions else None),
+        }
         if record.session is not None and directory is None:
             frames, missing = replay_frames(record.jobs, plans, names, carried=carried)
-            return Replay(tables=frames, rows=record.rows, missing=missing, plans=plans)
+            return Replay(tables=frames, rows=record.rows, missing=missing, plans=plans, hints=hints)
         kept = KeptTables(names)
         target = directory or (kept if names else None)
         found = record.jobs.replay(
@@ -184,6 +192,7 @@ def replay(
             tables=TablesWhenAsked(made),
             rows=record.rows,
             missing=found.missing,
+            hints=hints,
             plans=plans,
             unmatched=found.unmatched,
             summary=found,
@@ -327,6 +336,11 @@ def _out(out: Path_ | None, overwrite: bool) -> Location | None:
     directory = location_of(out, "out")
     check_output(directory, overwrite=overwrite)
     return directory
+
+
+def _hint(name: str, parameter: str, directory: Location | None) -> str:
+    """Return where a table is that a result does not have, or what returns it. directory: where it was written."""
+    return f"give {parameter}=True" if directory is None else f"read it from {str(directory / name)!r}"
 
 
 def _tables(record: Record, tables: Mapping[str, pa.Table]) -> dict[str, Table]:

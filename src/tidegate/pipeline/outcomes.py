@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.config.quotas_file import QuotasFile
+from tidegate.errors import TidegateError
 from tidegate.pipeline.jobs.summaries import ReplaySummary, UsageSummary
 from tidegate.pipeline.proposals.recommend import Recommendation
 from tidegate.pipeline.proposals.wanted import Wanted
@@ -40,6 +41,7 @@ from tidegate.pipeline.schemas import (
 __all__ = [
     "SCHEMAS",
     "Limits",
+    "MissingTableError",
     "Obedience",
     "Recommended",
     "Replay",
@@ -94,20 +96,30 @@ class TablesWhenAsked(Mapping[str, Table]):
         return dict, (dict(self),)
 
 
+class MissingTableError(TidegateError, KeyError):
+    """Raise when a result does not have a table, because it was not asked for, or was only written."""
+
+    __str__ = Exception.__str__  # not the `repr` that a `KeyError` shows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Tables by the names of the written ones. rows: that were read; missing: that the record lacks."""
+    """Tables by the names of the written ones. rows: that were read; missing: that the record lacks.
+
+    hints: where tables are that the result does not have, or what returns them, by their names.
+    """
 
     tables: Mapping[str, Table] = field(repr=False)
     rows: int
     missing: Sequence[Missing] = ()
+    hints: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Table:
-        """Return a table by its name. Raises `KeyError`, which lists the names."""
-        try:
-            return self.tables[name]
-        except KeyError:
-            raise KeyError(f"{name!r} is not among the tables {', '.join(self.tables)}") from None
+        """Return a table by its name. Raises `MissingTableError`, which lists the names."""
+        if name not in self.tables:
+            message = f"{name!r} is not among the tables {', '.join(self.tables)}"
+            raise MissingTableError(message, hint=self.hints.get(name))
+        return self.tables[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +141,8 @@ class Usage(Result):
     @property
     def by_minute(self) -> Table:
         """Return the table with a row for each minute, node and group (`usage_by_minute`, ...)."""
-        return self[next((name for name in self.tables if name.endswith("by_minute")), "usage_by_minute")]
+        names = (*self.tables, *self.hints)
+        return self[next((name for name in names if name.endswith("by_minute")), "usage_by_minute")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

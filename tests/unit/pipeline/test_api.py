@@ -413,6 +413,33 @@ def test_replays_that_make_no_sense_are_refused(record, quotas, tmp_path):
         _ = pipeline.usage(record).by_minute
 
 
+def test_a_table_that_was_not_returned_has_a_hint(record, quotas, tmp_path):
+    """The parameter that returns it, or where it was written."""
+    replayed = pipeline.replay(record, quotas=quotas, loop="open")
+    options = {"quotas": quotas, "loop": "open", "decisions": True}
+    written = pipeline.replay(record, **options, out=tmp_path / "replay")
+    for found, name, hint in (
+        (pipeline.usage(record, top=1), "by_minute", "give by_minute=True"),
+        (
+            pipeline.usage(record, by="user", out=tmp_path / "u"),
+            "by_minute",
+            tmp_path / "u/usage_by_user_by_minute",
+        ),
+        (replayed, "by_client", "give by_client=True"),
+        (replayed, "decisions", "give decisions=True"),
+        (written, "by_client", tmp_path / "replay/replay_by_client"),
+        (written, "decisions", tmp_path / "replay/decisions"),
+        (pipeline.obedience(record, out=tmp_path / "o"), "by_client", tmp_path / "o/obedience_by_client"),
+    ):
+        with pytest.raises(TidegateError, match=r"^'[a-z_]*' is not among the tables [a-z_]*$") as caught:
+            getattr(found, name)
+        assert caught.value.hint == (hint if isinstance(hint, str) else f"read it from {str(hint)!r}")
+        assert isinstance(hint, str) or pq.read_table(hint).num_rows
+    with pytest.raises(KeyError, match=r"^'nothing' is not among") as caught:
+        _ = replayed["nothing"]
+    assert caught.value.hint is None
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
