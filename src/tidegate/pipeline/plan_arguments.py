@@ -49,7 +49,10 @@ def plans_of(quotas: Quotas | None, *, is_closed: bool) -> list[Plan]:
     if isinstance(quotas, Mapping):
         if IN_FORCE in quotas:
             raise ConfigError(f"no plan can have the name {IN_FORCE!r}", hint="give it another name")
-        return [plan_of(str(name), _quotas(file), is_closed=is_closed) for name, file in quotas.items()]
+        wrong = [name for name in quotas if not isinstance(name, str) or not name]
+        if wrong:
+            raise ArgumentError(f"the name of a plan must be a text, not empty, got {wrong[0]!r}")
+        return [plan_of(name, _quotas(file), is_closed=is_closed) for name, file in quotas.items()]
     given: Iterable[Any] = quotas if isinstance(quotas, list | tuple) else [quotas]
     return load_plans([local_path(path, "quotas") for path in given], is_closed=is_closed)
 
