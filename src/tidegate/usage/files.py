@@ -157,10 +157,19 @@ def listed(paths: Iterable[Path]) -> list[Path]:
 
 
 def is_imported(path: Path) -> bool:
-    """Return whether a record was imported from the logs of another broker. path: as for `list_files`."""
+    """Return whether a record, or one of several below a directory, was imported from the logs of another broker.
+
+    path: as for `list_files`.
+    """
     path = path.absolute()
     levels_below = 4  # of a file: parquet, date, hour, its name
-    return any((above / IMPORT_MANIFEST).is_file() for above in (path, *path.parents[:levels_below]))
+    if any((above / IMPORT_MANIFEST).is_file() for above in (path, *path.parents[:levels_below])):
+        return True
+    for _, directories, names in os.walk(path / "parquet" if (path / "parquet").is_dir() else path):
+        if IMPORT_MANIFEST in names:
+            return True
+        directories[:] = [name for name in directories if not name.startswith("date=")]
+    return False
 
 
 def node_files(directory: Path, node_id: int) -> list[ParquetFile]:

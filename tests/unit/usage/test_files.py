@@ -6,9 +6,11 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.usage.files import (
+    IMPORT_MANIFEST,
     ParquetFile,
     hour_directories,
     hour_directory,
+    is_imported,
     list_files,
     node_files,
     parquet_path,
@@ -115,6 +117,21 @@ def test_hour_directory_names_parse_back(tmp_path, ts_ms):
     """The directory of any time that a row can have is found again."""
     hour_directory(tmp_path, ts_ms).mkdir(parents=True)
     assert [hour_ms for hour_ms, _ in hour_directories(tmp_path)] == [ts_ms // HOUR_MS * HOUR_MS]
+
+
+def test_a_record_is_imported_wherever_its_manifest_is(tmp_path):
+    """Above the part that is read, or below, in one of several records; not in a directory that is not read."""
+    several, first = tmp_path / "several", tmp_path / "several" / "a"
+    directory = hour_directory(first / "parquet", 0)
+    file = make(parquet_path(directory, node_id=1, first_seq=1, last_seq=4))
+    assert not is_imported(several)
+    make(first / "not-read" / IMPORT_MANIFEST)
+    assert not is_imported(first)
+    make(several / "b" / IMPORT_MANIFEST)
+    assert is_imported(several)
+    assert not is_imported(file)
+    make(first / IMPORT_MANIFEST)
+    assert all(map(is_imported, (first, first / "parquet", directory, file)))
 
 
 def test_node_files(usage):

@@ -28,7 +28,7 @@ from tidegate.pipeline.errors import (
     VanishedFileError,
 )
 from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between, statistics_of
-from tidegate.pipeline.read.filesystems import DAMAGE, opened_parquet, place_of, table_format_of
+from tidegate.pipeline.read.filesystems import DAMAGE, Place, opened_parquet, place_of, table_format_of
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
@@ -154,7 +154,7 @@ def find_all_files(
 
 
 def is_imported(directory: Location) -> bool:
-    """Return whether the record there, as for `find_all_files`, was made of logs of another broker."""
+    """Return whether the record there, as for `find_all_files`, or one of several, was imported."""
     if isinstance(directory, Path):
         return is_imported_directory(directory)
     place = place_of(directory)
@@ -162,7 +162,14 @@ def is_imported(directory: Location) -> bool:
     levels_below = 4  # of a file: parquet, date, hour, its name
     above = ["/".join(parts[: len(parts) - levels]) for levels in range(min(levels_below + 1, len(parts)))]
     names = [f"{path}/{IMPORT_MANIFEST}" for path in above if path]
-    return any(place.info(name).type == fs.FileType.File for name in names)
+    return any(place.info(name).type == fs.FileType.File for name in names) or _has_imported_below(place)
+
+
+def _has_imported_below(place: Place) -> bool:
+    infos = [info for info in place.below(recursive=False) if not info.base_name.startswith("date=")]
+    return any(info.base_name == IMPORT_MANIFEST for info in infos) or any(
+        _has_imported_below(place_of(place.uri / info.base_name)) for info in infos if not info.is_file
+    )
 
 
 def list_chunks(
