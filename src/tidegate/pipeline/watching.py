@@ -1,5 +1,6 @@
 """A live record as its rows arrive: `tidegate.pipeline.watch`."""
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from tidegate.pipeline.rollup.sums import table_of
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY, WATCHED_USAGE
 from tidegate.pipeline.spark.session import RunningSpark
 from tidegate.pipeline.warm_up import kernel_at_hand
-from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, last_from_ms, newest_hour_ms
+from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, check_watched, last_from_ms, newest_hour_ms
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances
 from tidegate.pipeline.watch.totals import Totals
@@ -221,6 +222,11 @@ def watch_plans(
     spark: RunningSpark | None,
 ) -> Watched:
     """Follow a record under plans, in this process or on Spark, until `on_update` ends it; see `watch`."""
+    check_watched(directory)
+    if checkpoint is not None and os.path.realpath(checkpoint) == os.path.realpath(directory):
+        raise ConfigError(
+            f"the checkpoint {str(checkpoint)!r} is the record itself", hint="give it another directory"
+        )
     if last_ms is not None:
         from_ms = last_from_ms(directory, last_ms)
     with ExitStack() as stack:

@@ -68,6 +68,26 @@ def test_a_watch_is_continued(record, tmp_path):
     assert calls == []
 
 
+def test_a_directory_that_is_no_record_is_not_waited_in(record, tmp_path):
+    """One that is empty, or that a broker has begun, can become a record; a checkpoint is not in the record itself."""
+    (tmp_path / "usage" / ".rsync").mkdir(parents=True)
+    assert pipeline.watch(tmp_path / "usage", once=True).rows == 0
+    (tmp_path / "usage" / "notes.txt").touch()
+    for path, message in (
+        (tmp_path / "usage", r"usage' has files, but no usage record$"),
+        (tmp_path / "usage" / "notes.txt", r"notes\.txt' is a file, expected a usage directory$"),
+    ):
+        with pytest.raises(TidegateError, match=message) as caught:
+            pipeline.watch(path, once=True)
+        assert caught.value.hint == "give the usage directory of `tidegate serve` or `tidegate gateway`"
+    for begun in ("spool", "node-1/spool"):
+        (tmp_path / "usage" / begun).mkdir(parents=True)
+        assert pipeline.watch(tmp_path / "usage", once=True).rows == 0
+        (tmp_path / "usage" / begun).rmdir()
+    with pytest.raises(TidegateError, match=r"^the checkpoint '.*' is the record itself$"):
+        pipeline.watch(record, once=True, checkpoint=record / ".")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

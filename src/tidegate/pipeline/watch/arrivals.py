@@ -12,6 +12,7 @@ The rows of the processes of one broker are taken in the order of time (`process
 for all processes of the broker, and its `seq` is made of the time.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +34,16 @@ from tidegate.pipeline.watch.processes import EVERY_SEQ, all_processes, is_of_pr
 from tidegate.usage.files import HOUR_MS, ParquetFile, hour_directories, in_hours, is_imported, list_files
 from tidegate.usage.process_nodes import broker_of_node
 
-__all__ = ["LATENESS_S", "Arrivals", "LateFile", "Missing", "Offsets", "last_from_ms", "newest_hour_ms"]
+__all__ = [
+    "LATENESS_S",
+    "Arrivals",
+    "LateFile",
+    "Missing",
+    "Offsets",
+    "check_watched",
+    "last_from_ms",
+    "newest_hour_ms",
+]
 
 Offsets = Mapping[int, int]
 """The last `seq` of each node."""
@@ -45,6 +55,9 @@ LATENESS_S = 60.0
 """By default, seconds for which rows wait for earlier rows of their node."""
 
 _FIRST_SEQ = 1  # of a node's first row
+_HINT = "give the usage directory of `tidegate serve` or `tidegate gateway`"
+_BEGUN = ("parquet", "spool", "date=*", "import.lock", "*/parquet", "*/spool")
+"""What a record, or a directory of several, can have before its first file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +126,7 @@ class Arrivals:
         try:
             paths = list_files(self._directory)
         except ConfigError as error:
-            hint = "give the usage directory of `tidegate serve` or `tidegate gateway`"
-            raise UsageFilesError(str(error), hint=hint) from error
+            raise UsageFilesError(str(error), hint=_HINT) from error
         by_node: dict[int, list[ParquetFile]] = {}
         named = {file.path: file for file in map(ParquetFile.parse, paths) if file is not None}
         for path in named if all_hours else in_hours(named, from_ms=self._from_ms, to_ms=None):
@@ -303,6 +315,16 @@ class Arrivals:
         if found is None:
             found = self._pieces[file.path] = pieces_of(file)
         return found
+
+
+def check_watched(directory: Path) -> None:
+    """Raise `UsageFilesError` for a file, and for a directory that cannot become a record: it has other things."""
+    if directory.is_file():
+        raise UsageFilesError(f"{str(directory)!r} is a file, expected a usage directory", hint=_HINT)
+    _, directories, names = next(os.walk(directory), ("", [], []))
+    has_more = any(not name.startswith(".") for name in (*directories, *names))
+    if has_more and not list_files(directory) and not any(any(directory.glob(begun)) for begun in _BEGUN):
+        raise UsageFilesError(f"{str(directory)!r} has files, but no usage record", hint=_HINT)
 
 
 def newest_hour_ms(directory: Path) -> int | None:
