@@ -19,7 +19,7 @@ from tidegate.pipeline.errors import OutputError, UsageFilesError
 from tidegate.pipeline.read.ingest import is_imported, open_usage
 from tidegate.pipeline.record import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.pipeline.results.output import MARKER, Results, opened_results, saved_table
+from tidegate.pipeline.results.output import MARKER, Results, check_output, opened_results, saved_table
 from tidegate.usage.files import HOUR_MS
 
 pytestmark = [
@@ -72,6 +72,11 @@ def test_jobs_in_this_process(usage: Path, store: ObjectStore) -> None:
     assert not is_imported(store.uri("usage"))
     store.filesystem.open_output_stream("bucket/usage/import.json").close()
     assert is_imported(store.uri("usage/parquet"))
+    assert is_imported(store.uri(""))
+    check_output(store.uri("usage/out"), overwrite=False, records=[store.uri("usage")])
+    for record, out in (("usage", "usage/parquet/out"), ("usage/parquet", "usage/parquet")):
+        with pytest.raises(OutputError, match="it is in the usage record"):
+            check_output(store.uri(out), overwrite=True, records=[store.uri(record)])
 
 
 def _error(where: Location) -> TidegateError:

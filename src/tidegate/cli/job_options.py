@@ -164,7 +164,8 @@ def opened_for_tables(args: argparse.Namespace, *, with_before: bool = True) -> 
 
     with opened(args, with_before=with_before) as files:
         if args.out is not None:
-            check_output(args.out, overwrite=args.overwrite)
+            records = [] if files.record is None else [files.record]
+            check_output(args.out, overwrite=args.overwrite, records=records)
         yield files
 
 

@@ -27,7 +27,7 @@ from tidegate.pipeline.page.html import check_page, report_html, write_page
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.plan_arguments import Quotas, check_loop, check_replay, levels_given, plans_of
 from tidegate.pipeline.proposals.wanted import Wanted
-from tidegate.pipeline.record import Opening, Paths, Record, opened
+from tidegate.pipeline.record import Opening, Paths, Record, opened, places_of
 from tidegate.pipeline.replay.levels import check_level
 from tidegate.pipeline.replay.limits import Tolerance
 from tidegate.pipeline.replay.plan import in_force_plan
@@ -79,7 +79,7 @@ def usage(
     columns = _groups(by)
     if top is not None:
         check_whole(top, "top", 1)
-    name, directory = usage_table_name(columns), _out(out, overwrite)
+    name, directory = usage_table_name(columns), _out(paths, out, overwrite)
     minutes = usage_by_minute_table_name(columns)
     hints = {minutes: _hint(minutes, "by_minute", directory)}
     is_lazy = out is None and top is None
@@ -123,7 +123,7 @@ def obedience(
     out: write both tables to this directory, and return the one by library alone. Raises `NotRecordedError` for a
     record that was imported from a request log, which does not contain it.
     """
-    directory = _out(out, overwrite)
+    directory = _out(paths, out, overwrite)
     with opened(paths, obedience, is_lazy=out is None, **opening) as record:
         if record.is_imported:
             raise NotRecordedError(
@@ -168,7 +168,7 @@ def replay(
     plans = plans_of(quotas, is_closed=loop == "closed")
     check_replay(plans, loop, in_force=in_force, decisions=decisions, continue_from=continue_from)
     plans += [in_force_plan()] if in_force else []
-    directory = _out(out, overwrite)
+    directory = _out(paths, out, overwrite)
     with_before = continue_from is None
     with opened(paths, replay, with_before=with_before, is_lazy=out is None, **opening) as record:
         before = None if continue_from is None else location_to_read(continue_from, "continue_from")
@@ -216,7 +216,7 @@ def limits(
     too.
     """
     levels = levels_given(by, quotas)
-    directory = _out(out, overwrite)
+    directory = _out(paths, out, overwrite)
     if tolerance is not None and not isinstance(tolerance, Tolerance):
         raise ArgumentError(f"tolerance must be a Tolerance, got {tolerance!r}")
     with opened(paths, limits, is_lazy=False, **opening) as record:
@@ -329,12 +329,12 @@ def _groups(by: str | Sequence[str]) -> tuple[str, ...]:
     return columns
 
 
-def _out(out: Path_ | None, overwrite: bool) -> Location | None:
+def _out(paths: Paths, out: Path_ | None, overwrite: bool) -> Location | None:
     """Return where tables are written; check it before the job begins. Raises `OutputError`."""
     if out is None:
         return None
     directory = location_of(out, "out")
-    check_output(directory, overwrite=overwrite)
+    check_output(directory, overwrite=overwrite, records=places_of(paths))
     return directory
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "jobs_on_spark",
     "open_record",
     "opened",
+    "places_of",
     "where_and_why",
 ]
 
@@ -142,7 +143,7 @@ def _opened(
     paths: Path_ | Sequence[Path_], stack: ExitStack, *, with_before: bool, **given: Unpack[Opening]
 ) -> Record:
     """Return the record at the paths; `stack` closes its files."""
-    places, spark = _places(paths), given.get("spark")
+    places, spark = places_of(paths), given.get("spark")
     if spark is not None:
         check_session(spark)
     ends = given.get("start"), given.get("end"), given.get("last")
@@ -201,7 +202,10 @@ def _files(
         yield _together(parts)
 
 
-def _places(paths: Path_ | Sequence[Path_]) -> list[Location]:
+def places_of(paths: Paths) -> Sequence[Location]:
+    """Return the directories of the records that a job was given. Raises `ArgumentError`."""
+    if isinstance(paths, Record):
+        return paths.places
     if isinstance(paths, str | os.PathLike | Uri):
         return [location_to_read(paths)]
     if not isinstance(paths, Sequence) or isinstance(paths, bytes) or not paths:

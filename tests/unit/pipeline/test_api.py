@@ -491,6 +491,45 @@ def test_imports_that_cannot_be_done_are_refused(tmp_path, options, message):
         pipeline.import_request_log(**{"paths": log, "out": tmp_path / "usage", **options})
 
 
+def test_tables_are_not_written_into_the_record(tmp_path, quotas):
+    """Its rows would be those of the tables, too."""
+    directory = _write(tmp_path / "usage", 1)
+    (tmp_path / "same").symlink_to(directory)
+    rows = pipeline.usage(directory).rows
+    for paths, out in (
+        (directory, directory / "out"),
+        ([tmp_path / "same"], str(directory / "date=2026-11-22")),
+        (directory, tmp_path / "same"),
+    ):
+        for overwrite in (False, True):
+            with pytest.raises(
+                TidegateError, match=r"^cannot write to '.*': it is in the usage record '.*'$"
+            ):
+                pipeline.usage(paths, out=out, overwrite=overwrite)
+    with (
+        pipeline.open_record(directory) as record,
+        pytest.raises(TidegateError, match="it is in the usage record"),
+    ):
+        pipeline.replay(record, quotas=quotas, out=directory / "out")
+    with pytest.raises(TidegateError, match="it is in the usage record 's3://b/usage'"):
+        pipeline.usage("s3://b/usage", out="s3://b/usage/parquet/out")
+    assert (
+        pipeline.usage(directory, out=tmp_path / "usage-out").rows == rows == pipeline.usage(directory).rows
+    )
+    beside = _write(tmp_path / "more" / "parquet", 1).parent
+    with pytest.raises(TidegateError, match="it is in the usage record"):
+        pipeline.usage(beside, out=beside / "parquet" / "out")
+    assert pipeline.usage(beside, out=beside / "out").rows == rows == pipeline.usage(beside).rows
+
+
+def test_a_directory_of_records_is_imported_if_one_is(tmp_path):
+    """Clients of a request log are in no table of early requests."""
+    _write(tmp_path / "usage" / "a", 1)
+    pipeline.import_request_log([QUICK], out=tmp_path / "usage" / "b", node_id=2)
+    with pytest.raises(pipeline.NotRecordedError):
+        pipeline.obedience(tmp_path / "usage")
+
+
 def test_written_tables_are_parquet(record, tmp_path):
     """The fixed path of a table is what any reader takes."""
     pipeline.usage(record, out=str(tmp_path / "out"))

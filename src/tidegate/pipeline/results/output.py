@@ -31,6 +31,7 @@ from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -38,7 +39,7 @@ from pyspark.sql.types import StructType
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError
-from tidegate.pipeline.read.filesystems import opened_parquet
+from tidegate.pipeline.read.filesystems import opened_parquet, place_of
 from tidegate.pipeline.results.store import ANOTHER_HINT, RUNS, Store, store_of
 from tidegate.pipeline.results.writing import (
     DAY_MS,
@@ -118,14 +119,23 @@ def opened_results(
         yield results
 
 
-def check_output(directory: Location, *, overwrite: bool) -> None:
-    """Raise `OutputError` if `directory` has results of an earlier version, or other files without `overwrite`."""
+def check_output(directory: Location, *, overwrite: bool, records: Sequence[Location] = ()) -> None:
+    """Raise `OutputError` if `directory` has results of an earlier version, or other files without `overwrite`.
+
+    records: usage records; `directory` must not be where the rows of one of them are looked for.
+    """
     try:
         str(directory).encode()
     except UnicodeEncodeError as error:
         raise OutputError(
             f"cannot write to {str(directory)!r}: its name is not UTF-8", hint=ANOTHER_HINT
         ) from error
+    for record in records:
+        if _is_among_rows(directory, record):
+            raise OutputError(
+                f"cannot write to {str(directory)!r}: it is in the usage record {str(record)!r}",
+                hint=ANOTHER_HINT,
+            )
     store = store_of(directory)
     with _errors_of(directory):
         names = store.names()
@@ -140,6 +150,26 @@ def check_output(directory: Location, *, overwrite: bool) -> None:
             f"{str(directory)!r} is not empty and does not contain results of tidegate (found {min(names)!r})",
             hint=f"{ANOTHER_HINT}, or --overwrite to write to this one",
         )
+
+
+def _is_among_rows(directory: Location, record: Location) -> bool:
+    """Return whether a job that reads a record would read tables in a directory as its rows."""
+    parquet = record / "parquet"
+    if _is_in(directory, parquet) or not _is_in(directory, record):
+        return _is_in(directory, parquet)
+    if isinstance(parquet, Path):
+        return not parquet.is_dir()
+    return bool(place_of(parquet).info().type != fs.FileType.Directory)
+
+
+def _is_in(directory: Location, other: Location) -> bool:
+    """Return whether a directory is another one, or somewhere in it."""
+    if isinstance(directory, Path) and isinstance(other, Path):
+        return Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(other))
+    if isinstance(directory, Uri) and isinstance(other, Uri):
+        path = other.path.rstrip("/") + "/"
+        return directory.base == other.base and f"{directory.path}/".startswith(path)
+    return False
 
 
 def saved_table(directory: Location, name: str) -> pa.Table:
