@@ -57,7 +57,7 @@ LATENESS_S = 60.0
 _FIRST_SEQ = 1  # of a node's first row
 _HINT = "give the usage directory of `tidegate serve` or `tidegate gateway`"
 _BEGUN = ("parquet", "spool", "date=*", "import.lock", "*/parquet", "*/spool")
-"""What a record, or a directory of several, can have before its first file."""
+"""Patterns of paths that a record, or a directory of several, can contain before its first file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
