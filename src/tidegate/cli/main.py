@@ -143,6 +143,10 @@ def _dispatch(arguments: Sequence[str], *, is_own_process: bool) -> int:
         from tidegate.cli.record_reading import prepare_reading
 
         prepare_reading()
+    elif is_own_process and args.command == "compact":
+        from tidegate.cli.record_reading import print_warnings
+
+        print_warnings()
     exit_code: int = _load(args.command).run(args)
     return exit_code
 

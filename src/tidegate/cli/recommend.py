@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-_KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 _EXIT_TOO_LITTLE = 3
 
 _DESCRIPTION = """\
@@ -219,13 +218,13 @@ def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 def _budget(text: str) -> tuple[str, float]:
     """Return Kafka's key and a value. Raises `argparse.ArgumentTypeError`."""
-    from tidegate.config.values import QuotaValueError, parse_value
+    from tidegate.config.values import QuotaValueError, did_you_mean, parse_value
+    from tidegate.pipeline.proposals.wanted import BUDGET_KEYS
 
     key, equals, value = text.partition("=")
-    if key not in _KEYS or not equals:
-        from tidegate.config.values import did_you_mean
-
-        hint = "a value is a number or a size, such as 100MiB" if key in _KEYS else did_you_mean(key, _KEYS)
+    if key not in BUDGET_KEYS or not equals:
+        is_key = key in BUDGET_KEYS
+        hint = "a value is a number or a size, such as 100MiB" if is_key else did_you_mean(key, BUDGET_KEYS)
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r} (hint: {hint})")
     try:
         return key, parse_value(key, value, (("user", None),))
@@ -238,7 +237,9 @@ def _budget(text: str) -> tuple[str, float]:
 
 def _protected(text: str) -> tuple[str, str]:
     """Return the type of an entity and its name. Raises `argparse.ArgumentTypeError`."""
+    from tidegate.pipeline.proposals.wanted import PROTECTED_TYPES
+
     kind, equals, name = text.partition("=")
-    if kind not in ("user", "client-id") or not equals or not name:
+    if kind not in PROTECTED_TYPES or not equals or not name:
         raise argparse.ArgumentTypeError(f"expected user=NAME or client-id=NAME, got {text!r}")
     return kind, name

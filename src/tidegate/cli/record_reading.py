@@ -9,7 +9,7 @@ import logging
 import sys
 from importlib.abc import MetaPathFinder
 
-__all__ = ["prepare_reading"]
+__all__ = ["prepare_reading", "print_warnings"]
 
 _NEW_OBJECTS, _YOUNGER_COLLECTIONS = 50_000, (20, 20)  # between two collections of Python
 
@@ -17,12 +17,17 @@ _M_ARENA_MAX, _ARENAS = -8, 2  # `mallopt` in glibc's malloc.h
 
 
 def prepare_reading() -> None:
-    """Avoid importing pandas, share memory arenas, collect garbage cycles rarely, and print warnings on stderr."""
-    assert logging.lastResort is not None, "the process has just begun"
-    logging.getLogger("tidegate").addHandler(logging.lastResort)
+    """Avoid importing pandas, share memory arenas, collect garbage cycles rarely, and print warnings."""
+    print_warnings()
     _leave_pandas_out()
     _share_arenas()
     _collect_rarely()
+
+
+def print_warnings() -> None:
+    """Print warnings on stderr. The Python API only logs them."""
+    assert logging.lastResort is not None, "the process has just begun"
+    logging.getLogger("tidegate").addHandler(logging.lastResort)
 
 
 def _leave_pandas_out() -> None:

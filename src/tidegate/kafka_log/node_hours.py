@@ -5,7 +5,7 @@ the record has of it already, and written anew.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,7 +89,7 @@ class HourWriter:
             (
                 us
                 for us in (
-                    _first_us(node, self.wanted),
+                    _first_us(node, self.wanted, moved_us),
                     *(each.decided_us for of in events.values() for each in of),
                 )
                 if us
@@ -202,15 +202,16 @@ def _placed_by_hour(events: Iterable[PlacedEvent]) -> dict[int, list[PlacedEvent
     return by_hour
 
 
-def _first_us(node: NodeRows, wanted: TimeRange) -> int | None:
-    """Return the time of the first request in the range; None: there is none."""
+def _first_us(node: NodeRows, wanted: TimeRange, moved_us: Mapping[int, int]) -> int | None:
+    """Return the time of the first request in the range, as `with_times` changes it; None: there is none."""
     held = [part for parts in node.held.values() for part in parts]
     aside = [
         pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         for paths in node.aside.values()
         for path in paths
     ]
-    times = (wanted.times_in(table.column("decided_us").to_numpy()) for table in [*held, *aside])
+    tables = (with_times(table, moved_us) for table in [*held, *aside])
+    times = (wanted.times_in(table.column("decided_us").to_numpy()) for table in tables)
     return min((int(np.min(found)) for found in times if len(found)), default=None)
 
 

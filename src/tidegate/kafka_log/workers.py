@@ -84,9 +84,17 @@ class WorkerError(TidegateError):
 
 def read_blocks(fd: int) -> None:
     """Read the blocks that arrive at a connection until its other end is closed."""
-    with Connection(fd) as connection, suppress(EOFError, ConnectionError):
+    with Connection(fd) as connection, suppress(EOFError, OSError):
         while True:
-            connection.send(read_block(*connection.recv()))
+            zone, block = connection.recv()
+            connection.send(_result(zone, block))
+
+
+def _result(zone: str, block: bytes) -> ReadBlock | Exception:
+    try:
+        return read_block(zone, block)
+    except Exception as error:  # `_read_elsewhere` raises it
+        return error
 
 
 @contextmanager
@@ -104,7 +112,9 @@ def worker_processes(count: int) -> Iterator[SubmitBlock]:
                 idle.put(connections.enter_context(mine))
                 command = [sys.executable, "-P", "-c", _WORKER, str(its.fileno()), *map(str, sys.path)]
                 with its:
-                    processes.enter_context(Popen(command, stdin=DEVNULL, pass_fds=[its.fileno()]))
+                    process = Popen(command, stdin=DEVNULL, pass_fds=[its.fileno()])
+                processes.callback(process.wait)
+                processes.callback(process.terminate)  # before it is waited for
         with ThreadPoolExecutor(count) as threads:
             try:
                 yield lambda zone, block: threads.submit(_read_elsewhere, idle, zone, block)
@@ -117,7 +127,7 @@ def _read_elsewhere(idle: "SimpleQueue[Connection]", zone: str, block: bytes) ->
     connection = idle.get()
     try:
         connection.send((zone, block))
-        found: ReadBlock = connection.recv()
+        found: ReadBlock | Exception = connection.recv()
     except (EOFError, OSError):
         raise WorkerError(
             "a process that parsed lines ended unexpectedly, possibly out of memory",
@@ -125,6 +135,8 @@ def _read_elsewhere(idle: "SimpleQueue[Connection]", zone: str, block: bytes) ->
         ) from None
     finally:
         idle.put(connection)
+    if isinstance(found, Exception):
+        raise found
     return found
 
 

@@ -83,6 +83,10 @@ class TablesWhenAsked(Mapping[str, Table]):
         """Make a table."""
         return self._made[name]()
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a table of a name, without making it."""
+        return name in self._made
+
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the tables."""
         return iter(self._made)

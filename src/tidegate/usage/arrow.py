@@ -38,6 +38,7 @@ __all__ = [
     "Array",
     "ParquetError",
     "arrow_schema",
+    "checked_names",
     "complete_table",
     "event_tables",
     "file_refusal",
@@ -213,6 +214,12 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         return file.read(columns)
 
 
+def checked_names(table: pa.Table) -> pa.Table:
+    """Return rows as they were read. Raises `ArrowInvalid` if a name is not in its dictionary, or not UTF-8."""
+    table.select([name for name in table.column_names if name in _STRINGS]).validate(full=True)
+    return table
+
+
 def _checked_file(path: Path, **options: Any) -> pq.ParquetFile:
     """Open a file whose pages are compared with their checksums as they are read, if it has any."""
     return pq.ParquetFile(path, page_checksum_verification=True, **options)
@@ -225,7 +232,7 @@ def _row_groups(path: Path) -> Iterator[pa.Table]:
     # Opened again: `read_dictionary` is given on opening, and files of earlier versions lack some columns.
     with _map_errors(path), _checked_file(path, read_dictionary=strings) as file:
         for index in range(file.num_row_groups):
-            yield table_in_order(file.read_row_group(index)).cast(table_schema())
+            yield table_in_order(checked_names(file.read_row_group(index))).cast(table_schema())
 
 
 def _check_columns(path: Path, file: pq.ParquetFile) -> None:

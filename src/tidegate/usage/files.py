@@ -24,6 +24,7 @@ __all__ = [
     "HOUR_US",
     "IMPORT_MANIFEST",
     "ParquetFile",
+    "has_imported",
     "hour_directories",
     "hour_directory",
     "hour_of",
@@ -157,13 +158,15 @@ def listed(paths: Iterable[Path]) -> list[Path]:
 
 
 def is_imported(path: Path) -> bool:
-    """Return whether a record, or one of several below a directory, was imported from the logs of another broker.
-
-    path: as for `list_files`.
-    """
+    """Return whether a record was imported from the logs of another broker. path: as for `list_files`."""
     path = path.absolute()
     levels_below = 4  # of a file: parquet, date, hour, its name
-    if any((above / IMPORT_MANIFEST).is_file() for above in (path, *path.parents[:levels_below])):
+    return any((above / IMPORT_MANIFEST).is_file() for above in (path, *path.parents[:levels_below]))
+
+
+def has_imported(path: Path) -> bool:
+    """Return whether a record, or one of several below a directory, was imported. path: as for `list_files`."""
+    if is_imported(path):
         return True
     for _, directories, names in os.walk(path / "parquet" if (path / "parquet").is_dir() else path):
         if IMPORT_MANIFEST in names:

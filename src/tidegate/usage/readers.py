@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidegate.usage.arrow import ParquetError, write_table
 from tidegate.usage.events import Event, read_segment
-from tidegate.usage.files import ParquetFile, is_imported, list_files
+from tidegate.usage.files import ParquetFile, list_files
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     OPEN_SUFFIX,
@@ -26,7 +26,7 @@ from tidegate.usage.segment import (
 )
 from tidegate.usage.segment_table import segment_table
 
-__all__ = ["Event", "ParquetError", "complete_files", "is_imported", "list_files", "read_segment"]
+__all__ = ["Event", "ParquetError", "complete_files", "list_files", "read_segment"]
 
 _log = logging.getLogger("tidegate.usage.unconverted")  # a name that users may have set
 _log.addHandler(logging.NullHandler())  # else Python prints warnings

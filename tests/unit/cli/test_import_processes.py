@@ -8,9 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 from tests.unit.kafka_log.samples import QUICK
+
+from tidegate.kafka_log.workers import worker_processes
 
 _TIDEGATE = Path(sys.executable).with_name("tidegate")
 _TIMES = 40  # the sample's 3 MB: some seconds of work
@@ -91,6 +94,14 @@ def test_a_script_without_a_guard(tmp_path: Path, is_file: bool) -> None:
         input=_UNGUARDED, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "runs once __main__\n2702\n", "")
+
+
+def test_an_error_of_a_worker_reaches_the_caller() -> None:
+    """As it was raised; the worker goes on."""
+    with worker_processes(1) as submit:
+        with pytest.raises(ZoneInfoNotFoundError):
+            submit("No/Zone", b"").result()
+        assert submit("UTC", b"").result().requests == 0
 
 
 def test_ctrl_c(large_log: Path, tmp_path: Path) -> None:

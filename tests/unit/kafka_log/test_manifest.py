@@ -53,6 +53,12 @@ def test_the_requests_of_a_range_are_those_of_the_whole(tmp_path: Path, path: Pa
         assert kinds.count("start") == 1
 
 
+def test_a_record_starts_at_a_request_that_its_controller_decided_earlier(tmp_path: Path) -> None:
+    """The first row in the range is a mutation, which moves to an earlier time than that of its own line."""
+    imported(tmp_path, QUICK, wanted=TimeRange(from_ms=1_795_254_184_434, to_ms=1_795_254_184_485))
+    assert [event["kind"] for event in events(tmp_path)][:3] == ["start", "gap", "request"]
+
+
 def test_quotas_set_before_the_range_are_in_force_at_its_beginning(tmp_path: Path) -> None:
     """The last value of each, in place of that of `--in-force`; a removed quota stays removed."""
     log = tmp_path / "request.log"

@@ -19,6 +19,7 @@ from tidegate import pipeline
 from tidegate.config.locations import location
 from tidegate.config.quotas_file import parse_quotas_file
 from tidegate.errors import TidegateError
+from tidegate.pipeline.outcomes import Result, TablesWhenAsked
 from tidegate.pipeline.results.output import saved_table
 
 _QUOTAS = """\
@@ -500,6 +501,7 @@ def test_tables_are_not_written_into_the_record(tmp_path, quotas):
         (directory, directory / "out"),
         ([tmp_path / "same"], str(directory / "date=2026-11-22")),
         (directory, tmp_path / "same"),
+        (next(directory.glob("date=*/hour=*")), directory / "out"),
     ):
         for overwrite in (False, True):
             with pytest.raises(
@@ -528,6 +530,15 @@ def test_a_directory_of_records_is_imported_if_one_is(tmp_path):
     pipeline.import_request_log([QUICK], out=tmp_path / "usage" / "b", node_id=2)
     with pytest.raises(pipeline.NotRecordedError):
         pipeline.obedience(tmp_path / "usage")
+
+
+def test_a_table_is_made_once_when_it_is_named():
+    """Whether there is one is known without making it."""
+    made = []
+    tables = TablesWhenAsked({"a": lambda: made.append(1) or pa.table({})})
+    result = Result(tables=tables, rows=0)
+    assert result["a"].num_columns == 0
+    assert len(made) == 1
 
 
 def test_written_tables_are_parquet(record, tmp_path):

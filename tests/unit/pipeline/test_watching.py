@@ -70,7 +70,8 @@ def test_a_watch_is_continued(record, tmp_path):
 
 def test_a_directory_that_is_no_record_is_not_waited_in(record, tmp_path):
     """One that is empty, or that a broker has begun, can become a record; a checkpoint is not in the record itself."""
-    (tmp_path / "usage" / ".rsync").mkdir(parents=True)
+    for left_out in (".rsync", "lost+found"):
+        (tmp_path / "usage" / left_out).mkdir(parents=True)
     assert pipeline.watch(tmp_path / "usage", once=True).rows == 0
     (tmp_path / "usage" / "notes.txt").touch()
     for path, message in (

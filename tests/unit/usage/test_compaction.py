@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 from tests.replaying.files import write_events
@@ -173,6 +175,19 @@ def test_files_that_overlap_are_left_alone(tmp_path, capsys, caplog):
     assert main(["compact", str(tmp_path)]) == 1
     assert "overlap" in caplog.text
     assert capsys.readouterr().out == "merged 7 files into 5\n"
+
+
+def test_the_command_prints_warnings_and_the_function_does_not(tmp_path):
+    """Python itself would print them on stderr."""
+    script = "import sys; from tidegate import pipeline; print(pipeline.compact(sys.argv[1]).files)"
+    for command in ([sys.executable, "-c", script], [sys.executable, "-m", "tidegate", "compact"]):
+        write_events(tmp_path / command[1] / "parquet", _events(1)[:9], rows_per_file=4)
+        write_events(tmp_path / command[1] / "parquet", _events(1)[2:5], rows_per_file=4)
+        done = subprocess.run(
+            [*command, str(tmp_path / command[1])], capture_output=True, text=True, check=False
+        )
+        assert ("overlap" in done.stderr) is ("compact" in command), done.stderr
+        assert done.stdout in ("4\n", "merged 4 files into 4\n")
 
 
 def test_a_record_that_cannot_be_written(tmp_path, capsys):

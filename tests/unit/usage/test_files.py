@@ -8,6 +8,7 @@ from tidegate.errors import ConfigError
 from tidegate.usage.files import (
     IMPORT_MANIFEST,
     ParquetFile,
+    has_imported,
     hour_directories,
     hour_directory,
     is_imported,
@@ -124,12 +125,13 @@ def test_a_record_is_imported_wherever_its_manifest_is(tmp_path):
     several, first = tmp_path / "several", tmp_path / "several" / "a"
     directory = hour_directory(first / "parquet", 0)
     file = make(parquet_path(directory, node_id=1, first_seq=1, last_seq=4))
-    assert not is_imported(several)
+    assert not has_imported(several)
     make(first / "not-read" / IMPORT_MANIFEST)
-    assert not is_imported(first)
+    assert not has_imported(first)
     make(several / "b" / IMPORT_MANIFEST)
-    assert is_imported(several)
-    assert not is_imported(file)
+    assert has_imported(several)
+    assert not is_imported(several)
+    assert not has_imported(file)
     make(first / IMPORT_MANIFEST)
     assert all(map(is_imported, (first, first / "parquet", directory, file)))
 

@@ -13,7 +13,11 @@ from tidegate.pipeline.replay.levels import QUOTA_TYPES
 if TYPE_CHECKING:
     from tidegate.pipeline.read.chunks import Chunk
 
-__all__ = ["Wanted", "chunk_users", "level_of"]
+__all__ = ["BUDGET_KEYS", "PROTECTED_TYPES", "Wanted", "chunk_users", "level_of"]
+
+BUDGET_KEYS = tuple(kind.key for kind in QUOTA_TYPES)
+PROTECTED_TYPES = ("user", "client-id")
+"""Types of entities that can be protected."""
 
 _MOST_HEADROOM = 1000
 _FEW_NAMES = 4  # distinct values: at least two of four are users, as one may be null and one empty
@@ -67,10 +71,11 @@ def _budgets(given: Any) -> dict[str, float]:
     """Return budgets as numbers. Raises `ConfigError`."""
     if not isinstance(given, Mapping):
         raise ArgumentError(f"budgets must be a mapping such as {{'producer_byte_rate': 1e8}}, got {given!r}")
-    keys, budgets = [kind.key for kind in QUOTA_TYPES], {}
+    budgets = {}
     for key, value in given.items():
-        if key not in keys:
-            raise ConfigError(f"budgets has the unknown key {key!r}", hint=did_you_mean(str(key), keys))
+        if key not in BUDGET_KEYS:
+            hint = did_you_mean(str(key), BUDGET_KEYS)
+            raise ConfigError(f"budgets has the unknown key {key!r}", hint=hint)
         try:
             number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
             budgets[key] = checked_value(key, number, (("user", None),))
@@ -90,8 +95,8 @@ def _pair(given: Any) -> tuple[str, str]:
     if not isinstance(given, tuple | list) or [isinstance(part, str) for part in given] != [True, True]:
         raise ArgumentError(f"protect must be pairs such as [('user', 'checkout')], got {given!r} among them")
     kind, name = given
-    kinds = ("user", "client-id")
-    if kind not in kinds:
-        raise ConfigError(f"protect has the unknown entity type {kind!r}", hint=did_you_mean(kind, kinds))
+    if kind not in PROTECTED_TYPES:
+        hint = did_you_mean(kind, PROTECTED_TYPES)
+        raise ConfigError(f"protect has the unknown entity type {kind!r}", hint=hint)
     checked_entity([(kind, name)])
     return kind, name

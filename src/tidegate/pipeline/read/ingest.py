@@ -31,10 +31,9 @@ from tidegate.pipeline.read.chunks import Chunk, check_format, rows_between, sta
 from tidegate.pipeline.read.filesystems import DAMAGE, Place, opened_parquet, place_of, table_format_of
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import ADDED_COLUMNS
-from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_of, in_hours, listed
+from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, has_imported, hour_of, in_hours, listed
 from tidegate.usage.process_nodes import process_of_node
 from tidegate.usage.readers import complete_files
-from tidegate.usage.readers import is_imported as is_imported_directory
 from tidegate.usage.segment import SpoolError
 
 __all__ = [
@@ -156,7 +155,7 @@ def find_all_files(
 def is_imported(directory: Location) -> bool:
     """Return whether the record there, as for `find_all_files`, or one of several, was imported."""
     if isinstance(directory, Path):
-        return is_imported_directory(directory)
+        return has_imported(directory)
     place = place_of(directory)
     parts = place.path.split("/")
     levels_below = 4  # of a file: parquet, date, hour, its name

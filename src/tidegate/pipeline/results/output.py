@@ -154,6 +154,8 @@ def check_output(directory: Location, *, overwrite: bool, records: Sequence[Loca
 
 def _is_among_rows(directory: Location, record: Location) -> bool:
     """Return whether a job that reads a record would read tables in a directory as its rows."""
+    if isinstance(record, Path) and record.name.startswith(("date=", "hour=")):
+        return _is_among_rows(directory, record.parent)
     parquet = record / "parquet"
     if _is_in(directory, parquet) or not _is_in(directory, record):
         return _is_in(directory, parquet)

@@ -193,7 +193,7 @@ def _looked_up(session: Any, stages: _Stages, report: Callable[[], None]) -> Ite
 
     An error of `report` cancels the jobs of the block, and is raised at its end.
     """
-    jobs, tracker = session.sparkContext._jsc, session.sparkContext.statusTracker()
+    jobs, tracker = session.sparkContext, session.sparkContext.statusTracker()
     is_over = threading.Event()
     tag = f"tidegate-{id(is_over)}"
 

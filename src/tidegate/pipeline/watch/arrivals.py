@@ -322,7 +322,7 @@ def check_watched(directory: Path) -> None:
     if directory.is_file():
         raise UsageFilesError(f"{str(directory)!r} is a file, expected a usage directory", hint=_HINT)
     _, directories, names = next(os.walk(directory), ("", [], []))
-    has_more = any(not name.startswith(".") for name in (*directories, *names))
+    has_more = any(name[0] != "." and name != "lost+found" for name in (*directories, *names))
     if has_more and not list_files(directory) and not any(any(directory.glob(begun)) for begun in _BEGUN):
         raise UsageFilesError(f"{str(directory)!r} has files, but no usage record", hint=_HINT)
 
