@@ -40,6 +40,7 @@ transaction.state.log.num.partitions=5
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor={replicas}
 min.insync.replicas=1
+log.retention.ms=-1
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=6000
 """
