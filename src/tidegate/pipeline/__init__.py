@@ -7,6 +7,7 @@
 Each function is loaded when it is first named, so importing this package costs nothing.
 """
 
+import logging
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -74,6 +75,10 @@ _SOURCES = {
     "watching": ("Watched", "watch"),
 }
 _SOURCE_OF = {name: source for source, names in _SOURCES.items() for name in names}
+
+for _logger in ("pipeline", "usage.convert", "usage.directory", "usage.unconverted"):
+    # Else Python prints the warnings of functions in a program that does not set up logging.
+    logging.getLogger(f"tidegate.{_logger}").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,6 @@
 """The files of a usage record are merged: `tidegate.pipeline.compact`."""
 
 import errno
-import logging
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +12,6 @@ from tidegate.usage.compaction import Compacted, compact_record
 from tidegate.usage.files import IMPORT_MANIFEST
 
 __all__ = ["compact", "compact_range"]
-
-for _name in ("tidegate.usage.convert", "tidegate.usage.directory"):
-    logging.getLogger(_name).addHandler(logging.NullHandler())  # else Python prints warnings
 
 
 def compact(

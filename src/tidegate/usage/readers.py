@@ -29,7 +29,6 @@ from tidegate.usage.segment_table import segment_table
 __all__ = ["Event", "ParquetError", "complete_files", "list_files", "read_segment"]
 
 _log = logging.getLogger("tidegate.usage.unconverted")  # a name that users may have set
-_log.addHandler(logging.NullHandler())  # else Python prints warnings
 
 
 @contextmanager

@@ -533,7 +533,7 @@ def test_a_directory_of_records_is_imported_if_one_is(tmp_path):
 
 
 def test_a_table_is_made_once_when_it_is_named():
-    """Whether there is one is known without making it."""
+    """To look up whether there is a table does not make it."""
     made = []
     tables = TablesWhenAsked({"a": lambda: made.append(1) or pa.table({})})
     result = Result(tables=tables, rows=0)

@@ -46,7 +46,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-logging.getLogger("tidegate.pipeline").addHandler(logging.NullHandler())  # else Python prints warnings
 
 _FILES_AT_ONCE = 16  # on a distant filesystem each opening waits
 _FEW_FILES = 10_000  # of a directory, of which the names are looked at
