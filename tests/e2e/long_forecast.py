@@ -10,13 +10,10 @@ share.
 import collections
 import contextlib
 import fcntl
-import multiprocessing
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +23,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as Partition
 from tests.e2e.broker import Broker
+from tests.e2e.clients.processes import processes_of
 from tests.e2e.plain_client import PlainClient
 
 from tidegate.pipeline.read.ingest import open_usage
@@ -280,17 +278,10 @@ def done(broker: Broker, create_topic: Callable[..., str], limits: dict[str, flo
     with PlainClient(broker.port, "admin") as admin:
         for name, limit in limits.items():
             admin.alter_quotas({"client-id": name}, {KEYS[api_of(name)]: limit})
-    processes = multiprocessing.get_context("spawn")
-    all_there = processes.Barrier(len(CLIENTS))
-    with ProcessPoolExecutor(len(CLIENTS), processes, initializer=begin, initargs=(all_there,)) as pool:
+    with processes_of(CLIENTS.values()) as pool:
         for future in [pool.submit(client, work, name) for name, client in CLIENTS.items()]:
             future.result()
     broker.stop()
-
-
-def begin(all_there: Barrier) -> None:
-    """Have the clients begin at once, when all of their processes have imported what they need."""
-    all_there.wait()
 
 
 def fill(work: Work, topic: str) -> None:

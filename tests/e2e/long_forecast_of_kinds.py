@@ -6,11 +6,10 @@ under those quotas. Asked is that the total throttle time lies in the range, or 
 the median of the runs. Nothing is fitted.
 """
 
-import multiprocessing
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,8 @@ import pytest
 from bench.ladder.brokers import KafkaBench
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
-from tests.e2e.clients.kinds import CLIENTS, PARTITIONS, Work, begin
+from tests.e2e.clients.kinds import CLIENTS, PARTITIONS, Work
+from tests.e2e.clients.processes import processes_of
 from tests.e2e.plain_client import PlainClient
 
 from tidegate.pipeline.read.ingest import open_usage
@@ -123,9 +123,7 @@ def _do(address: str, names: list[str], limits: dict[str, float], classpath: str
         for name, limit in limits.items():
             setter.alter_quotas({"client-id": name}, {kind_of(name)[3]: limit})
     work = Work(address, classpath)
-    processes = multiprocessing.get_context("spawn")
-    all_there = processes.Barrier(len(names))
-    with ProcessPoolExecutor(len(names), processes, initializer=begin, initargs=(all_there,)) as pool:
+    with processes_of([CLIENTS[name] for name in names]) as pool:
         futures = [pool.submit(CLIENTS[name], work, name) for name in names]
         for future in as_completed(futures, timeout=TIMEOUT_S):
             future.result()

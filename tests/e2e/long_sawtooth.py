@@ -2,19 +2,20 @@
 
 A client that takes all it can gets ten to eleven quotas at once, then next to nothing until its burst has left the
 window, then the next burst: cycles of eleven to thirteen seconds (B§1.4). Both brokers run beside each other and serve
-the same clients at the same time, three each, so that whatever slows the machine slows all of them.
+the same clients at the same time, three each and a process for each, so that whatever slows the machine slows all of
+them.
 """
 
 import itertools
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 from bench.ladder.brokers import BenchBroker, machine
 from tests.e2e import throttled_clients
+from tests.e2e.clients.processes import processes_of
 from tests.e2e.plain_client import PlainClient, produce_request
 from tests.e2e.throttled_clients import Admissions, Load
 
@@ -105,12 +106,15 @@ def together(
     run: Callable[[Load], Admissions], loads: list[tuple[str, Load]]
 ) -> list[tuple[str, Admissions]]:
     """Run all loads beside each other, begun one after the other."""
-    with ThreadPoolExecutor(len(loads)) as pool:
-        futures = []
-        for name, load in loads:
-            futures.append((name, pool.submit(run, load)))
-            time.sleep(APART_S)
-        return [(name, future.result()) for name, future in futures]
+    with processes_of([run] * len(loads)) as pool:
+        futures = [pool.submit(later, place * APART_S, run, load) for place, (_, load) in enumerate(loads)]
+        return [(name, future.result()) for (name, _), future in zip(loads, futures, strict=True)]
+
+
+def later(wait_s: float, run: Callable[[Load], Admissions], load: Load) -> Admissions:
+    """Run a load after a wait."""
+    time.sleep(wait_s)
+    return run(load)
 
 
 def in_cycles(admissions: Admissions, bytes_per_s: float) -> Cycles:

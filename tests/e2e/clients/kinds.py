@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -237,8 +236,3 @@ CLIENTS = {
         admin_asks_again,
     )
 }
-
-
-def begin(all_there: Barrier) -> None:
-    """Have the clients begin at once, when all of their processes have imported what they need."""
-    all_there.wait()
