@@ -14,6 +14,7 @@ import argparse
 import os
 import platform
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.pipeline.read.ingest import UsageFiles, open_usage
@@ -33,7 +35,7 @@ from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.spark.session import running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.quota.admin.definitions import QuotaRecord
-from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.arrow import arrow_schema, merge_files, table_schema, write_parquet
 
 CACHE = Path(__file__).parent.parent / ".cache" / "bench"
 ROWS_PER_FILE = 1_000_000
@@ -77,19 +79,22 @@ def bench_files(rows: int, *, hot: bool) -> UsageFiles:
         return files
 
 
-def bench_directory(rows: int, *, hot: bool) -> Path:
-    """Return the directory of usage files with `rows` rows, made if they are not there."""
+def bench_directory(rows: int, *, hot: bool, stored: bool = False) -> Path:
+    """Return the directory of usage files with `rows` rows, made if they are not there.
+
+    stored: as a record has them after `tidegate compact`: times in whole microseconds, encodings for each column.
+    """
     made_of = zlib.crc32(f"{FIRST_KIND} {arrow_schema()}".encode())  # those made otherwise are left alone
-    directory = CACHE / f"usage-{rows}{'-hot' if hot else ''}-{made_of:08x}"
+    directory = CACHE / f"usage-{rows}{'-hot' if hot else ''}{'-stored' if stored else ''}-{made_of:08x}"
     if not (directory / "done").exists():
         for number in range(-(-rows // ROWS_PER_FILE)):
             first = number * ROWS_PER_FILE
-            _write(directory, first, min(ROWS_PER_FILE, rows - first), hot=hot)
+            _write(directory, first, min(ROWS_PER_FILE, rows - first), hot=hot, stored=stored)
         (directory / "done").touch()
     return directory
 
 
-def _write(directory: Path, first_seq: int, rows: int, *, hot: bool) -> None:
+def _write(directory: Path, first_seq: int, rows: int, *, hot: bool, stored: bool) -> None:
     path = (
         directory
         / "date=2023-11-14"
@@ -97,7 +102,18 @@ def _write(directory: Path, first_seq: int, rows: int, *, hot: bool) -> None:
         / f"node-1-{first_seq:020d}-{first_seq + rows - 1:020d}.parquet"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(_table(first_seq, rows, hot=hot), path, compression="zstd")
+    table = _table(first_seq, rows, hot=hot)
+    if not stored:
+        pq.write_table(table, path, compression="zstd")
+        return
+    for name in ("handler_ns", "network_ns"):
+        whole_us = pc.multiply(pc.divide(table[name], 1000), 1000)
+        table = table.set_column(table.column_names.index(name), name, whole_us)
+    with tempfile.TemporaryDirectory() as unmerged:
+        part = Path(unmerged, "part.parquet")
+        write_parquet(part, table.cast(table_schema()))
+        for _ in merge_files([part], path):
+            pass
 
 
 def _table(first_seq: int, rows: int, *, hot: bool) -> pa.Table:

@@ -1,7 +1,7 @@
 """Time of `tidegate usage` beside a replay of one plan, or beside other engines.
 
     python bench/bench_usage.py [--rows N ...] [--pairs N] [--hot]
-    python bench/bench_usage.py --beside duckdb,polars [--rows N ...] [--threads N] [--rounds N]
+    python bench/bench_usage.py --beside duckdb,polars [--rows N ...] [--threads N] [--rounds N] [--stored]
 
 In turns, as `bench_replay_floor.py` does it; look at the CPU time. Engines: see `bench_beside.py`.
 """
@@ -40,13 +40,16 @@ def main() -> None:
     parser.add_argument("--beside", metavar="ENGINES", type=lambda text: text.split(","))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--stored", action="store_true", help="with --beside: files as `tidegate compact` leaves them"
+    )
     args = parser.parse_args()
     print(
         f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}", flush=True
     )
     if args.beside is not None:
         for rows in args.rows or [20_000_000]:
-            directory = bench_directory(rows, hot=args.hot)
+            directory = bench_directory(rows, hot=args.hot, stored=args.stored)
             compare(args.beside, directory, rows=rows, threads=args.threads, rounds=args.rounds)
         return
     for rows in args.rows or [100_000, 2_000_000]:
