@@ -6,8 +6,8 @@ for ever, so their number is bounded and past it the oldest is closed.
 >>> parked = ParkedConnections(limit=2)
 >>> parked.park("a", end_ms=1000), parked.park("b", end_ms=500)
 (None, None)
->>> parked.take_due(now_ms=1000)
-[]
+>>> parked.take_due(now_ms=1000), parked.due_in_ms(now_ms=1000)
+([], 1)
 >>> parked.take_due(now_ms=1001)
 ['a', 'b']
 
@@ -46,9 +46,13 @@ class ParkedConnections(Generic[T]):
         self._parked.append(connection)
         return evicted
 
+    def due_in_ms(self, *, now_ms: int) -> int:
+        """Return how long `take_due` will return none; 0: it returns all now."""
+        return max(0, self._end_ms + 1 - now_ms)
+
     def take_due(self, *, now_ms: int) -> list[T]:
         """Return the sockets to close now: all of them, once the last throttle is over, or none."""
-        return self.take_all() if self._end_ms < now_ms else []
+        return [] if self.due_in_ms(now_ms=now_ms) else self.take_all()
 
     def take_all(self) -> list[T]:
         """Return every socket, to be closed at shutdown."""

@@ -29,7 +29,6 @@ __all__ = ["MAX_WAITING", "Acceptor", "connection_quotas", "limit_connections"]
 
 _log = logging.getLogger("tidegate.server")
 
-_CLOSE_PARKED_EVERY_S = 0.5  # Kafka's acceptor looks at them as often
 _CLOSED_AT_ONCE = 100  # closing a socket takes 10 us
 _WITHOUT_SLOT_WAIT_S = 0.1  # time until the next check for a free slot; `slot_freed` reports most sooner
 _ADMITTED_AT_ONCE = 10  # one with TLS takes 0.1 ms
@@ -196,14 +195,19 @@ class Acceptor:
         if evicted is not None:
             evicted.close()
         if self._parked_timer is None:
-            self._parked_timer = self._loop.call_later(_CLOSE_PARKED_EVERY_S, self._close_parked)
+            self._close_parked_later()
+
+    def _close_parked_later(self) -> None:
+        due_in_ms = self._parked.due_in_ms(now_ms=self._clock.now_ms())
+        self._parked_timer = self._loop.call_later(due_in_ms / 1000, self._close_parked)
 
     def _close_parked(self) -> None:
+        """Close the parked connections if they are due. If more were parked since, all wait for the latest end."""
         self._closing += self._parked.take_due(now_ms=self._clock.now_ms())
         self._close_some()
         self._parked_timer = None
         if len(self._parked):
-            self._parked_timer = self._loop.call_later(_CLOSE_PARKED_EVERY_S, self._close_parked)
+            self._close_parked_later()
 
     def _close_some(self) -> None:
         """Close parked connections that are due, some in a turn: there may be a thousand."""
