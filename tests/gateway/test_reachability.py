@@ -1,10 +1,9 @@
 """The port of a broker that cannot be reached, while the gateway itself has no free descriptor."""
 
 import asyncio
-import os
-import resource
 import socket
 
+from tests.descriptors import limited_descriptors
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.raw_client import RawClient
@@ -34,21 +33,16 @@ class PortOfNode:
 
 def test_a_broker_is_served_again_after_descriptors_ran_out():
     """A try without a free descriptor fails as one that the broker refuses; another one follows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             broker, node = Broker(1), PortOfNode()
             broker.address = socket.AF_INET, server.getsockname()
             reachability = Reachability(broker, node)
-            free = os.dup(0)
-            os.close(free)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-            try:
+            with limited_descriptors() as descriptors:
+                descriptors.limit(descriptors.lowest_free())
                 broker.on_unreachable()
                 await asyncio.sleep(0)  # its first try
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             assert not node.accepts
             await until(lambda: node.accepts)
             reachability.close()

@@ -2,15 +2,14 @@
 
 import asyncio
 import gc
-import os
 import resource
 import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
 
 import pytest
+from tests.descriptors import limited_descriptors
 from tests.gateway.named_brokers import PATTERN, hello_of, name_of
 from tests.server.nodes import until
 
@@ -185,7 +184,6 @@ def test_closing_the_port_closes_what_is_still_to_be_closed(run):
 
 def test_connections_that_wait_make_room_where_no_descriptor_is_left(run, caplog):
     """The oldest of them, of the broker that has most; a newcomer is served, and none is refused."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def scenario(clients: Clients) -> None:
         stopped = clients.port.part(2, make_poller(clients.loop), lambda *_: None, lambda host: False)
@@ -195,11 +193,8 @@ def test_connections_that_wait_make_room_where_no_descriptor_is_left(run, caplog
         await until(lambda: (len(clients.part), len(stopped)) == (3, 20))
         clients.sockets.append(socket.create_connection(("127.0.0.1", clients.port.port)))
         # accepted only after this turn, when no descriptor is left for it
-        in_use = os.dup(0)
-        os.close(in_use)
-        with ExitStack() as stack:
-            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 1, hard))
+        with limited_descriptors() as descriptors:
+            descriptors.limit(descriptors.lowest_free() + 1)
             clients.port.start()
             await until(lambda: len(clients.port._newcomers) == 1)
         assert (len(clients.part), len(stopped)) == (3, 19)

@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import errno
-import os
 import re
-import resource
 import select
 import socket
 import time
 
 import pytest
 from bench.ladder.brokers import free_port
+from tests.descriptors import limited_descriptors
 from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
@@ -108,33 +107,21 @@ def test_a_name_of_both_families_is_bound_as_ipv4() -> None:
 
 def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
     """Connections are refused, in one kind of line, while files can still be opened; later they are accepted again."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def scenario(node: RunningNode) -> None:
         good = await node.connect()
-        in_use = os.dup(0)
-        os.close(in_use)
-        limit = in_use * 4 // 3 + 80  # of which a quarter is kept
-        clients: list[socket.socket] = []
-        files: list[int] = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        try:
-            node.node.listeners["PLAINTEXT"].start()
-            while not files or files[-1] < limit - limit // 4 - 8:
-                files.append(os.dup(0))
-            clients = connecting(
-                node.node.listeners["PLAINTEXT"].port, 6
-            )  # these take descriptors of this process too
-            await until(lambda: node.node.listeners["PLAINTEXT"].refused > 0)
+        listener = node.node.listeners["PLAINTEXT"]
+        with limited_descriptors() as descriptors, contextlib.ExitStack() as stack:
+            limit = descriptors.lowest_free() * 4 // 3 + 80  # of which a quarter is kept
+            descriptors.limit(limit)
+            listener.start()
+            descriptors.use_up_to(limit - limit // 4 - 8)
+            for client in connecting(listener.port, 6):  # these take descriptors of this process too
+                stack.callback(client.close)
+            await until(lambda: listener.refused > 0)
             await good.metadata()
-            files += [os.dup(0) for _ in range(10)]
+            descriptors.use(10)
             assert all(channel.transport.fd < limit - limit // 4 for channel in node.node._front.channels)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for fd in files:
-                os.close(fd)
-            for client in clients:
-                client.close()
         await until(lambda: len(node.node._front.channels) == 1)
         await (await node.connect()).metadata()
 
@@ -145,20 +132,16 @@ def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
 
 def test_connections_that_wait_for_a_slot_make_room_where_descriptors_run_out(with_node, caplog) -> None:
     """The oldest of them closes; the client that is served stays, and none is refused."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def scenario(node: RunningNode) -> None:
         good = await node.connect()
         await good.metadata()
         listener, acceptor = node.node.listeners["PLAINTEXT"], node.node._acceptors["PLAINTEXT"]
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, limited_descriptors() as descriptors:
             clients = [stack.enter_context(each) for each in connecting(listener.port, 5)]
             await until(lambda: len(acceptor._waiting) == 5)
             late = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
-            in_use = os.dup(0)
-            os.close(in_use)
-            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 1, hard))
+            descriptors.limit(descriptors.lowest_free() + 1)
             listener.start()
             await until(lambda: select.select(clients, [], [], 0)[0] == clients[:1])
             assert len(acceptor._waiting) == 5
@@ -172,20 +155,14 @@ def test_connections_that_wait_for_a_slot_make_room_where_descriptors_run_out(wi
 
 def test_without_any_descriptor_connections_are_closed(with_node, caplog) -> None:
     """A client is told at once, though nothing can be opened any more; with descriptors left it is served again."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def scenario(node: RunningNode) -> None:
         good = await node.connect()
         port = node.node.listeners["PLAINTEXT"].port
-        clients = [socket.socket() for _ in range(5)]
-        in_use = os.dup(0)
-        os.close(in_use)
-        files: list[int] = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 100, hard))
-        try:
-            with contextlib.suppress(OSError):
-                while True:
-                    files.append(os.dup(0))
+        with contextlib.ExitStack() as stack, limited_descriptors() as descriptors:
+            clients = [stack.enter_context(socket.socket()) for _ in range(5)]
+            descriptors.limit(descriptors.lowest_free() + 100)
+            descriptors.use_all()
             for client in clients:
                 client.setblocking(False)
                 client.connect_ex(("127.0.0.1", port))
@@ -193,12 +170,6 @@ def test_without_any_descriptor_connections_are_closed(with_node, caplog) -> Non
             assert [client.recv(1) for client in clients] == [b""] * 5
             await good.metadata()
             assert len(node.node._front.channels) == 1
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for fd in files:
-                os.close(fd)
-            for client in clients:
-                client.close()
         await (await node.connect()).metadata()
 
     with_node(scenario)

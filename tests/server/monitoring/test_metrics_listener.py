@@ -5,14 +5,14 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
-import resource
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.descriptors import limited_descriptors
 from tests.server.monitoring.http_client import Got, get
 from tests.server.nodes import CLIENT, CREATE_TOPICS, MemoryStore, RunningNode, running_node, until
 
@@ -441,26 +441,17 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_metrics_are_served_while_descriptors_are_used_up(tmp_path: Path) -> None:
     """Connections of Kafka clients are refused then: it is when an operator looks."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def scenario(node: RunningNode, port: int) -> None:
-        in_use = os.dup(0)
-        os.close(in_use)
-        limit = in_use * 4 // 3 + 80  # of which a quarter is kept for logs
-        files: list[int] = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        try:
+        with limited_descriptors() as descriptors, ExitStack() as stack:
+            limit = descriptors.lowest_free() * 4 // 3 + 80  # of which a quarter is kept for logs
+            descriptors.limit(limit)
             node.node.listeners["PLAINTEXT"].start()  # it looks at the limit, as does this one:
             late = MetricsListener.start(node.node, MetricsConfig(host="127.0.0.1", port=0, token_file=None))
-            while not files or files[-1] < limit - limit // 4:
-                files.append(os.dup(0))
+            stack.callback(late.close)
+            descriptors.use_up_to(limit - limit // 4)
             assert await (await node.connect()).closed()
             found = samples(await get(int(late.url.rpartition(":")[2].strip("/")), "/metrics"))
             assert of("tidegate_quota_entities", quota_type="Produce") in found
-            late.close()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for fd in files:
-                os.close(fd)
 
     serve(tmp_path, scenario)

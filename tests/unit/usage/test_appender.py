@@ -3,9 +3,10 @@
 import os
 import resource
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
+from tests.descriptors import limited_descriptors
 from tests.unit.usage.recording import (
     START_MS,
     Decided,
@@ -338,7 +339,8 @@ def test_roll_without_descriptors_is_tried_again(tmp_path, caplog):
     clock = ManualClock(start_ms=START_MS)
     recorder = open_recorder(tmp_path, clock)
     recorder.maybe_roll(START_MS)
-    with no_descriptors():
+    with limited_descriptors() as descriptors:
+        descriptors.limit(descriptors.lowest_free())
         recorder.expire(START_MS)
         clock.advance(RETRY_MS)
         recorder.expire(START_MS)
@@ -348,22 +350,3 @@ def test_roll_without_descriptors_is_tried_again(tmp_path, caplog):
     recorder.close()
     events = [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)]
     assert events == [("gap", 2), ("expire", None)]
-
-
-@contextmanager
-def no_descriptors():
-    """Let no file be opened."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open("/", os.O_RDONLY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    os.close(lowest)
-    held = []
-    try:
-        with suppress(OSError):
-            while True:
-                held.append(os.open("/", os.O_RDONLY))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in held:
-            os.close(fd)

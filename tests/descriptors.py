@@ -1,0 +1,65 @@
+"""File descriptors of this process that a test limits and uses up."""
+
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["Descriptors", "limited_descriptors"]
+
+
+class Descriptors:
+    """The descriptors of this process. Make it with `limited_descriptors`."""
+
+    def __init__(self) -> None:
+        self._soft, self._hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._files: list[int] = []
+
+    @staticmethod
+    def lowest_free() -> int:
+        """Return the number that the next opened file gets."""
+        fd = os.dup(0)
+        os.close(fd)
+        return fd
+
+    def limit(self, limit: int) -> None:
+        """Let new descriptors have numbers below `limit` only."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, self._hard))
+
+    def use(self, count: int) -> None:
+        """Use `count` descriptors. Raises `OSError` if fewer are left."""
+        for _ in range(count):
+            self._files.append(os.dup(0))
+
+    def use_up_to(self, number: int) -> None:
+        """Use descriptors until one has this number or a larger one."""
+        while not self._files or self._files[-1] < number:
+            self.use(1)
+
+    def use_all(self) -> None:
+        """Use each descriptor that is left."""
+        with suppress(OSError):
+            while True:
+                self.use(1)
+
+    def give_back(self) -> None:
+        """Set the limit as it was, and free what was used. To call it twice does no harm."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._soft, self._hard))
+        while self._files:
+            os.close(self._files.pop())
+
+
+@contextmanager
+def limited_descriptors() -> Iterator[Descriptors]:
+    """Give back the descriptors after the block. No garbage is collected in it: files of earlier tests are among it.
+
+    If such a file closed, a low number would be free again, which the code under test would get.
+    """
+    gc.disable()
+    descriptors = Descriptors()
+    try:
+        yield descriptors
+    finally:
+        descriptors.give_back()
+        gc.enable()
