@@ -3,6 +3,7 @@
 import json
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,16 @@ def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def as_recorded(tmp_path: Path) -> Node:
+def as_recorded(tmp_path: Path) -> Iterator[Node]:
     """Return a node with the settings of the recorded broker."""
-    return Node(
+    node = Node(
         tmp_path / "recorded",
         given={"log.retention.ms": "-1", "group.initial.rebalance.delay.ms": "0"},
         kafka_exact=True,
         log_retention_ms=-1,
     )
+    yield node
+    node.storage.close()
 
 
 @pytest.mark.parametrize(
