@@ -1,10 +1,11 @@
 """File descriptors of this process that a test limits and uses up."""
 
-import gc
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from tests.unit.in_slices import no_collection
 
 __all__ = ["Descriptors", "limited_descriptors"]
 
@@ -56,10 +57,9 @@ def limited_descriptors() -> Iterator[Descriptors]:
 
     If such a file closed, a low number would be free again, which the code under test would get.
     """
-    gc.disable()
     descriptors = Descriptors()
-    try:
-        yield descriptors
-    finally:
-        descriptors.give_back()
-        gc.enable()
+    with no_collection():
+        try:
+            yield descriptors
+        finally:
+            descriptors.give_back()

@@ -1,12 +1,14 @@
 """Quotas of gateways in the topic of the cluster: shared, kept, protected, and safe from what others write."""
 
 import asyncio
+import itertools
 import math
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -25,15 +27,17 @@ from tests.waiting import wait_until
 
 from tidegate import error_codes
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from tidegate.client.settings import Address, ClientSettings
 from tidegate.gateway.gateway import run_work
-from tidegate.gateway.quota_topic import QUOTA_TOPIC, decode_definition, encode_definition
-from tidegate.quota import QuotaRecord
+from tidegate.gateway.quota_topic import QUOTA_TOPIC, QuotaTopic, decode_definition, encode_definition
+from tidegate.quota import Alteration, QuotaRecord
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.wire.records import Record
 
 RATE = "producer_byte_rate"
 WITHIN_S = 1.0
 SETTLES_S = 20.0
+CHANGES = 200  # without a pause, so that the gateway often reads one after the next was stored
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +73,13 @@ def quota_of(gateway: GatewayProcess, name: str, kind: str = "user", key: str = 
     """Return a quota as a gateway describes it."""
     (port,) = gateway.ports.values()
     with LoginClient(port) as client:
-        component = {"entity_type": kind, "match_type": 0, "match": name}
-        answer = client.ask(DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": True})
+        return quota_by(client, name, kind, key)
+
+
+def quota_by(client: LoginClient, name: str, kind: str = "user", key: str = RATE) -> float | None:
+    """Return a quota as it is described on a connection."""
+    component = {"entity_type": kind, "match_type": 0, "match": name}
+    answer = client.ask(DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": True})
     assert answer["error_code"] == 0, answer
     return next(
         (each["value"] for entry in answer["entries"] for each in entry["values"] if each["key"] == key), None
@@ -135,6 +144,33 @@ def test_concurrent_alterations_end_alike(pair, unique):
         becomes(gateway, f"{unique}-end", 1.0)
     for name in names:
         assert quota_of(pair[0], name) == quota_of(pair[1], name), name
+
+
+def test_changes_in_a_row_stay(pair, unique):
+    """Each is described once it is answered, though the gateway, which others keep busy, then reads earlier ones."""
+    (port,) = pair[0].ports.values()
+    ended = threading.Event()
+
+    def alter_others(name: str) -> None:
+        with LoginClient(port) as client:
+            for number in itertools.count(1):
+                assert alter_by(client, name, float(number)) == 0
+                if ended.is_set():
+                    return
+
+    others = [threading.Thread(target=alter_others, args=(f"{unique}-{number}",)) for number in range(3)]
+    for thread in others:
+        thread.start()
+    described = []
+    with LoginClient(port) as client:
+        for number in range(CHANGES):
+            assert alter_by(client, unique, 1.0 + number) == 0
+            described.append(quota_by(client, unique))
+    ended.set()
+    for thread in others:
+        thread.join()
+    assert described == [1.0 + number for number in range(CHANGES)]
+    becomes(pair[1], unique, float(CHANGES))
 
 
 def test_quotas_outlive_the_gateway(secure_kafka, gateway_before, unique):
@@ -304,6 +340,53 @@ def test_followed_record_does_not_undo_a_later_one():
         await run_work(quotas.follow_in_slices(records[1:]))
         await run_work(quotas.follow_in_slices(records))
         assert quotas.definitions.values(entity) == {RATE: 2.0}
+        quotas.close()
+
+    asyncio.run(run())
+
+
+def test_own_record_is_not_undone_by_those_before_it(monkeypatch):
+    """A process applies its own change at once; then it reads the records before it, its own and those of others."""
+    alice = (("user", "alice"),)
+
+    async def run() -> None:
+        topic = QuotaTopic(ClientSettings(addresses=(Address("localhost", 9092),)))
+        quotas = QuotaAdministration(topic, asyncio.get_running_loop())
+        stored: list[Record] = []
+        to_read: asyncio.Queue[Record] = asyncio.Queue()
+        found: asyncio.Queue[float] = asyncio.Queue()
+
+        async def send(name: str, partition: int, records: Sequence[Record]) -> int:
+            for record in records:
+                stored.append(replace(record, offset=len(stored)))
+            return stored[-1].offset
+
+        async def poll(timeout_s: float) -> dict[str, list[Record]]:
+            return {QUOTA_TOPIC: [await to_read.get()]}
+
+        async def on_records(records: Iterable[QuotaRecord]) -> None:
+            await run_work(quotas.follow_in_slices(records))
+            found.put_nowait(quotas.definitions.values(alice)[RATE])
+
+        async def alter_here(value: float) -> None:
+            alteration = Alteration(entity=alice, ops=[(RATE, value)])
+            await run_work(quotas.alter_in_slices([alteration], lambda *_: None, validate_only=False))
+
+        async def alter_elsewhere(value: float) -> None:
+            await send(QUOTA_TOPIC, 0, [encode_definition(QuotaRecord(entity=alice, key=RATE, value=value))])
+
+        monkeypatch.setattr(topic._producer, "send", send)
+        monkeypatch.setattr(topic._consumer, "poll", poll)
+        following = asyncio.create_task(topic.follow(on_records, quotas.definitions.records))
+        await alter_here(1.0)
+        await alter_elsewhere(2.0)
+        await alter_here(3.0)
+        await alter_elsewhere(4.0)
+        await alter_elsewhere(5.0)
+        for record in stored:
+            to_read.put_nowait(record)
+        assert [await found.get() for _ in stored] == [3.0, 3.0, 3.0, 4.0, 5.0]
+        following.cancel()
         quotas.close()
 
     asyncio.run(run())

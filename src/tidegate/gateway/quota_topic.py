@@ -2,7 +2,8 @@
 
 A record is one definition: its key names the entity and the quota's key, its value is the number, or empty if the quota
 was removed. An alteration is one batch, which the broker stores completely or not at all. Each process reads the topic,
-and applies a change by another process within a second.
+and applies a change by another process within a second. A process applies its own change when the broker has stored it,
+and then no record that precedes it in the topic.
 
     key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
     value  1048576.0
@@ -15,7 +16,7 @@ with the quotas in force.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate import error_codes
@@ -69,6 +70,8 @@ class QuotaTopic:
         self._producer = Producer(settings)
         self._consumer = Consumer(settings, max_records=_AT_A_TIME)
         self._found: dict[tuple[Any, str], QuotaRecord] = {}
+        # Offsets of the last records that this process has written and not yet read, by entity and key.
+        self._unread: dict[tuple[Any, str], int] = {}
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read it to its end. Raises `ClientError`."""
@@ -84,7 +87,7 @@ class QuotaTopic:
                     f"{self._settings.api_timeout_s:g} s",
                     hint="raise default.api.timeout.ms in --upstream-config",
                 )
-            for record in await self._poll():
+            for _, record in await self._poll():
                 if record.value is None:
                     self._found.pop((record.entity, record.key), None)
                 else:
@@ -97,12 +100,14 @@ class QuotaTopic:
 
     async def follow(
         self,
-        on_records: Callable[[Sequence[QuotaRecord]], Awaitable[object]],
+        on_records: Callable[[Iterable[QuotaRecord]], Awaitable[object]],
         in_force: Callable[[], Iterable[QuotaRecord]],
     ) -> None:
         """Call `on_records` with the records of all gateway processes, in the order of the topic. Never returns.
 
-        While the cluster cannot be reached, the known quotas stay in force. in_force: returns them.
+        While the cluster cannot be reached, the known quotas stay in force. on_records: must iterate over the records
+        when no alteration is under way, because those that precede its records are left out. in_force: returns the
+        known quotas.
         """
         is_warned = False
         while True:
@@ -123,7 +128,7 @@ class QuotaTopic:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if records:
-                await on_records(records)
+                await on_records(self._not_outdated(records))
 
     async def _restore(self, in_force: Sequence[QuotaRecord]) -> None:
         """Read the topic from its beginning; if it was deleted, create it with the quotas in force.
@@ -131,6 +136,7 @@ class QuotaTopic:
         Nothing is written to a topic that exists: it may have newer quotas than this process.
         """
         is_new = await self._create()
+        self._unread.clear()  # the offsets of a new topic begin at 0 again
         for at in range(0, len(in_force) if is_new else 0, _WRITTEN_AT_A_TIME):
             some = in_force[at : at + _WRITTEN_AT_A_TIME]
             await self._producer.send(*_PLACE, [encode_definition(record) for record in some])
@@ -157,12 +163,26 @@ class QuotaTopic:
         sending = asyncio.get_running_loop().create_task(self._producer.send(*_PLACE, batch))
         sending.add_done_callback(lambda _: wait.resume())
         yield wait
-        sending.result()
+        for offset, record in enumerate(records, sending.result()):
+            self._unread[record.entity, record.key] = offset
+            if offset % _AT_A_TIME == 0:
+                yield None
 
-    async def _poll(self, timeout_s: float = _POLL_S) -> list[QuotaRecord]:
+    def _not_outdated(self, read: Iterable[tuple[int, QuotaRecord]]) -> Iterator[QuotaRecord]:
+        """Yield records, given with their offsets, except those that precede a record of this process."""
+        for offset, record in read:
+            place = record.entity, record.key
+            if offset >= self._unread.get(place, 0):
+                self._unread.pop(place, None)
+                yield record
+
+    async def _poll(self, timeout_s: float = _POLL_S) -> list[tuple[int, QuotaRecord]]:
+        """Return the next definitions and their offsets."""
         found = await self._consumer.poll(timeout_s=timeout_s)
-        decoded = [decode_definition(record) for records in found.values() for record in records]
-        return [record for record in decoded if record is not None]
+        decoded = [
+            (record.offset, decode_definition(record)) for records in found.values() for record in records
+        ]
+        return [(offset, record) for offset, record in decoded if record is not None]
 
     async def _create(self) -> bool:
         """Create the topic if it is missing; return whether it was. Raises `ClientError` or `ConfigError`."""

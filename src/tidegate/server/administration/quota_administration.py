@@ -138,11 +138,13 @@ class QuotaAdministration:
         finally:
             self.changes.release()
 
-    def follow_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[Wait | None, None, None]:
-        """Apply definitions that this or another process has stored, in the order in which they were stored."""
+    def follow_in_slices(self, records: Iterable[QuotaRecord]) -> Generator[Wait | None, None, None]:
+        """Apply definitions that this or another process has stored, in the order in which they were stored.
+
+        They are iterated over when no other change is under way. Of several for the same quota, only the last counts.
+        """
         yield from self.changes.acquire()
         try:
-            # Only the last of each counts: an earlier one may precede what this process has stored and applied itself.
             last = {(record.entity, record.key): record for record in records}.values()
             values = self.definitions.values
             changed = [each for each in last if is_change(values(each.entity).get(each.key), each.value)]
