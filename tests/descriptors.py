@@ -25,7 +25,7 @@ class Descriptors:
         return fd
 
     def limit(self, limit: int) -> None:
-        """Let new descriptors have numbers below `limit` only."""
+        """Limit the numbers of new descriptors: each is below `limit`."""
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, self._hard))
 
     def use(self, count: int) -> None:
@@ -45,7 +45,7 @@ class Descriptors:
                 self.use(1)
 
     def give_back(self) -> None:
-        """Set the limit as it was, and free what was used. To call it twice does no harm."""
+        """Restore the limit, and close the descriptors that were used."""
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._soft, self._hard))
         while self._files:
             os.close(self._files.pop())
@@ -53,9 +53,10 @@ class Descriptors:
 
 @contextmanager
 def limited_descriptors() -> Iterator[Descriptors]:
-    """Give back the descriptors after the block. No garbage is collected in it: files of earlier tests are among it.
+    """Yield the descriptors of this process; give them back after the block.
 
-    If such a file closed, a low number would be free again, which the code under test would get.
+    No garbage is collected in the block. It may contain files of earlier tests: if one was closed, its number would be
+    free again, and the code under test would get it.
     """
     descriptors = Descriptors()
     with no_collection():

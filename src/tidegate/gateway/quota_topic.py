@@ -2,8 +2,8 @@
 
 A record is one definition: its key names the entity and the quota's key, its value is the number, or empty if the quota
 was removed. An alteration is one batch, which the broker stores completely or not at all. Each process reads the topic,
-and applies a change by another process within a second. A process applies its own change when the broker has stored it,
-and then no record that precedes it in the topic.
+and applies a change by another process within a second. A process applies its own change as soon as the broker has
+stored it; then it skips the records of the same quota that precede the change in the topic.
 
     key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
     value  1048576.0
@@ -70,7 +70,7 @@ class QuotaTopic:
         self._producer = Producer(settings)
         self._consumer = Consumer(settings, max_records=_AT_A_TIME)
         self._found: dict[tuple[Any, str], QuotaRecord] = {}
-        # Offsets of the last records that this process has written and not yet read, by entity and key.
+        # Offset of the last record that this process has written and not yet read, by entity and key.
         self._unread: dict[tuple[Any, str], int] = {}
 
     async def open(self) -> None:
@@ -106,8 +106,8 @@ class QuotaTopic:
         """Call `on_records` with the records of all gateway processes, in the order of the topic. Never returns.
 
         While the cluster cannot be reached, the known quotas stay in force. on_records: must iterate over the records
-        when no alteration is under way, because those that precede its records are left out. in_force: returns the
-        known quotas.
+        while no alteration is under way: only then is it known which of them precede a change of this process, and are
+        left out. in_force: returns the known quotas.
         """
         is_warned = False
         while True:
