@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, free_port, machine
+from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, machine
 from bench.ladder.costs import Cost, cost_of_quotas, cost_of_recording
 from bench.ladder.memory import given_memory
 from bench.ladder.rungs import (
@@ -31,6 +31,7 @@ from bench.ladder.rungs import (
     prepare,
 )
 from bench.ladder.secure import LISTENER, make_key, secure_settings
+from bench.ports import free_port
 from rich.console import Console
 from rich.table import Table
 

@@ -1,14 +1,14 @@
 """The two brokers that are compared, each a real process with its data in a directory of its own."""
 
-import contextlib
 import os
-import secrets
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from bench.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 180.0
@@ -45,7 +45,6 @@ Configuration:
 SHORT_LIVED = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Java's options where a node lives for some tests: half of its time would go into compiling what then hardly runs."""
 _CPU_CLOCK_OF_PROCESS = 2  # Linux: the clock id of another process's CPU time
-_FIRST_PORT, _PORTS = 20_000, 12_000
 _LOG_END_CHARS = 5_000
 _CLUSTER_ID = "dGlkZWdhdGUtYmVuY2gtMQ"
 
@@ -53,20 +52,6 @@ _CLUSTER_ID = "dGlkZWdhdGUtYmVuY2gtMQ"
 def cpu_s(pid: int) -> float:
     """Return the CPU seconds that a process has used so far, all its threads together, to the microsecond."""
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK_OF_PROCESS)
-
-
-def free_port(following: int = 0) -> int:
-    """Return a port on which no server listens, and that the system gives to no client.
-
-    The system takes the ports of clients from 32768 on: one of those may be in use when a broker has started.
-    following: the number of ports behind it that are free, too, as for the brokers of a gateway.
-    """
-    while True:
-        port = _FIRST_PORT + secrets.randbelow(_PORTS)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for each in range(port, port + following + 1):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
-            return port
 
 
 @dataclass

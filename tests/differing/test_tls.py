@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from bench.ports import free_port
 from tests.e2e.broker import Broker
 from tests.e2e.tls_broker import Certificates
 from tests.server.connection.openssl import OpenSslClient

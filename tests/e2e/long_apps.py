@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from confluent_kafka import Consumer, Producer
 from tests.e2e.broker import Broker
 from tests.e2e.clients.programs import JVM

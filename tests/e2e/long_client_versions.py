@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from bench.ports import free_port
 from tests.e2e.test_client import consume, limit, settings
 from tests.e2e.test_configs import RECORDED
 from tests.e2e.test_quotas_as_code import until, walk

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.ladder.brokers import KafkaBench, free_port
+from bench.ladder.brokers import KafkaBench
+from bench.ports import free_port
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 START_TIMEOUT_S = 60.0

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from bench.ports import free_port
 from confluent_kafka import Consumer, Producer
 
 ROOT = Path(__file__).parents[2]
@@ -233,12 +234,6 @@ def running_container(program, tag):
 def output(*command):
     """Return what a command prints."""
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-def free_port():
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
 
 
 def test_clients_use_the_broker_of_the_image(image, tmp_path):

@@ -1,8 +1,7 @@
 """The demo's way of setting quotas, against a real broker."""
 
-import socket
-
 import pytest
+from bench.ports import free_port
 from tests.e2e.plain_client import PlainClient
 
 from tidegate.cli.demo.traffic import set_client_quotas
@@ -25,7 +24,5 @@ def test_a_refusal_is_an_error(broker, unique):
 
 def test_a_broker_that_is_not_there_is_an_error():
     """A port that nobody listens on is one error, not a traceback of sockets."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     with pytest.raises(TidegateError, match=r"cannot connect to 127\.0\.0\.1"):
-        set_client_quotas(port, {"loader": {"producer_byte_rate": 1.0}})
+        set_client_quotas(free_port(), {"loader": {"producer_byte_rate": 1.0}})

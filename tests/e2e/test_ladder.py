@@ -6,9 +6,10 @@ import socket
 import pytest
 from bench.ladder import rungs
 from bench.ladder.__main__ import main
-from bench.ladder.brokers import TidegateBench, free_port
+from bench.ladder.brokers import TidegateBench
 from bench.ladder.costs import cost_of
 from bench.ladder.secure import LISTENER, make_key, secure_settings
+from bench.ports import free_port
 
 from tidegate.wire import API_BY_KEY, read_response
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.gateway.lying_broker import LyingBroker
 
 PROGRAM = """

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 
 __all__ = ["BLOCK", "Page", "free_ports", "pattern_of", "type_blocks"]
 

@@ -6,7 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.ladder.brokers import ROOT, free_port
+from bench.ladder.brokers import ROOT
+from bench.ports import free_port
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 

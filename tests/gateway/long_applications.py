@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.gateway.gateway_process import GatewayProcess

@@ -4,7 +4,7 @@ import signal
 import time
 import urllib.request
 
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_quota_topic import alter, becomes
 

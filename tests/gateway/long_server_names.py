@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.gateway.kafka_cluster import KafkaCluster
 from tests.gateway.named_brokers import DOMAIN, ROUND_TRIP, NamedGateway, name_of, run_with_hosts

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.e2e.tls_broker import Certificates
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient

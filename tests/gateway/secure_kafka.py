@@ -4,7 +4,8 @@ import json
 import time
 from pathlib import Path
 
-from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from bench.ports import free_port
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,

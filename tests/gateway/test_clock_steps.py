@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.e2e.throttled_clients import Load, produce_plain_waiting
 from tests.gateway import stepped_clock
 from tests.gateway.raw_client import RawClient

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.e2e.throttled_clients import Admissions, Load, fetch_plain_waiting, produce_plain_waiting
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.raw_client import RawClient

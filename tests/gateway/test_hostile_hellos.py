@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.gateway.lying_broker import LyingBroker
 from tests.gateway.named_brokers import NamedGateway, hello_of, name_of
 from tests.waiting import wait_until

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
+from bench.ports import free_port
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.raw_client import NO_ID, RawClient
@@ -135,7 +135,7 @@ def test_gateways_charge_one_bucket(
     `tidegate explain` says of each that the quota is one of the cluster.
     A replay of the other's record counts its decisions as approximate.
     """
-    listeners = [free_port(2) for _ in range(GATEWAYS)]
+    listeners = [free_port(1, processes=processes) for _ in range(GATEWAYS)]
     metrics = [port + 1 + number * METRICS_STEP for port in listeners for number in range(processes)]
     gateways = [
         new_gateway(

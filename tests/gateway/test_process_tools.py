@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.gateway.raw_client import RawClient
 from tests.gateway.test_processes import SeveralProcesses, connections_of, set_quota
 from tests.gateway.test_tools import Tools
 from tests.waiting import wait_until
 
+from tidegate.gateway.processes import METRICS_STEP
+
 PROCESSES = 2
-STEP = 1000
 WAIT_S = 30.0
 RATE = 20_000
 VALUE_BYTES = 900_000
@@ -23,9 +24,7 @@ VALUE_BYTES = 900_000
 @pytest.fixture(scope="module")
 def tools(kafka, tmp_path_factory) -> Iterator[Tools]:
     """Return a gateway with two processes, each of which has a metrics listener."""
-    port = free_port()
-    while port + 1 + STEP > 65_535 or port < 5000:
-        port = free_port()
+    port = free_port(1, processes=PROCESSES)
     options = ("--processes", str(PROCESSES), "--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
     process = SeveralProcesses(tmp_path_factory.mktemp("tools"), kafka.address, options)
     process.start()
@@ -36,7 +35,7 @@ def tools(kafka, tmp_path_factory) -> Iterator[Tools]:
 def metrics_of(tools: Tools, number: int) -> str:
     """Return the address of the metrics listener of a process."""
     port = int(tools.metrics.rpartition(":")[2])
-    return f"http://127.0.0.1:{port + STEP * (number - 1)}"
+    return f"http://127.0.0.1:{port + METRICS_STEP * (number - 1)}"
 
 
 def settled_connections(tools: Tools) -> list[int]:

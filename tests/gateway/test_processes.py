@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.e2e.throttled_clients import Admissions, Load, fetch_plain_waiting, produce_plain_waiting
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.named_brokers import NamedGateway, name_of
@@ -297,7 +297,7 @@ def test_an_ip_quota_is_of_all_processes_together(own, kafka, unique, tmp_path):
 @pytest.mark.parametrize("prefix", ["", "listener.name.plaintext."])
 def test_a_rate_of_connections_is_of_all_processes_together(own, kafka, unique, prefix):
     """Each process measures the connections of all, and together they accept what one process accepts."""
-    rate, port = 8, free_metrics_port()
+    rate, port = 8, free_port(1, processes=PROCESSES)
     own.options += (
         *("--override", f"{prefix}max.connection.creation.rate={rate}"),
         *("--override", f"tidegate.metrics.listener=127.0.0.1:{port}"),
@@ -341,14 +341,6 @@ def test_a_client_has_its_whole_mutation_quota(own, kafka, unique, connections: 
     assert full <= created <= full + rate * took_s + 1, created
 
 
-def free_metrics_port() -> int:
-    """Return a port from which every process has one for its metrics."""
-    port = free_port()
-    while port + 2001 > 65_535 or port < 5000:
-        port = free_port()
-    return port
-
-
 def test_processes_end_with_a_killed_parent(own):
     """Their standard input ends with it."""
     own.start()
@@ -360,7 +352,7 @@ def test_processes_end_with_a_killed_parent(own):
 
 def test_each_process_has_metrics_of_its_own(own):
     """The port of a process is a thousand above that of the one before."""
-    port = free_metrics_port()
+    port = free_port(1, processes=PROCESSES)
     own.options += ("--override", f"tidegate.metrics.listener=127.0.0.1:{port}")
     own.start()
     for number in range(PROCESSES):

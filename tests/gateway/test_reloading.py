@@ -5,7 +5,7 @@ import re
 import signal
 from urllib.request import urlopen
 
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.e2e.plain_client import PlainClient
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 from tests.gateway.login_client import LoginClient

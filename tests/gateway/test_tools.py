@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient
 

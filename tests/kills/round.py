@@ -4,13 +4,13 @@ import os
 import random
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.ports import free_port
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.e2e.broker import Broker
 from tests.kills.connection import ANONYMOUS, Connection, own_quotas
@@ -46,7 +46,6 @@ SETTLES_S = 2 * SESSION_MS / 1000 + 20  # and the time that clients take to conn
 SPOOL_BYTES_MAX = 64 << 20
 TIMEOUT_S = 60.0
 _PROBE_BYTES = 20_000
-_PORTS = range(21_000, 32_000)  # below those that connections get
 _NOT_KNOWN_YET = (KafkaError._UNKNOWN_PARTITION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _EXPECTED = (
     r"cutting \d+ incomplete bytes |quota callback \S+ \w+ took |observed throttle, not applied: "
@@ -86,7 +85,7 @@ class Round:
         self._say = say
         self._starts = 0
         self._broker = Broker(
-            directory, {**SETTINGS, **self._chosen_settings()}, nodes, first_port=_free_ports(nodes)
+            directory, {**SETTINGS, **self._chosen_settings()}, nodes, first_port=free_port(nodes - 1)
         )
         self._ports = [self._broker.first_port + number for number in range(nodes)]
         self._partitions = [Partition(name, number) for name in TOPICS for number in range(TOPICS[name])]
@@ -457,21 +456,3 @@ class Round:
                 f"directories that are missing: {sorted(wanted - found)[:5]}, that nobody needs: "
                 f"{sorted(found - wanted)[:5]}"
             )
-
-
-def _free_ports(count: int) -> int:
-    """Return a port that nobody has, as nobody has those that follow it."""
-    first = random.choice(_PORTS)
-    while not all(_is_free(first + number) for number in range(count)):
-        first = random.choice(_PORTS)
-    return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -12,6 +12,7 @@ from random import Random
 
 import pyspark
 import pytest
+from bench.ports import free_port
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
@@ -21,12 +22,6 @@ import tidegate
 _SPARK_HOME = Path(pyspark.__file__).parent
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _START_SECONDS, _JOB_SECONDS = 60, 280
-
-
-def _free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def _bare_python(directory):
@@ -54,7 +49,7 @@ def _environ(**more):
 @pytest.fixture
 def server(tmp_path):
     """Start a server of pip's pyspark on loopback; yield its address, and end it."""
-    port = _free_port()
+    port = free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

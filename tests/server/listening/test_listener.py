@@ -9,7 +9,7 @@ import socket
 import time
 
 import pytest
-from bench.ladder.brokers import free_port
+from bench.ports import free_port
 from tests.descriptors import limited_descriptors
 from tests.server.nodes import RunningNode, until
 
