@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -24,15 +24,19 @@ from confluent_kafka.admin import (
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.login_client import LoginClient
 from tests.gateway.secure_kafka import PASSWORDS
+from tests.server.nodes import until
 from tests.waiting import wait_until
 
 from tidegate import error_codes
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from tidegate.client.errors import BrokerError, ClientError
 from tidegate.client.settings import Address, ClientSettings
 from tidegate.gateway.gateway import run_work
 from tidegate.gateway.quota_topic import QUOTA_TOPIC, QuotaTopic, decode_definition, encode_definition
 from tidegate.quota import Alteration, QuotaRecord
+from tidegate.quota.admin.definition_filter import EntityParts
 from tidegate.server.administration.quota_administration import QuotaAdministration
+from tidegate.server.requests.handler import Wait
 from tidegate.wire.records import Record
 
 RATE = "producer_byte_rate"
@@ -214,16 +218,62 @@ def test_records_of_others_are_skipped(secure_kafka, pair, unique, gateway_befor
         assert "Traceback" not in gateway.log
 
 
+def delete_topic(kafka) -> None:
+    """Delete the quota topic."""
+    admin = AdminClient({"bootstrap.servers": kafka.broker.address})
+    admin.delete_topics([QUOTA_TOPIC])[QUOTA_TOPIC].result(30)
+
+
+def created_again(gateways: Iterable[GatewayProcess]) -> int:
+    """Return how often gateways have created the quota topic again."""
+    return sum(
+        gateway.log.count(f"topic {QUOTA_TOPIC} was deleted: it was created again") for gateway in gateways
+    )
+
+
+def test_changes_while_the_topic_is_deleted_stay(secure_kafka, pair, unique, gateway_before):
+    """What each gateway has confirmed is in force at both, and at one that starts later; the topic has it."""
+    is_deleted = threading.Event()
+
+    def alter_in_a_row(gateway: GatewayProcess) -> dict[str, float]:
+        """Change quotas until the topic is deleted, and once more; return those that were confirmed."""
+        (port,) = gateway.ports.values()
+        confirmed: dict[str, float] = {}
+        with LoginClient(port) as client:
+            while not is_deleted.is_set():
+                number = next(numbers)
+                name = f"{unique}-{number % 30}-{port}"
+                confirmed.pop(name, None)
+                if alter_by(client, name, 1.0 + number) == 0:
+                    confirmed[name] = 1.0 + number
+        return confirmed
+
+    numbers, before = itertools.count(), created_again(pair)
+    with ThreadPoolExecutor() as pool:
+        altering = [pool.submit(alter_in_a_row, gateway) for gateway in pair]
+        try:
+            time.sleep(1.0)
+            delete_topic(secure_kafka)
+        finally:
+            is_deleted.set()
+        confirmed = altering[0].result() | altering[1].result()
+    assert len(confirmed) >= 30
+    wait_until(lambda: created_again(pair) > before, SETTLES_S, told=lambda: pair[0].log)
+    for gateway in (*pair, gateway_before(secure_kafka.broker.address)):
+        for name, value in confirmed.items():
+            becomes(gateway, name, value, SETTLES_S)
+
+
 def test_deleted_topic_is_created_again(secure_kafka, pair, unique, gateway_before):
     """The quotas stay in force, and the new topic has them: a gateway that starts later knows them."""
     assert alter(pair[0], unique, 4000.0) == 0
     becomes(pair[1], unique, 4000.0)
-    admin = AdminClient({"bootstrap.servers": secure_kafka.broker.address})
-    admin.delete_topics([QUOTA_TOPIC])[QUOTA_TOPIC].result(30)
+    before = created_again(pair)
+    delete_topic(secure_kafka)
 
     def is_created_again() -> bool:
         assert quota_of(pair[0], unique) == 4000.0
-        return any(f"topic {QUOTA_TOPIC} was deleted: it was created again" in each.log for each in pair)
+        return created_again(pair) > before
 
     wait_until(is_created_again, SETTLES_S, told=lambda: pair[0].log)
     started = gateway_before(secure_kafka.broker.address)
@@ -346,48 +396,199 @@ def test_followed_record_does_not_undo_a_later_one():
     asyncio.run(run())
 
 
-def test_own_record_is_not_undone_by_those_before_it(monkeypatch):
-    """A process applies its own change at once; then it reads the records before it, its own and those of others."""
-    alice = (("user", "alice"),)
+ALICE, BOB, CAROL = ((("user", name),) for name in ("alice", "bob", "carol"))
+
+
+class PlayedTopic:
+    """A quota topic whose partition is played by this class: what is stored is read when `let_read` says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topic = QuotaTopic(ClientSettings(addresses=(Address("localhost", 9092),)))
+        self.quotas = QuotaAdministration(self.topic, asyncio.get_running_loop())
+        self.stored: list[Record] = []
+        self.followed: asyncio.Queue[float] = asyncio.Queue()
+        self.refused_sends = 0
+        self._readable, self._position, self._is_there = asyncio.Semaphore(0), 0, True
+        for name, of in (("send", self.topic._producer), ("poll", self.topic._consumer)):
+            monkeypatch.setattr(of, name, getattr(self, name))
+        monkeypatch.setattr(self.topic._consumer, "assign", self._assign)
+        monkeypatch.setattr(self.topic._consumer, "position", lambda _: self._position)
+        monkeypatch.setattr(self.topic, "_create", self._create)
+        monkeypatch.setattr(self.topic, "_end", self._end)
+        monkeypatch.setattr("tidegate.gateway.quota_topic._PAUSE_S", 0.01)
+        follow_in_slices = self.quotas.follow_in_slices
+
+        def follow(records: Iterable[QuotaRecord]) -> Iterator[Wait | None]:
+            yield from follow_in_slices(records)
+            self.followed.put_nowait(self.in_force(ALICE))
+
+        monkeypatch.setattr(self.quotas, "follow_in_slices", follow)
+
+    def in_force(self, entity: EntityParts) -> float | None:
+        """Return the quota of an entity."""
+        return self.quotas.definitions.values(entity).get(RATE)
+
+    async def alter_here(self, value: float, entity: EntityParts = ALICE) -> None:
+        """Set a quota through this process."""
+        alteration = Alteration(entity=entity, ops=[(RATE, value)])
+        await run_work(self.quotas.alter_in_slices([alteration], lambda *_: None, validate_only=False))
+
+    def alter_elsewhere(self, value: float | None, entity: EntityParts = ALICE) -> None:
+        """Set a quota through another process."""
+        self._store([encode_definition(QuotaRecord(entity=entity, key=RATE, value=value))])
+
+    def let_read(self, records: int = 1) -> None:
+        """Let the process read so many records more."""
+        for _ in range(records):
+            self._readable.release()
+
+    def delete(self) -> None:
+        """Delete the topic."""
+        self.stored, self._is_there = [], False
+        self.let_read()
+
+    async def send(self, name: str, partition: int, records: Sequence[Record]) -> int:
+        """Store records; return the offset of the first. While the topic is gone, wait."""
+        if self.refused_sends:
+            self.refused_sends -= 1
+            raise ClientError("no answer in time")
+        while not self._is_there:
+            await asyncio.sleep(0.001)
+        return self._store(records)
+
+    async def poll(self, timeout_s: float) -> dict[str, list[Record]]:
+        """Return the next record when it may be read; as fast as possible where the process reads to the end."""
+        if timeout_s > 1.0:
+            await self._readable.acquire()
+        if not self._is_there:
+            raise BrokerError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, None)
+        if self._position > len(self.stored):
+            raise BrokerError(error_codes.OFFSET_OUT_OF_RANGE, None)
+        self._position += 1
+        return {QUOTA_TOPIC: [self.stored[self._position - 1]]}
+
+    def _store(self, records: Sequence[Record]) -> int:
+        first = len(self.stored)
+        self.stored += [replace(record, offset=offset) for offset, record in enumerate(records, first)]
+        return first
+
+    def _assign(self, _: object) -> None:
+        self._position = 0
+
+    async def _create(self) -> bool:
+        is_new, self._is_there = not self._is_there, True
+        await asyncio.sleep(0.01)
+        return is_new
+
+    async def _end(self) -> int:
+        return len(self.stored)
+
+
+def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[PlayedTopic], Awaitable[None]]) -> None:
+    """Play a scene while a process follows the topic."""
 
     async def run() -> None:
-        topic = QuotaTopic(ClientSettings(addresses=(Address("localhost", 9092),)))
-        quotas = QuotaAdministration(topic, asyncio.get_running_loop())
-        stored: list[Record] = []
-        to_read: asyncio.Queue[Record] = asyncio.Queue()
-        found: asyncio.Queue[float] = asyncio.Queue()
-
-        async def send(name: str, partition: int, records: Sequence[Record]) -> int:
-            for record in records:
-                stored.append(replace(record, offset=len(stored)))
-            return stored[-1].offset
-
-        async def poll(timeout_s: float) -> dict[str, list[Record]]:
-            return {QUOTA_TOPIC: [await to_read.get()]}
-
-        async def on_records(records: Iterable[QuotaRecord]) -> None:
-            await run_work(quotas.follow_in_slices(records))
-            found.put_nowait(quotas.definitions.values(alice)[RATE])
-
-        async def alter_here(value: float) -> None:
-            alteration = Alteration(entity=alice, ops=[(RATE, value)])
-            await run_work(quotas.alter_in_slices([alteration], lambda *_: None, validate_only=False))
-
-        async def alter_elsewhere(value: float) -> None:
-            await send(QUOTA_TOPIC, 0, [encode_definition(QuotaRecord(entity=alice, key=RATE, value=value))])
-
-        monkeypatch.setattr(topic._producer, "send", send)
-        monkeypatch.setattr(topic._consumer, "poll", poll)
-        following = asyncio.create_task(topic.follow(on_records, quotas.definitions.records))
-        await alter_here(1.0)
-        await alter_elsewhere(2.0)
-        await alter_here(3.0)
-        await alter_elsewhere(4.0)
-        await alter_elsewhere(5.0)
-        for record in stored:
-            to_read.put_nowait(record)
-        assert [await found.get() for _ in stored] == [3.0, 3.0, 3.0, 4.0, 5.0]
+        played = PlayedTopic(monkeypatch)
+        following = asyncio.create_task(played.topic.follow(played.quotas))
+        await scene(played)
         following.cancel()
-        quotas.close()
+        played.quotas.close()
 
     asyncio.run(run())
+
+
+def values_of(records: Iterable[Record], entity: EntityParts = ALICE) -> list[float | None]:
+    """Return the values that records set for an entity, in their order."""
+    definitions = (decode_definition(record) for record in records)
+    return [each.value for each in definitions if each is not None and each.entity == entity]
+
+
+def test_own_record_is_not_undone_by_those_before_it(monkeypatch):
+    """A process applies its own change at once; then it reads the records before it, its own and those of others."""
+
+    async def scene(played: PlayedTopic) -> None:
+        await played.alter_here(1.0)
+        played.alter_elsewhere(2.0)
+        await played.alter_here(3.0)
+        played.alter_elsewhere(4.0)
+        played.alter_elsewhere(5.0)
+        played.let_read(5)
+        assert [await played.followed.get() for _ in played.stored] == [3.0, 3.0, 3.0, 4.0, 5.0]
+
+    play(monkeypatch, scene)
+
+
+def test_change_while_the_topic_is_created_again_stays(monkeypatch):
+    """One that waits for the topic is stored in the new one before the quotas in force, and is one of them."""
+
+    async def scene(played: PlayedTopic) -> None:
+        await played.alter_here(1.0)
+        await played.alter_here(10.0, BOB)
+        played.delete()
+        await played.alter_here(2.0)
+        await until(lambda: values_of(played.stored, BOB) == [10.0])
+        assert values_of(played.stored) == [2.0]
+        played.let_read(len(played.stored))
+        assert [await played.followed.get() for _ in played.stored] == [2.0, 2.0]
+
+    play(monkeypatch, scene)
+
+
+def test_change_by_another_process_while_the_topic_is_created_again_stays(monkeypatch):
+    """What another process has written to the new topic is newer than what this process has in force."""
+
+    async def scene(played: PlayedTopic) -> None:
+        for entity in (ALICE, BOB):
+            await played.alter_here(1.0, entity)
+        played.let_read(2)
+        for _ in range(2):
+            await played.followed.get()
+        await played.alter_here(3.0, CAROL)
+        played.delete()
+        played.alter_elsewhere(2.0)
+        played.alter_elsewhere(None, BOB)
+        await until(lambda: values_of(played.stored, CAROL) == [3.0])
+        played.let_read(3)
+        for _ in range(3):
+            await played.followed.get()
+        assert [played.in_force(entity) for entity in (ALICE, BOB, CAROL)] == [2.0, None, 3.0]
+        assert len(played.stored) == 3
+
+    play(monkeypatch, scene)
+
+
+def test_last_change_is_written_to_a_topic_of_another_process(monkeypatch):
+    """The process that has created the topic again had not read this change before the topic was deleted."""
+
+    async def scene(played: PlayedTopic) -> None:
+        for entity in (BOB, ALICE):
+            for value in (1.0, 2.0):
+                await played.alter_here(value, entity)
+        played.let_read(3)
+        for _ in range(3):
+            await played.followed.get()
+        played.stored = []
+        played.alter_elsewhere(1.0)
+        played.alter_elsewhere(2.0, BOB)
+        played.let_read()  # an error: the position is behind the end
+        await until(lambda: values_of(played.stored) == [1.0, 2.0])
+        played.let_read(3)
+        assert [await played.followed.get() for _ in range(3)] == [2.0, 2.0, 2.0]
+        assert values_of(played.stored, BOB) == [2.0]
+
+    play(monkeypatch, scene)
+
+
+def test_quotas_are_written_when_the_cluster_answers_again(monkeypatch):
+    """The topic was created, but the first tries to write to it failed."""
+
+    async def scene(played: PlayedTopic) -> None:
+        await played.alter_here(1.0)
+        played.refused_sends = 3
+        played.delete()
+        await until(lambda: values_of(played.stored) == [1.0])
+        await played.alter_here(2.0)
+        played.let_read(2)
+        assert [await played.followed.get() for _ in range(2)] == [2.0, 2.0]
+
+    play(monkeypatch, scene)

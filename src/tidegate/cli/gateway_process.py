@@ -27,7 +27,7 @@ from tidegate.cli.process import (
 )
 from tidegate.client.settings import ClientSettings, load_client_settings
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.gateway.gateway import Gateway, run_work
+from tidegate.gateway.gateway import Gateway
 from tidegate.gateway.processes import ONLY, check_processes
 from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.gateway.reloading import QuotasOfFile, Reloading
@@ -155,10 +155,7 @@ async def _run(
         if gateway.processes is not None:
             tasks.append(loop.create_task(gateway.processes.run()))
         if topic is not None:
-            following = topic.follow(
-                lambda records: run_work(quotas.follow_in_slices(records)), quotas.definitions.records
-            )
-            tasks.append(loop.create_task(following))
+            tasks.append(loop.create_task(topic.follow(quotas)))
         if args.config is not None or file is not None:
             reloading = Reloading(
                 gateway, quotas, read_config=lambda: load_config(args, _DEFAULTS), file=file

@@ -10,13 +10,13 @@ stored it; then it skips the records of the same quota that precede the change i
 
 A client that may write to the topic can set quotas: protect the topic with an ACL. Records that AlterClientQuotas could
 not have written are skipped with a warning. If the topic is deleted while a gateway runs, the gateway creates it again,
-with the quotas in force.
+and writes the quotas in force to it, except those that another process has written by then.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate import error_codes
@@ -29,9 +29,11 @@ from tidegate.client.partitions import MOVED, TopicPartition
 from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
+from tidegate.gateway.gateway import run_work
 from tidegate.in_slices import run_at_once
-from tidegate.quota import QuotaRecord, entity_parts
+from tidegate.quota import QuotaDefinitions, QuotaRecord, entity_parts
 from tidegate.quota.admin.alterations import entity_error, value_error_in_slices
+from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.requests.handler import Wait
 from tidegate.wire.records import NO_TIMESTAMP, Record
 
@@ -59,6 +61,7 @@ _AT_A_TIME = 200
 """Records that are decoded together, which takes some milliseconds."""
 _WRITTEN_AT_A_TIME = 1000
 _MAX_SHOWN = 80
+_Quota = tuple[Any, str]  # entity and key
 _GONE = (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OFFSET_OUT_OF_RANGE)
 
 
@@ -69,17 +72,102 @@ class QuotaTopic:
         self._settings = settings
         self._producer = Producer(settings)
         self._consumer = Consumer(settings, max_records=_AT_A_TIME)
-        self._found: dict[tuple[Any, str], QuotaRecord] = {}
-        # Offset of the last record that this process has written and not yet read, by entity and key.
-        self._unread: dict[tuple[Any, str], int] = {}
+        self._found: dict[_Quota, QuotaRecord] = {}
+        # Offset of the last record that this process has written and not yet read.
+        self._unread: dict[_Quota, int] = {}
+        # This process has created the deleted topic again, and has not yet written all quotas to it.
+        self._lacks_quotas = False
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read it to its end. Raises `ClientError`."""
         await self._create()
+        self._found = await self._read()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._producer.__aexit__()
+        await self._consumer.__aexit__()
+
+    async def follow(self, quotas: QuotaAdministration) -> None:
+        """Apply the records of all gateway processes, in the order of the topic. Never returns.
+
+        While the cluster cannot be reached, the known quotas stay in force.
+        """
+        is_warned = is_gone = False
+        while True:
+            try:
+                if is_gone:
+                    await self._restore(quotas)
+                    is_gone = False
+                records = await self._poll(_FOLLOW_POLL_S)
+            except (ClientError, ConfigError) as error:
+                is_gone = is_gone or (isinstance(error, BrokerError) and error.code in _GONE)
+                if not is_warned:
+                    is_warned = True
+                    _log.warning("cannot read topic %s: %s; the quotas stay as they are", QUOTA_TOPIC, error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if is_warned:
+                is_warned = False
+                _log.warning("topic %s can be read again", QUOTA_TOPIC)
+            if records:
+                # Which of them precede a change of this process is known only while no change is under way.
+                await run_work(quotas.follow_in_slices(self._not_outdated(records)))
+
+    async def _restore(self, quotas: QuotaAdministration) -> None:
+        """Read the topic from its beginning; if it was deleted, create it with the quotas in force.
+
+        To a topic that another process has created, only the last changes of this process are written: the other one
+        may have newer quotas. Raises `ClientError` or `ConfigError`; call it again then.
+        """
+        if await self._create():
+            self._lacks_quotas = True
+        # No change is under way: each has been stored and is in force, or neither.
+        await run_work(quotas.changes.acquire())
+        try:
+            lacking = self._lacking(quotas.definitions, await self._read())
+            unread: dict[_Quota, int] = {}
+            for at in range(0, len(lacking), _WRITTEN_AT_A_TIME):
+                some = lacking[at : at + _WRITTEN_AT_A_TIME]
+                first = await self._producer.send(*_PLACE, [encode_definition(record) for record in some])
+                unread |= {_quota(record): offset for offset, record in enumerate(some, first)}
+            self._unread = unread
+            self._consumer.assign({_PLACE: EARLIEST})
+        finally:
+            quotas.changes.release()
+        if self._lacks_quotas:
+            self._lacks_quotas = False
+            _log.warning(
+                "topic %s was deleted: it was created again, with the %d quotas in force",
+                QUOTA_TOPIC,
+                len(lacking),
+            )
+
+    def _lacking(
+        self, definitions: QuotaDefinitions, written: Mapping[_Quota, QuotaRecord]
+    ) -> list[QuotaRecord]:
+        """Return the records to write to a topic that begins again. written: what it has already."""
+        lacking: dict[_Quota, QuotaRecord] = {}
+        if self._lacks_quotas:
+            lacking = {
+                _quota(record): record for record in definitions.records() if _quota(record) not in written
+            }
+        for (
+            entity,
+            key,
+        ) in self._unread:  # the process that has created the topic may not have read them either
+            value, there = definitions.values(entity).get(key), written.get((entity, key))
+            if value != (None if there is None else there.value):
+                lacking[entity, key] = QuotaRecord(entity=entity, key=key, value=value)
+        return list(lacking.values())
+
+    async def _read(self) -> dict[_Quota, QuotaRecord]:
+        """Return the last record of each quota in the topic, and follow those after them. Raises `ClientError`."""
         self._consumer.assign({_PLACE: EARLIEST})
         end = await self._end()
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._settings.api_timeout_s
+        found: dict[_Quota, QuotaRecord] = {}
         while (position := self._consumer.position(_PLACE)) < end:
             if loop.time() > until_s:
                 raise ClientError(
@@ -87,72 +175,14 @@ class QuotaTopic:
                     f"{self._settings.api_timeout_s:g} s",
                     hint="raise default.api.timeout.ms in --upstream-config",
                 )
-            for _, record in await self._poll():
-                if record.value is None:
-                    self._found.pop((record.entity, record.key), None)
-                else:
-                    self._found[record.entity, record.key] = record
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._producer.__aexit__()
-        await self._consumer.__aexit__()
-
-    async def follow(
-        self,
-        on_records: Callable[[Iterable[QuotaRecord]], Awaitable[object]],
-        in_force: Callable[[], Iterable[QuotaRecord]],
-    ) -> None:
-        """Call `on_records` with the records of all gateway processes, in the order of the topic. Never returns.
-
-        While the cluster cannot be reached, the known quotas stay in force. on_records: must iterate over the records
-        while no alteration is under way: only then is it known which of them precede a change of this process, and are
-        left out. in_force: returns the known quotas.
-        """
-        is_warned = False
-        while True:
-            try:
-                records = await self._poll(_FOLLOW_POLL_S)
-                if is_warned:
-                    is_warned = False
-                    _log.warning("topic %s can be read again", QUOTA_TOPIC)
-            except ClientError as error:
-                if not is_warned:
-                    is_warned = True
-                    _log.warning("cannot read topic %s: %s; the quotas stay as they are", QUOTA_TOPIC, error)
-                try:
-                    if isinstance(error, BrokerError) and error.code in _GONE:
-                        await self._restore(list(in_force()))
-                except (ClientError, ConfigError) as failure:
-                    _log.debug("cannot restore topic %s: %s", QUOTA_TOPIC, failure)
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            if records:
-                await on_records(self._not_outdated(records))
-
-    async def _restore(self, in_force: Sequence[QuotaRecord]) -> None:
-        """Read the topic from its beginning; if it was deleted, create it with the quotas in force.
-
-        Nothing is written to a topic that exists: it may have newer quotas than this process.
-        """
-        is_new = await self._create()
-        self._unread.clear()  # the offsets of a new topic begin at 0 again
-        for at in range(0, len(in_force) if is_new else 0, _WRITTEN_AT_A_TIME):
-            some = in_force[at : at + _WRITTEN_AT_A_TIME]
-            await self._producer.send(*_PLACE, [encode_definition(record) for record in some])
-        self._consumer.assign({_PLACE: EARLIEST})
-        if is_new:
-            _log.warning(
-                "topic %s was deleted: it was created again, with the %d quotas in force",
-                QUOTA_TOPIC,
-                len(in_force),
-            )
+            found |= {_quota(record): record for _, record in await self._poll()}
+        return found
 
     # --- a `QuotaStore` ---------------------------------------------------------------------------------------------
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per definition that was read."""
-        return list(self._found.values())
+        return [record for record in self._found.values() if record.value is not None]
 
     def apply_quota_records_in_slices(
         self, records: Sequence[QuotaRecord]
@@ -164,16 +194,16 @@ class QuotaTopic:
         sending.add_done_callback(lambda _: wait.resume())
         yield wait
         for offset, record in enumerate(records, sending.result()):
-            self._unread[record.entity, record.key] = offset
+            self._unread[_quota(record)] = offset
             if offset % _AT_A_TIME == 0:
                 yield None
 
     def _not_outdated(self, read: Iterable[tuple[int, QuotaRecord]]) -> Iterator[QuotaRecord]:
         """Yield records, given with their offsets, except those that precede a record of this process."""
         for offset, record in read:
-            place = record.entity, record.key
-            if offset >= self._unread.get(place, 0):
-                self._unread.pop(place, None)
+            quota = _quota(record)
+            if offset >= self._unread.get(quota, 0):
+                self._unread.pop(quota, None)
                 yield record
 
     async def _poll(self, timeout_s: float = _POLL_S) -> list[tuple[int, QuotaRecord]]:
@@ -210,6 +240,10 @@ class QuotaTopic:
                     raise_for(found["error_code"], None)
                     return int(found["offset"])
                 await asyncio.sleep(_RETRY_S)
+
+
+def _quota(record: QuotaRecord) -> _Quota:
+    return record.entity, record.key
 
 
 async def wait_for_leader(cluster: Cluster, name: str) -> int:
