@@ -62,7 +62,7 @@ def _reserve(port: int) -> bool:
 
 
 def _release(port: int) -> None:
-    """Let other calls have a port."""
+    """End the reservation of a port."""
     del _reserved[port]
     fcntl.lockf(_lock_file(), fcntl.LOCK_UN, 1, port)
 

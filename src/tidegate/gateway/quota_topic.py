@@ -1,22 +1,19 @@
 """The gateway's quotas, kept in a compacted topic of the cluster, so that every gateway process has the same.
 
-A record is one definition: its key names the entity and the quota's key, its value is the number, or empty if the quota
-was removed. An alteration is one batch, which the broker stores completely or not at all. Each process reads the topic,
-and applies a change by another process within a second. A process applies its own change as soon as the broker has
-stored it; then it skips the records of the same quota that precede the change in the topic.
-
-    key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
-    value  1048576.0
+A record is one definition (`quota_records`). An alteration is one batch, which the broker stores completely or not at
+all. Each process reads the topic, and applies a change by another process within a second. A process applies its own
+change as soon as the broker has stored it; then it skips the records of the same quota that precede the change in the
+topic.
 
 A client that may write to the topic can set quotas: protect the topic with an ACL. Records that AlterClientQuotas could
 not have written are skipped with a warning. If the topic is deleted while a gateway runs, the gateway creates it again,
-and writes the quotas in force to it, except those that another process has written by then.
+and writes the quotas in force to it, except those that another process has written by then. If the process that created
+the topic writes nothing to it, another one does so.
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate import error_codes
@@ -30,39 +27,41 @@ from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
 from tidegate.gateway.gateway import run_work
-from tidegate.in_slices import run_at_once
-from tidegate.quota import QuotaDefinitions, QuotaRecord, entity_parts
-from tidegate.quota.admin.alterations import entity_error, value_error_in_slices
+from tidegate.gateway.quota_records import QUOTA_TOPIC, decode_definition, encode_definition
+from tidegate.quota import QuotaDefinitions, QuotaRecord
+from tidegate.quota.admin.alterations import is_change
 from tidegate.server.administration.quota_administration import QuotaAdministration
 from tidegate.server.requests.handler import Wait
-from tidegate.wire.records import NO_TIMESTAMP, Record
+from tidegate.wire.records import Record
 
 __all__ = [
     "QUOTA_TOPIC",
     "QuotaTopic",
     "create_if_missing",
-    "decode_definition",
-    "encode_definition",
 ]
 
 _log = logging.getLogger("tidegate.gateway")
 
-QUOTA_TOPIC = "__tidegate_quotas"
 MAX_REPLICAS = 3
 _PLACE = TopicPartition(QUOTA_TOPIC, 0)
 # The topic is stored uncompressed, so the broker decompresses batches: the gateway's consumer supports only gzip.
 _CONFIGS = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
 _TOPIC_RESOURCE = 2
-_POLL_S = 0.5
-_FOLLOW_POLL_S = 600.0  # ends with the first record; a shorter one would cancel the search for a lost leader
+# Both end with the first record. A poll that ends early cancels the search for a lost leader, which takes 2 s.
+_POLL_S = 3.0
+_FOLLOW_POLL_S = 600.0
+_RESTORE_S = 10.0  # for so long, clients wait for their changes of quotas
+_MOST_EMPTY = 10
 _PAUSE_S = 1.0
 _RETRY_S = 0.1
 _AT_A_TIME = 200
 """Records that are decoded together, which takes some milliseconds."""
 _WRITTEN_AT_A_TIME = 1000
-_MAX_SHOWN = 80
-_Quota = tuple[Any, str]  # entity and key
+_BYTES_AT_A_TIME = 1 << 18
 _GONE = (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OFFSET_OUT_OF_RANGE)
+
+_Quota = tuple[Any, str]  # entity and key
+_Read = tuple[int, QuotaRecord]  # with its offset
 
 
 class QuotaTopic:
@@ -72,16 +71,18 @@ class QuotaTopic:
         self._settings = settings
         self._producer = Producer(settings)
         self._consumer = Consumer(settings, max_records=_AT_A_TIME)
-        self._found: dict[_Quota, QuotaRecord] = {}
+        self._found: dict[_Quota, _Read] = {}
         # Offset of the last record that this process has written and not yet read.
         self._unread: dict[_Quota, int] = {}
-        # This process has created the deleted topic again, and has not yet written all quotas to it.
+        # The topic was deleted, and this process has not yet written all quotas to the new one.
         self._lacks_quotas = False
+        self._found_empty = 0  # times
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read it to its end. Raises `ClientError`."""
         await self._create()
-        self._found = await self._read()
+        self._consumer.assign({_PLACE: EARLIEST})
+        await self._read(self._found)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -93,96 +94,141 @@ class QuotaTopic:
 
         While the cluster cannot be reached, the known quotas stay in force.
         """
-        is_warned = is_gone = False
+        warned: set[object] = set()  # kinds of errors
+        is_gone = False
         while True:
             try:
-                if is_gone:
-                    await self._restore(quotas)
-                    is_gone = False
-                records = await self._poll(_FOLLOW_POLL_S)
+                records = await (self._restore(quotas) if is_gone else self._poll(_FOLLOW_POLL_S))
+                is_gone = False
             except (ClientError, ConfigError) as error:
                 is_gone = is_gone or (isinstance(error, BrokerError) and error.code in _GONE)
-                if not is_warned:
-                    is_warned = True
-                    _log.warning("cannot read topic %s: %s; the quotas stay as they are", QUOTA_TOPIC, error)
+                kind = getattr(error, "code", isinstance(error, ConfigError))
+                if kind not in warned:
+                    warned.add(kind)
+                    hint = f"; hint: {error.hint}" if error.hint else ""
+                    _log.warning(
+                        "cannot read topic %s: %s; the quotas stay as they are%s", QUOTA_TOPIC, error, hint
+                    )
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if is_warned:
-                is_warned = False
+            if warned:
+                warned.clear()
                 _log.warning("topic %s can be read again", QUOTA_TOPIC)
             if records:
                 # Which of them precede a change of this process is known only while no change is under way.
                 await run_work(quotas.follow_in_slices(self._not_outdated(records)))
 
-    async def _restore(self, quotas: QuotaAdministration) -> None:
-        """Read the topic from its beginning; if it was deleted, create it with the quotas in force.
+    async def _restore(self, quotas: QuotaAdministration) -> Collection[_Read]:
+        """Read the topic from its beginning; return the last record of each quota. Create a topic that was deleted.
 
-        To a topic that another process has created, only the last changes of this process are written: the other one
-        may have newer quotas. Raises `ClientError` or `ConfigError`; call it again then.
+        What the topic lacks is written to it. Also called where the topic only had no leader for some time: then it
+        lacks nothing. Raises `ClientError` or `ConfigError`; after an error, call it again.
         """
         if await self._create():
             self._lacks_quotas = True
-        # No change is under way: each has been stored and is in force, or neither.
-        await run_work(quotas.changes.acquire())
+        self._consumer.assign({_PLACE: EARLIEST})
+        found: dict[_Quota, _Read] = {}
+        await self._read(found)
+        await run_work(quotas.changes.acquire())  # from here on, no change is under way
         try:
-            lacking = self._lacking(quotas.definitions, await self._read())
-            unread: dict[_Quota, int] = {}
-            for at in range(0, len(lacking), _WRITTEN_AT_A_TIME):
-                some = lacking[at : at + _WRITTEN_AT_A_TIME]
-                first = await self._producer.send(*_PLACE, [encode_definition(record) for record in some])
-                unread |= {_quota(record): offset for offset, record in enumerate(some, first)}
-            self._unread = unread
-            self._consumer.assign({_PLACE: EARLIEST})
+            async with asyncio.timeout(_RESTORE_S) as limit:
+                await self._read(found)
+                await self._complete(quotas.definitions, found)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ClientError(f"quotas were not written to it within {_RESTORE_S:g} s") from error
         finally:
             quotas.changes.release()
+        self._found_empty = 0
+        return found.values()
+
+    async def _complete(self, definitions: QuotaDefinitions, found: dict[_Quota, _Read]) -> None:
+        """Write what the topic lacks. found: what it has; receives what was added meanwhile."""
+        if not found and not self._lacks_quotas and next(definitions.records(), None) is not None:
+            self._found_empty += 1
+            if self._found_empty < _MOST_EMPTY:
+                raise ClientError("it is empty, and the process that created it will write the quotas")
+            self._lacks_quotas = True
+        lacking = self._lacking(definitions, found)
+        unread = await self._write(lacking)
+        added = [each async for each in self._read_on()]
+        found |= {_quota(record): (offset, record) for offset, record in added}
+        # Another process may have changed a quota after it was read here and before it was written here.
+        overtaken = {
+            _quota(record): record for offset, record in added if offset < unread.get(_quota(record), 0)
+        }
+        self._unread = unread | await self._write(overtaken.values())
         if self._lacks_quotas:
             self._lacks_quotas = False
             _log.warning(
-                "topic %s was deleted: it was created again, with the %d quotas in force",
+                "topic %s was deleted: it was created again, and %d quotas were written to it",
                 QUOTA_TOPIC,
                 len(lacking),
             )
 
-    def _lacking(
-        self, definitions: QuotaDefinitions, written: Mapping[_Quota, QuotaRecord]
-    ) -> list[QuotaRecord]:
-        """Return the records to write to a topic that begins again. written: what it has already."""
+    def _lacking(self, definitions: QuotaDefinitions, found: Mapping[_Quota, _Read]) -> list[QuotaRecord]:
+        """Return the records to write to the topic, which has those that were found."""
         lacking: dict[_Quota, QuotaRecord] = {}
         if self._lacks_quotas:
-            lacking = {
-                _quota(record): record for record in definitions.records() if _quota(record) not in written
-            }
-        for (
-            entity,
-            key,
-        ) in self._unread:  # the process that has created the topic may not have read them either
-            value, there = definitions.values(entity).get(key), written.get((entity, key))
-            if value != (None if there is None else there.value):
+            in_force = ((_quota(record), record) for record in definitions.records())
+            lacking = {quota: record for quota, record in in_force if quota not in found}
+        # Changes of this process that were lost with the topic. The process that created it may not have read them.
+        for entity, key in self._unread:
+            value = definitions.values(entity).get(key)
+            if (entity, key) not in found or is_change(found[entity, key][1].value, value):
                 lacking[entity, key] = QuotaRecord(entity=entity, key=key, value=value)
         return list(lacking.values())
 
-    async def _read(self) -> dict[_Quota, QuotaRecord]:
-        """Return the last record of each quota in the topic, and follow those after them. Raises `ClientError`."""
-        self._consumer.assign({_PLACE: EARLIEST})
+    async def _write(self, records: Iterable[QuotaRecord]) -> dict[_Quota, int]:
+        """Write records, some at a time; return the offset of each. Raises `ClientError`."""
+        offsets: dict[_Quota, int] = {}
+        some: list[tuple[_Quota, Record]] = []
+        size = 0
+
+        async def send() -> None:
+            first = await self._producer.send(*_PLACE, [record for _, record in some])
+            offsets.update((quota, offset) for offset, (quota, _) in enumerate(some, first))
+
+        for definition in records:
+            record = encode_definition(definition)
+            some.append((_quota(definition), record))
+            size += len(record.key or b"")
+            if len(some) == _WRITTEN_AT_A_TIME or size > _BYTES_AT_A_TIME:
+                await send()
+                some, size = [], 0
+        if some:
+            await send()
+        return offsets
+
+    async def _read(self, found: dict[_Quota, _Read]) -> None:
+        """Read on to the end of the topic. found: receives the last record of each quota. Raises `ClientError`."""
+        async for offset, record in self._read_on():
+            quota = _quota(record)
+            found[quota] = offset, record
+            if self._unread.get(quota) == offset:
+                del self._unread[quota]
+
+    async def _read_on(self) -> AsyncIterator[_Read]:
+        """Yield the records up to the end that the topic has now. Raises `ClientError`."""
         end = await self._end()
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._settings.api_timeout_s
-        found: dict[_Quota, QuotaRecord] = {}
-        while (position := self._consumer.position(_PLACE)) < end:
+        while (position := max(self._consumer.position(_PLACE), 0)) < end:
             if loop.time() > until_s:
                 raise ClientError(
-                    f"topic {QUOTA_TOPIC} was read to offset {max(position, 0)} of {end} within "
+                    f"topic {QUOTA_TOPIC} was read to offset {position} of {end} within "
                     f"{self._settings.api_timeout_s:g} s",
                     hint="raise default.api.timeout.ms in --upstream-config",
                 )
-            found |= {_quota(record): record for _, record in await self._poll()}
-        return found
+            for each in await self._poll():
+                yield each
 
     # --- a `QuotaStore` ---------------------------------------------------------------------------------------------
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per definition that was read."""
-        return [record for record in self._found.values() if record.value is not None]
+        return [record for _, record in self._found.values() if record.value is not None]
 
     def apply_quota_records_in_slices(
         self, records: Sequence[QuotaRecord]
@@ -198,15 +244,15 @@ class QuotaTopic:
             if offset % _AT_A_TIME == 0:
                 yield None
 
-    def _not_outdated(self, read: Iterable[tuple[int, QuotaRecord]]) -> Iterator[QuotaRecord]:
-        """Yield records, given with their offsets, except those that precede a record of this process."""
+    def _not_outdated(self, read: Iterable[_Read]) -> Iterator[QuotaRecord]:
+        """Yield records except those that precede a record of this process."""
         for offset, record in read:
             quota = _quota(record)
             if offset >= self._unread.get(quota, 0):
                 self._unread.pop(quota, None)
                 yield record
 
-    async def _poll(self, timeout_s: float = _POLL_S) -> list[tuple[int, QuotaRecord]]:
+    async def _poll(self, timeout_s: float = _POLL_S) -> list[_Read]:
         """Return the next definitions and their offsets."""
         found = await self._consumer.poll(timeout_s=timeout_s)
         decoded = [
@@ -285,39 +331,3 @@ async def _check_existing(admin: Admin) -> None:
             "expected compact and one partition",
             hint="set its cleanup.policy to compact, or delete the topic if it is not a gateway's",
         )
-
-
-def encode_definition(record: QuotaRecord) -> Record:
-    """Return a definition as a record of the topic, without the time: brokers refuse one of a clock that is ahead."""
-    key = json.dumps({"entity": record.entity, "key": record.key}, separators=(",", ":"))
-    value = None if record.value is None else repr(record.value).encode()
-    return Record(key=key.encode(), value=value, timestamp_ms=NO_TIMESTAMP)
-
-
-def decode_definition(record: Record) -> QuotaRecord | None:
-    """Return the definition in a record of the topic; None, with a warning, where it is none.
-
-    >>> decode_definition(encode_definition(QuotaRecord(entity=(("user", None),), key="producer_byte_rate", value=5.0)))
-    QuotaRecord(entity=(('user', None),), key='producer_byte_rate', value=5.0)
-    """
-    try:
-        definition = json.loads(record.key or b"")
-        entity, key = entity_parts((part[0], part[1]) for part in definition["entity"]), definition["key"]
-        if not all(isinstance(text, str) for part in entity for text in part if text is not None):
-            raise ValueError("an entity whose type or name is not a text")
-        value = None if record.value is None else float(record.value)
-        wrong = entity_error(entity, is_known_host=lambda name: True) or run_at_once(
-            value_error_in_slices(entity, {key: value})
-        )
-        if wrong is not None:
-            raise ValueError(wrong)
-        return QuotaRecord(entity=entity, key=key, value=value)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        _log.warning(
-            "skipped record %d of topic %s: not a quota: %s",
-            record.offset,
-            QUOTA_TOPIC,
-            str(error)[:_MAX_SHOWN],
-            extra={"repeats": QUOTA_TOPIC},
-        )
-        return None
