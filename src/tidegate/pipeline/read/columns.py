@@ -56,7 +56,9 @@ def numbers_of(table: pa.Table, column: str) -> Numbers:
     """Return a column of numbers or flags, 0 or False where it is null."""
     values: Numbers
     chunked = table[column]
-    if chunked.null_count == len(chunked) and not pa.types.is_boolean(chunked.type):
+    if pa.types.is_boolean(chunked.type):
+        return _flags(chunked)
+    if chunked.null_count == len(chunked):
         values = np.zeros(len(chunked), chunked.type.to_pandas_dtype())
         values.flags.writeable = False  # as in Arrow's arrays, for which kernels are compiled
         return values
@@ -65,7 +67,7 @@ def numbers_of(table: pa.Table, column: str) -> Numbers:
         values.flags.writeable = False
         return values
     if chunked.null_count:
-        chunked = pc.fill_null(chunked, False if chunked.type == pa.bool_() else 0)
+        chunked = pc.fill_null(chunked, 0)
     values = chunked.to_numpy()
     return values
 
@@ -73,12 +75,28 @@ def numbers_of(table: pa.Table, column: str) -> Numbers:
 def _with_zeros(integers: pa.Array) -> Numbers:
     """Return integers, some of them null, with 0 for each null; takes a sixth of the time of `fill_null`."""
     validity, data = integers.buffers()
-    first_byte, first_bit = divmod(integers.offset, 8)
-    bits = np.frombuffer(validity, np.uint8)[first_byte:]
-    is_valid = np.unpackbits(bits, count=first_bit + len(integers), bitorder="little")[first_bit:]
     values = np.frombuffer(data, integers.type.to_pandas_dtype(), integers.offset + len(integers))
-    found: Numbers = values[integers.offset :] * is_valid
+    found: Numbers = values[integers.offset :] * _bits(validity, integers)
     return found
+
+
+def _flags(chunked: pa.ChunkedArray) -> Numbers:
+    """Return flags, False for null; takes a tenth of the time of `to_numpy`."""
+    if chunked.null_count == len(chunked):
+        return np.zeros(len(chunked), bool)
+    flags = _one_array(chunked)
+    validity, data = flags.buffers()
+    found = _bits(data, flags)
+    if flags.null_count:
+        found &= _bits(validity, flags)
+    return found.view(bool)
+
+
+def _bits(buffer: pa.Buffer, of: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return the bit of each value of an array, 0 or 1. buffer: has the bits, also of values before the array."""
+    first_byte, first_bit = divmod(of.offset, 8)
+    packed = np.frombuffer(buffer, np.uint8)[first_byte:]
+    return np.unpackbits(packed, count=first_bit + len(of), bitorder="little")[first_bit:]
 
 
 def is_there(table: pa.Table, column: str) -> Numbers:
@@ -93,7 +111,8 @@ def name_places(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], pa
         return np.zeros(0, np.int64), pa.array([""])
     encoded = _encoded(table, column)
     names = encoded.dictionary.cast(pa.string())
-    places = np.add(_indices(encoded), 1, dtype=np.int64)
+    places = _indices(encoded).astype(np.int64)
+    places += 1
     empty = pc.index(names, "").as_py()
     if empty >= 0:
         places[places == empty + 1] = 0
@@ -133,7 +152,7 @@ def used_codes(code: Numbers, codes: int, among: Numbers | slice = _ALL) -> tupl
     used = np.flatnonzero(occurs)
     place_of = np.zeros(codes, np.int64)
     place_of[used] = np.arange(len(used))
-    return used, place_of[code]
+    return used, place_of.take(code)
 
 
 def distinct(numbers: Numbers) -> Numbers:

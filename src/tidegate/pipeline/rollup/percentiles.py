@@ -19,6 +19,11 @@ BUCKETS = 512
 _PLAIN = 16  # values with a bucket of their own: a power of two
 _PLAIN_BITS = 4
 _PARTS_BITS = 3  # of a power of two
+_FRACTION_BITS = 52  # of a double
+_REST_BITS = _FRACTION_BITS - _PARTS_BITS
+_OF_PLAIN = (1023 + _PLAIN_BITS) << _PARTS_BITS  # the bits of `_PLAIN` as a double, without the rest
+_EXACT = 2**53
+_FIRST_BITS = -(1 << 10)  # of a larger value: those that a double has
 
 Int64s = npt.NDArray[np.int64]
 
@@ -27,14 +32,10 @@ def bucket_of(value: int) -> int:
     """Return the bucket of a value, which is not below 0 and less than 2**63. Written for numba."""
     if value < _PLAIN:
         return value
-    shift, rest = 1, value >> _PLAIN_BITS
-    for bits in (32, 16, 8, 4, 2, 1):
-        if rest >> bits:
-            rest >>= bits
-            shift += bits
-    return (
-        _PLAIN + ((shift + _PARTS_BITS - _PLAIN_BITS) << _PARTS_BITS) + (value >> shift) - (1 << _PARTS_BITS)
-    )
+    if value >= _EXACT:
+        value &= _FIRST_BITS
+    # The first bits of a double are its power of two, and the next ones divide this into equal parts.
+    return int(np.float64(value).view(np.int64) >> _REST_BITS) - _OF_PLAIN + _PLAIN
 
 
 def largest_of(bucket: int) -> int:

@@ -27,6 +27,19 @@ def test_nulls_are_0_or_false():
     assert is_there(table, "n").tolist() == [True, False]
 
 
+@pytest.mark.parametrize("values", [[True, None, False], [None, None, None], [False, True, True]])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_flags_of_a_part_of_a_column(values, chunks):
+    """The first one may be at any bit of a byte."""
+    column = pa.chunked_array([pa.array(values * 11, pa.bool_())] * chunks)
+    for first in range(20):
+        for length in (0, 1, 8, 13):
+            part = column.slice(first, length)
+            found = numbers_of(pa.table({"flag": part}), "flag")
+            assert found.dtype == bool
+            assert found.tolist() == [bool(value) for value in part.to_pylist()]
+
+
 @pytest.mark.parametrize("largest_table", [0, 1 << 22])
 def test_codes_that_occur_have_places(monkeypatch, largest_table):
     """The same places whether they are looked up or sorted; of rows that do not count no code is there."""

@@ -5,17 +5,20 @@ from random import Random
 import numpy as np
 import pytest
 
+from tidegate.pipeline.replay.kernel.compiled import compiled
 from tidegate.pipeline.rollup.percentiles import BUCKETS, bucket_of, largest_of, percentiles
 
 
-def test_buckets_follow_one_another():
+@pytest.mark.parametrize("form", [bucket_of, compiled(bucket_of)])
+def test_buckets_follow_one_another(form):
     """Every number has one, which reaches to just below the next, and is an eighth of its numbers wide at most."""
-    for bucket in range(1, bucket_of(2**63 - 1) + 1):
+    largest = form(np.int64(2**63 - 1))
+    for bucket in range(1, largest + 1):
         first, last = largest_of(bucket - 1) + 1, largest_of(bucket)
-        assert bucket_of(first) == bucket_of(last) == bucket
+        assert form(np.int64(first)) == form(np.int64(last)) == bucket
         assert last - first <= first / 8
-    assert largest_of(bucket_of(2**63 - 1)) == 2**63 - 1
-    assert bucket_of(2**63 - 1) < BUCKETS
+    assert largest_of(largest) == 2**63 - 1
+    assert largest < BUCKETS
 
 
 @pytest.mark.parametrize("seed", range(5))
