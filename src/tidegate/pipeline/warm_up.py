@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ __all__ = [
     "compile_replay_kernel",
     "kernel_at_hand",
     "kernel_in_the_making",
+    "load_usage_kernel",
     "smooth_mode_at_hand",
 ]
 
@@ -119,6 +121,19 @@ def kernel_at_hand(
             on_progress(Progress(what, 0, None))
         with nullcontext() if on_progress is not None else Console(stderr=True).status(what):
             kernel.make()
+
+
+def load_usage_kernel() -> Callable[[], object]:
+    """Begin to load the kernel of usage, if it is compiled; return a function that waits for it.
+
+    Loading takes 0.4 s, most of it for numba, and meanwhile other threads can read files.
+    """
+    if not _is_compiled(_KERNELS[USAGE]):
+        return lambda: None
+    pool = ThreadPoolExecutor(1)
+    loading = pool.submit(compile_usage_kernel)
+    pool.shutdown(wait=False)
+    return loading.result
 
 
 def compile_later(names: Iterable[str]) -> None:

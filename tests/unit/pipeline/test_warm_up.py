@@ -1,5 +1,6 @@
 """Compiling the kernel ahead."""
 
+import threading
 from functools import partial
 from random import Random
 
@@ -35,6 +36,7 @@ from tidegate.pipeline.warm_up import (
     compile_replay_kernel,
     kernel_at_hand,
     kernel_in_the_making,
+    load_usage_kernel,
     smooth_mode_at_hand,
 )
 from tidegate.pipeline.watch import node as watch_node
@@ -90,6 +92,29 @@ def test_a_compiled_kernel_is_not_compiled_again(monkeypatch, tmp_path, name):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-such-program"))
     with kernel_in_the_making([PLANS[name]] if name in PLANS else [], with_usage=name == USAGE):
         pass
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_compiled_kernel_of_usage_is_loaded_in_a_thread(monkeypatch, is_compiled):
+    """One that is not compiled is left to `kernel_at_hand`, which says what it does."""
+    threads = []
+    monkeypatch.setattr(warm_up, "_is_compiled", lambda kernel: is_compiled)
+    monkeypatch.setattr(warm_up, "compile_usage_kernel", lambda: threads.append(threading.get_ident()))
+    load_usage_kernel()()
+    assert len(threads) == is_compiled
+    assert threading.get_ident() not in threads
+
+
+def test_an_error_of_loading_is_raised_to_whoever_waits(monkeypatch):
+    """The thread itself prints nothing."""
+
+    def load() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(warm_up, "_is_compiled", lambda kernel: True)
+    monkeypatch.setattr(warm_up, "compile_usage_kernel", load)
+    with pytest.raises(MemoryError):
+        load_usage_kernel()()
 
 
 def test_the_other_loop_is_compiled_meanwhile(monkeypatch, tmp_path):

@@ -182,6 +182,10 @@ class BackEnd(ABC):
         rows: the number of rows to sum up, or of decisions by all plans together.
         """
 
+    def load_usage_kernel(self) -> Callable[[], object]:
+        """Begin to load what `prepare` with usage needs, if this process needs it; return a function that waits."""
+        return lambda: None
+
     @abstractmethod
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
         """Call a function for each item; return the results in their order. It must belong to the installed package."""

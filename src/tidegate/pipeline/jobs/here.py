@@ -54,7 +54,7 @@ from tidegate.pipeline.schemas import (
     RUNGS,
 )
 from tidegate.pipeline.threads import available_cores, mapped
-from tidegate.pipeline.warm_up import kernel_at_hand
+from tidegate.pipeline.warm_up import kernel_at_hand, load_usage_kernel
 
 __all__ = ["Here"]
 
@@ -102,6 +102,10 @@ class Here(BackEnd):
         kernel_at_hand(
             plans, timelines=timelines, with_usage=with_usage, rows=rows, on_progress=self._on_progress
         )
+
+    def load_usage_kernel(self) -> Callable[[], object]:
+        """Begin to load the kernel of usage in a thread; return a function that waits for it."""
+        return load_usage_kernel()
 
     def map(self, function: Callable[[Item], T], items: Sequence[Item], what: str) -> Iterable[T]:
         """Call a function for each item, when its result is used; a few results are computed in advance."""

@@ -119,13 +119,15 @@ class Jobs:
         minutes = usage_by_minute_table_name(by)
         is_written = _wants(out, name) or _wants(out, minutes)
         is_cut = only is None and with_peaks and not is_written
+        wait_for_kernel = self.back_end.load_usage_kernel() if with_peaks else None
         if is_cut and top <= min(_GROUPS_SHOWN, parts.GROUPS_AT_ONCE) and self._has_many_groups(by):
             groups, shown = self._first_groups(by, top)
             return replace(self.usage(out=None, top=top, by=by, only=shown), groups=groups)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with self._results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):
             coverage = self.coverage()
-            if with_peaks:
+            if wait_for_kernel is not None:
+                wait_for_kernel()
                 self.back_end.prepare((), with_usage=True, rows=self.files.rows)
             with_minutes = _wants(out, minutes)
             found = self._usage_parts(

@@ -151,12 +151,13 @@ def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int
         kind = rows.kind[at]
         marks.charges[at] = 0
         marks.starts[at] = starts
-        for place in range(MEASURES):
-            marks.buckets[place, at] = _NOTHING
-        if kind == RESTART:
-            starts += 1
-        if kind >= RESTART:
-            continue
+        if kind != REQUEST:
+            for place in range(MEASURES):
+                marks.buckets[place, at] = _NOTHING
+            if kind == RESTART:
+                starts += 1
+            if kind >= RESTART:
+                continue
         cell, group, ts_ms = rows.cell[at], rows.group[at], rows.ts_ms[at]
         network_ns, mutations = rows.network_ns[at], rows.mutations[at]
         request_bytes, response_bytes = rows.request_bytes[at], rows.response_bytes[at]
@@ -182,7 +183,9 @@ def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int
             of_cell[HANDLER_NS] += handler_ns
             throttle_ms = 0
             is_taken_back = False
-            if not rows.observed_only[at]:
+            is_any = rows.throttles_ms[0, at] | rows.throttles_ms[1, at]
+            is_any |= rows.throttles_ms[2, at] | rows.throttles_ms[3, at]
+            if is_any != 0 and not rows.observed_only[at]:
                 for place in range(4):
                     one_ms = max(0, rows.throttles_ms[place, at])
                     of_cell[PRODUCE_MS + place] += one_ms
@@ -197,16 +200,17 @@ def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int
                 of_cell[SEVERAL_BYTES] += produce_bytes + (0 if is_taken_back else fetch_bytes)
             if charges != 0:
                 charges |= CHARGES_HANDLER
-            if produce_bytes != 0:
-                charges |= CHARGES_PRODUCE
-                used[PRODUCE, group] = True
-            if fetch_bytes != 0 and not is_taken_back:
-                charges |= CHARGES_FETCH
-                used[FETCH, group] = True
+            # Without branches: about as many rows have bytes as have none, in no order.
+            has_produced = produce_bytes != 0
+            charges |= CHARGES_PRODUCE * has_produced
+            used[PRODUCE, group] |= has_produced
+            has_fetched = (fetch_bytes != 0) & (not is_taken_back)
+            charges |= CHARGES_FETCH * has_fetched
+            used[FETCH, group] |= has_fetched
             marks.buckets[HANDLER, at] = bucket_of(handler_ns)
             marks.buckets[SIZE, at] = bucket_of(request_bytes)
-            if throttle_ms > 0:  # those of 0 are the other requests
-                marks.buckets[THROTTLE, at] = bucket_of(throttle_ms)
+            # Those of 0 are the other requests.
+            marks.buckets[THROTTLE, at] = bucket_of(throttle_ms) if throttle_ms > 0 else _NOTHING
         marks.charges[at] = charges
         if charges & CHARGES_TIME:
             used[TIME, group] = True
