@@ -13,7 +13,7 @@ the topic writes nothing to it, another one does so.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate import error_codes
@@ -28,6 +28,7 @@ from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
 from tidegate.gateway.gateway import run_work
 from tidegate.gateway.quota_records import QUOTA_TOPIC, decode_definition, encode_definition
+from tidegate.in_slices import batched, lots
 from tidegate.quota import QuotaDefinitions, QuotaRecord
 from tidegate.quota.admin.alterations import is_change
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -114,11 +115,11 @@ class QuotaTopic:
             if warned:
                 warned.clear()
                 _log.warning("topic %s can be read again", QUOTA_TOPIC)
-            if records:
+            for some in batched(records, _AT_A_TIME):
                 # Which of them precede a change of this process is known only while no change is under way.
-                await run_work(quotas.follow_in_slices(self._not_outdated(records)))
+                await run_work(quotas.follow_in_slices(self._not_outdated(some)))
 
-    async def _restore(self, quotas: QuotaAdministration) -> Collection[_Read]:
+    async def _restore(self, quotas: QuotaAdministration) -> Sequence[_Read]:
         """Read the topic from its beginning; return the last record of each quota. Create a topic that was deleted.
 
         What the topic lacks is written to it. Also called where the topic only had no leader for some time: then it
@@ -141,7 +142,7 @@ class QuotaTopic:
         finally:
             quotas.changes.release()
         self._found_empty = 0
-        return found.values()
+        return list(found.values())
 
     async def _complete(self, definitions: QuotaDefinitions, found: dict[_Quota, _Read]) -> None:
         """Write what the topic lacks. found: what it has; receives what was added meanwhile."""
@@ -150,7 +151,7 @@ class QuotaTopic:
             if self._found_empty < _MOST_EMPTY:
                 raise ClientError("it is empty, and the process that created it will write the quotas")
             self._lacks_quotas = True
-        lacking = self._lacking(definitions, found)
+        lacking = await self._lacking(definitions, found)
         unread = await self._write(lacking)
         added = [each async for each in self._read_on()]
         found |= {_quota(record): (offset, record) for offset, record in added}
@@ -167,12 +168,17 @@ class QuotaTopic:
                 len(lacking),
             )
 
-    def _lacking(self, definitions: QuotaDefinitions, found: Mapping[_Quota, _Read]) -> list[QuotaRecord]:
+    async def _lacking(
+        self, definitions: QuotaDefinitions, found: Mapping[_Quota, _Read]
+    ) -> list[QuotaRecord]:
         """Return the records to write to the topic, which has those that were found."""
         lacking: dict[_Quota, QuotaRecord] = {}
         if self._lacks_quotas:
-            in_force = ((_quota(record), record) for record in definitions.records())
-            lacking = {quota: record for quota, record in in_force if quota not in found}
+            for number, record in enumerate(definitions.records()):
+                if _quota(record) not in found:
+                    lacking[_quota(record)] = record
+                if number % _AT_A_TIME == 0:
+                    await asyncio.sleep(0)
         # Changes of this process that were lost with the topic. The process that created it may not have read them.
         for entity, key in self._unread:
             value = definitions.values(entity).get(key)
@@ -183,22 +189,10 @@ class QuotaTopic:
     async def _write(self, records: Iterable[QuotaRecord]) -> dict[_Quota, int]:
         """Write records, some at a time; return the offset of each. Raises `ClientError`."""
         offsets: dict[_Quota, int] = {}
-        some: list[tuple[_Quota, Record]] = []
-        size = 0
-
-        async def send() -> None:
+        encoded = ((_quota(record), encode_definition(record)) for record in records)
+        for some in lots(encoded, _bytes_of, most=_WRITTEN_AT_A_TIME, most_size=_BYTES_AT_A_TIME):
             first = await self._producer.send(*_PLACE, [record for _, record in some])
-            offsets.update((quota, offset) for offset, (quota, _) in enumerate(some, first))
-
-        for definition in records:
-            record = encode_definition(definition)
-            some.append((_quota(definition), record))
-            size += len(record.key or b"")
-            if len(some) == _WRITTEN_AT_A_TIME or size > _BYTES_AT_A_TIME:
-                await send()
-                some, size = [], 0
-        if some:
-            await send()
+            offsets |= {quota: offset for offset, (quota, _) in enumerate(some, first)}
         return offsets
 
     async def _read(self, found: dict[_Quota, _Read]) -> None:
@@ -223,6 +217,7 @@ class QuotaTopic:
                 )
             for each in await self._poll():
                 yield each
+            await asyncio.sleep(0)  # a poll waits only where nothing is fetched yet
 
     # --- a `QuotaStore` ---------------------------------------------------------------------------------------------
 
@@ -290,6 +285,10 @@ class QuotaTopic:
 
 def _quota(record: QuotaRecord) -> _Quota:
     return record.entity, record.key
+
+
+def _bytes_of(encoded: tuple[_Quota, Record]) -> int:
+    return len(encoded[1].key or b"")
 
 
 async def wait_for_leader(cluster: Cluster, name: str) -> int:
