@@ -15,19 +15,21 @@ __all__ = ["free_port"]
 
 _FIRST_PORT, _PORTS = 20_000, 12_000
 _MOST_RESERVED = 2_000
+_TRIES = 100_000
 _reserved: dict[int, None] = {}
 """The ports that this process has reserved, the oldest first."""
 
 
 def free_port(following: int = 0, *, processes: int = 1) -> int:
-    """Return a port on which no server listens, and which nothing else gets before the caller's server listens.
+    """Return a port on which no server listens, and which no other test or benchmark of this user gets.
 
     The system takes the ports of clients from 32768 on, so it takes none of these. Other calls, also in other
-    processes, return other ports: a port is reserved until this process ends or has reserved 2,000 more.
+    processes, return other ports: a port is reserved until this process ends or has reserved 2,000 more. Raises
+    `RuntimeError` if there is none.
     following: the number of ports behind it that are free, too, as for the brokers of a gateway.
     processes: of a gateway. Each serves its metrics a thousand ports behind the process before; these are free, too.
     """
-    while True:
+    for _ in range(_TRIES):
         first = _FIRST_PORT + randbelow(_PORTS - following - (processes - 1) * METRICS_STEP)
         wanted = [
             first + process * METRICS_STEP + number
@@ -39,10 +41,11 @@ def free_port(following: int = 0, *, processes: int = 1) -> int:
             return first
         for port in reserved:
             _release(port)
+    raise RuntimeError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} is free")
 
 
 def _reserve(port: int) -> bool:
-    """Return whether this call has reserved a port: nobody else has, and no server listens on it."""
+    """Reserve a port. Return False if another call has reserved it, or a server listens on it."""
     if port in _reserved:
         return False
     try:

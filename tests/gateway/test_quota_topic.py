@@ -31,9 +31,10 @@ from tidegate import error_codes
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.client.errors import BrokerError, ClientError
 from tidegate.client.settings import Address, ClientSettings
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.gateway.gateway import run_work
-from tidegate.gateway.quota_records import decode_definition, encode_definition
-from tidegate.gateway.quota_topic import QUOTA_TOPIC, QuotaTopic
+from tidegate.gateway.quota_records import QUOTA_TOPIC, decode_definition, encode_definition
+from tidegate.gateway.quota_topic import QuotaTopic
 from tidegate.quota import Alteration, QuotaRecord
 from tidegate.quota.admin.definition_filter import EntityParts
 from tidegate.server.administration.quota_administration import QuotaAdministration
@@ -43,6 +44,8 @@ from tidegate.wire.records import Record
 RATE = "producer_byte_rate"
 WITHIN_S = 1.0
 SETTLES_S = 20.0
+RESTORED_S = 60.0
+MOST_TRIES = 10
 NAMES = 20
 CHANGES = 200  # without a pause, so that the gateway often reads one after the next was stored
 
@@ -235,7 +238,7 @@ def created_again(gateways: Iterable[GatewayProcess]) -> int:
 
 def test_changes_while_the_topic_is_deleted_stay(secure_kafka, pair, unique, gateway_before):
     """What each gateway has confirmed is in force at both, and at one that starts later; the topic has it."""
-    is_deleted = threading.Event()
+    is_deleted, started_changes = threading.Event(), []
 
     def alter_in_a_row(gateway: GatewayProcess) -> dict[str, float]:
         """Change quotas until the topic is deleted; return those that were confirmed."""
@@ -243,6 +246,7 @@ def test_changes_while_the_topic_is_deleted_stay(secure_kafka, pair, unique, gat
         confirmed: dict[str, float] = {}
         with LoginClient(port) as client:
             for number in itertools.count():
+                started_changes.append(number)
                 name = f"{unique}-{number % NAMES}-{port}"
                 confirmed.pop(name, None)
                 if alter_by(client, name, 1.0 + number) == 0:
@@ -255,16 +259,16 @@ def test_changes_while_the_topic_is_deleted_stay(secure_kafka, pair, unique, gat
     with ThreadPoolExecutor() as pool:
         altering = [pool.submit(alter_in_a_row, gateway) for gateway in pair]
         try:
-            time.sleep(1.0)
+            wait_until(lambda: started_changes[-1:] > [3 * NAMES], SETTLES_S)
             delete_topic(secure_kafka)
         finally:
             is_deleted.set()
         confirmed = altering[0].result() | altering[1].result()
     assert confirmed
-    wait_until(lambda: created_again(pair) > before, SETTLES_S, told=lambda: pair[0].log)
+    wait_until(lambda: created_again(pair) > before, RESTORED_S, told=lambda: pair[0].log)
     for gateway in (*pair, gateway_before(secure_kafka.broker.address)):
         for name, value in confirmed.items():
-            becomes(gateway, name, value, SETTLES_S)
+            becomes(gateway, name, value, RESTORED_S)
 
 
 def test_deleted_topic_is_created_again(secure_kafka, pair, unique, gateway_before):
@@ -404,7 +408,7 @@ ALICE, BOB, CAROL = ((("user", name),) for name in ("alice", "bob", "carol"))
 
 
 class PlayedTopic:
-    """A quota topic whose partition is played by this class: what is stored is read when `let_read` says so."""
+    """A quota topic whose partition is played by this class. The process reads a stored record after `let_read`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topic = QuotaTopic(ClientSettings(addresses=(Address("localhost", 9092),)))
@@ -412,8 +416,8 @@ class PlayedTopic:
         self.stored: list[Record] = []
         self.followed: asyncio.Queue[float] = asyncio.Queue()
         self.sizes: list[int] = []
-        self.refused_sends = 0
-        self.before_send: Callable[[], None] = lambda: None
+        self.refused_sends = self.tries = 0
+        self.refusal: TidegateError | None = None
         self._readable, self._position = asyncio.Semaphore(0), 0
         self._is_there = self._has_leader = True
         for name, of in (("send", self.topic._producer), ("poll", self.topic._consumer)):
@@ -440,9 +444,12 @@ class PlayedTopic:
         alteration = Alteration(entity=entity, ops=[(RATE, value)])
         await run_work(self.quotas.alter_in_slices([alteration], lambda *_: None, validate_only=False))
 
-    def alter_elsewhere(self, value: float | None, entity: EntityParts = ALICE) -> None:
-        """Set a quota through another process."""
-        self._store([encode_definition(QuotaRecord(entity=entity, key=RATE, value=value))])
+    def alter_elsewhere(
+        self, value: float | None, entity: EntityParts = ALICE, *, is_restored: bool = False
+    ) -> None:
+        """Set a quota through another process, or write the one that it has in force."""
+        record = QuotaRecord(entity=entity, key=RATE, value=value)
+        self._store([encode_definition(record, is_restored=is_restored)])
 
     def let_read(self, records: int = 1) -> None:
         """Let the process read so many records more."""
@@ -472,7 +479,6 @@ class PlayedTopic:
             raise ClientError("no answer in time")
         while not self._is_there:
             await asyncio.sleep(0.001)
-        self.before_send()
         self.sizes.append(sum(len(record.key) for record in records))
         return self._store(records)
 
@@ -497,6 +503,9 @@ class PlayedTopic:
         self._position = 0
 
     async def _create(self) -> bool:
+        self.tries += 1
+        if self.refusal is not None:
+            raise self.refusal
         is_new, self._is_there = not self._is_there, True
         await asyncio.sleep(0.01)
         return is_new
@@ -510,10 +519,13 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[PlayedTopic], Awaitab
 
     async def run() -> None:
         played = PlayedTopic(monkeypatch)
-        following = asyncio.create_task(played.topic.follow(played.quotas))
-        await scene(played)
-        following.cancel()
+        tasks = [asyncio.ensure_future(each) for each in (played.topic.follow(played.quotas), scene(played))]
+        done, _ = await asyncio.wait(tasks, timeout=SETTLES_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
         played.quotas.close()
+        assert done == {tasks[1]}, done
+        tasks[1].result()
 
     asyncio.run(run())
 
@@ -573,27 +585,6 @@ def test_change_by_another_process_while_the_topic_is_created_again_stays(monkey
     play(monkeypatch, scene)
 
 
-def test_change_by_another_process_between_reading_and_writing_stays(monkeypatch):
-    """It precedes the value that this process writes to the new topic, and is written again."""
-
-    async def scene(played: PlayedTopic) -> None:
-        await played.alter_here(1.0)
-        await played.alter_here(10.0, BOB)
-
-        def interfere() -> None:
-            played.before_send = lambda: None
-            played.alter_elsewhere(2.0)
-
-        played.before_send = interfere
-        played.delete()
-        await played.followed.get()
-        assert (values_of(played.stored), values_of(played.stored, BOB)) == ([2.0, 1.0, 2.0], [10.0])
-        played.let_read()
-        assert await played.followed.get() == 2.0
-
-    play(monkeypatch, scene)
-
-
 def test_last_changes_are_written_to_a_topic_of_another_process(monkeypatch):
     """The process that has created the topic again had not read these changes before the topic was deleted."""
 
@@ -607,9 +598,27 @@ def test_last_changes_are_written_to_a_topic_of_another_process(monkeypatch):
         await played.alter_here(None, BOB)
         await played.alter_here(3.0, CAROL)
         played.create_elsewhere()
-        played.alter_elsewhere(1.0)
+        played.alter_elsewhere(1.0, is_restored=True)
         assert await played.followed.get() == 2.0
         assert [values_of(played.stored, of) for of in (ALICE, BOB, CAROL)] == [[1.0, 2.0], [None], [3.0]]
+
+    play(monkeypatch, scene)
+
+
+def test_newer_change_in_a_topic_of_another_process_stays(monkeypatch):
+    """It is not one of the quotas that the other process had in force when it created the topic."""
+
+    async def scene(played: PlayedTopic) -> None:
+        for value in (1.0, 3.0):
+            await played.alter_here(value)
+        played.let_read(2)
+        for _ in range(2):
+            await played.followed.get()
+        await played.alter_here(2.0)
+        played.create_elsewhere()
+        played.alter_elsewhere(4.0)
+        assert await played.followed.get() == 4.0
+        assert values_of(played.stored) == [4.0]
 
     play(monkeypatch, scene)
 
@@ -628,20 +637,42 @@ def test_topic_that_had_no_leader_gets_nothing(monkeypatch):
     play(monkeypatch, scene)
 
 
-def test_quotas_are_written_to_a_topic_that_stays_empty(monkeypatch):
-    """The process that has created the topic was killed before it wrote the quotas."""
+def test_quotas_are_written_to_a_topic_that_stays_without(monkeypatch):
+    """The process that has created the topic was killed before it wrote all quotas: others wait for it, then write."""
+
+    async def scene(played: PlayedTopic) -> None:
+        for entity in (ALICE, BOB):
+            await played.alter_here(1.0, entity)
+        played.let_read(2)
+        for _ in range(2):
+            await played.followed.get()
+        played.create_elsewhere()
+        played.alter_elsewhere(1.0, BOB, is_restored=True)
+        assert await played.followed.get() == 1.0
+        assert values_of(played.stored) == values_of(played.stored, BOB) == [1.0]
+        assert played.tries == MOST_TRIES
+
+    play(monkeypatch, scene)
+
+
+def test_each_reason_is_logged(monkeypatch, caplog):
+    """Also where a topic cannot be restored because it was created with other settings."""
 
     async def scene(played: PlayedTopic) -> None:
         await played.alter_here(1.0)
         played.let_read()
         await played.followed.get()
+        played.refusal = ConfigError("no compaction", hint="set it")
         played.create_elsewhere()
-        await asyncio.sleep(0)
-        assert played.stored == []
+        await until(lambda: played.tries > 3)
+        played.refusal = None
         await until(lambda: values_of(played.stored) == [1.0])
-        assert await played.followed.get() == 1.0
 
     play(monkeypatch, scene)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("cannot read topic" in line and "hint" not in line for line in lines) == 1
+    assert sum("cannot restore topic" in line and "hint: set it" in line for line in lines) == 1
+    assert "can be read again" in lines[-1]
 
 
 def test_quotas_are_written_when_the_cluster_answers_again(monkeypatch):
@@ -651,11 +682,10 @@ def test_quotas_are_written_when_the_cluster_answers_again(monkeypatch):
         await played.alter_here(1.0)
         played.refused_sends = 3
         played.delete()
-        assert await played.followed.get() == 1.0
-        assert values_of(played.stored) == [1.0]
+        await until(lambda: values_of(played.stored) == [1.0])
         await played.alter_here(2.0)
-        played.let_read()
-        assert await played.followed.get() == 2.0
+        played.let_read(2)
+        assert [await played.followed.get() for _ in range(2)] == [2.0, 2.0]
 
     play(monkeypatch, scene)
 

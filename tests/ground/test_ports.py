@@ -1,16 +1,19 @@
 """Ports for servers of tests that run at the same time."""
 
 import itertools
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from bench import ports
 from bench.ports import free_port
 
 from tidegate.gateway.processes import METRICS_STEP
 
-UNUSED = range(32_000, 32_010)
+_FIRST_UNUSED = 32_000 + os.getpid() % 70 * 10
+UNUSED = range(_FIRST_UNUSED, _FIRST_UNUSED + 10)
 """Ports that neither other tests nor the system use: between those of servers and those of clients."""
 IN_ANOTHER_PROCESS = """\
 import sys
@@ -33,8 +36,13 @@ def test_no_port_is_given_twice(monkeypatch):
     monkeypatch.setattr(ports, "_PORTS", len(UNUSED))
     own = [free_port() for _ in range(5)]
     assert len(set(own)) == 5
+    monkeypatch.setattr(ports, "_TRIES", 1000)
     for _ in range(2):
         assert {*own, *in_another_process(UNUSED[0], len(UNUSED), 5)} == set(UNUSED)
+    for _ in range(5):
+        free_port()
+    with pytest.raises(RuntimeError, match=f"no port from {UNUSED[0]} to {UNUSED[-1]} is free"):
+        free_port()
 
 
 def test_many_processes_get_different_ports():
@@ -62,7 +70,7 @@ def test_ports_of_several_processes_are_free():
 
 
 def test_the_oldest_ports_are_given_again(monkeypatch):
-    """A process reserves so many at most."""
+    """A process keeps only the newest ones."""
     monkeypatch.setattr(ports, "_MOST_RESERVED", len(ports._reserved) + 2)
     oldest = next(iter(ports._reserved)) if ports._reserved else None
     taken = [free_port() for _ in range(3)]

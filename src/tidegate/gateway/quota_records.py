@@ -3,7 +3,8 @@
     key    {"entity": [["user", "alice"]], "key": "producer_byte_rate"}
     value  1048576.0
 
-The value is empty if the quota was removed.
+The value is empty if the quota was removed. A record with the header `restored` was written to a topic that was created
+again after it had been deleted.
 """
 
 import json
@@ -14,19 +15,26 @@ from tidegate.quota import QuotaRecord, entity_parts
 from tidegate.quota.admin.alterations import entity_error, value_error_in_slices
 from tidegate.wire.records import NO_TIMESTAMP, Record
 
-__all__ = ["QUOTA_TOPIC", "decode_definition", "encode_definition"]
+__all__ = ["QUOTA_TOPIC", "decode_definition", "encode_definition", "is_restored"]
 
 _log = logging.getLogger("tidegate.gateway")
 
 QUOTA_TOPIC = "__tidegate_quotas"
 _MAX_SHOWN = 80
+_RESTORED = "restored"
 
 
-def encode_definition(record: QuotaRecord) -> Record:
+def encode_definition(record: QuotaRecord, *, is_restored: bool = False) -> Record:
     """Return a definition as a record of the topic, without the time: brokers refuse one of a clock that is ahead."""
     key = json.dumps({"entity": record.entity, "key": record.key}, separators=(",", ":"))
     value = None if record.value is None else repr(record.value).encode()
-    return Record(key=key.encode(), value=value, timestamp_ms=NO_TIMESTAMP)
+    headers = ((_RESTORED, b""),) if is_restored else ()
+    return Record(key=key.encode(), value=value, headers=headers, timestamp_ms=NO_TIMESTAMP)
+
+
+def is_restored(record: Record) -> bool:
+    """Return whether a record was written because the topic had been deleted."""
+    return any(name == _RESTORED for name, _ in record.headers)
 
 
 def decode_definition(record: Record) -> QuotaRecord | None:

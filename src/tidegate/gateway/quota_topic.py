@@ -7,14 +7,15 @@ topic.
 
 A client that may write to the topic can set quotas: protect the topic with an ACL. Records that AlterClientQuotas could
 not have written are skipped with a warning. If the topic is deleted while a gateway runs, the gateway creates it again,
-and writes the quotas in force to it, except those that another process has written by then. If the process that created
-the topic writes nothing to it, another one does so.
+and writes the quotas in force to it, except those that another process has written by then. These records are marked
+as restored: a process that finds one replaces it by its own last change, if that was lost with the topic. If the
+process that created the topic does not write all quotas, another one does so.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate import error_codes
 from tidegate.api_keys import LIST_OFFSETS
@@ -27,7 +28,7 @@ from tidegate.client.producer import Producer
 from tidegate.client.settings import ClientSettings
 from tidegate.errors import ConfigError
 from tidegate.gateway.gateway import run_work
-from tidegate.gateway.quota_records import QUOTA_TOPIC, decode_definition, encode_definition
+from tidegate.gateway.quota_records import QUOTA_TOPIC, decode_definition, encode_definition, is_restored
 from tidegate.in_slices import batched, lots
 from tidegate.quota import QuotaDefinitions, QuotaRecord
 from tidegate.quota.admin.alterations import is_change
@@ -36,7 +37,6 @@ from tidegate.server.requests.handler import Wait
 from tidegate.wire.records import Record
 
 __all__ = [
-    "QUOTA_TOPIC",
     "QuotaTopic",
     "create_if_missing",
 ]
@@ -51,8 +51,9 @@ _TOPIC_RESOURCE = 2
 # Both end with the first record. A poll that ends early cancels the search for a lost leader, which takes 2 s.
 _POLL_S = 3.0
 _FOLLOW_POLL_S = 600.0
-_RESTORE_S = 10.0  # for so long, clients wait for their changes of quotas
-_MOST_EMPTY = 10
+_RESTORE_S = 10.0
+"""Longest time of an attempt to complete the topic, for which clients wait for their changes of quotas."""
+_MOST_TRIES = 10
 _PAUSE_S = 1.0
 _RETRY_S = 0.1
 _AT_A_TIME = 200
@@ -62,7 +63,14 @@ _BYTES_AT_A_TIME = 1 << 18
 _GONE = (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OFFSET_OUT_OF_RANGE)
 
 _Quota = tuple[Any, str]  # entity and key
-_Read = tuple[int, QuotaRecord]  # with its offset
+
+
+class _Read(NamedTuple):
+    """A record that was read. is_restored: it was written to a topic that was created again."""
+
+    offset: int
+    record: QuotaRecord
+    is_restored: bool
 
 
 class QuotaTopic:
@@ -75,9 +83,8 @@ class QuotaTopic:
         self._found: dict[_Quota, _Read] = {}
         # Offset of the last record that this process has written and not yet read.
         self._unread: dict[_Quota, int] = {}
-        # The topic was deleted, and this process has not yet written all quotas to the new one.
-        self._lacks_quotas = False
-        self._found_empty = 0  # times
+        # Whether this process has created the deleted topic again, and how often it has tried to complete it.
+        self._is_creator, self._tries = False, 0
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read it to its end. Raises `ClientError`."""
@@ -98,17 +105,22 @@ class QuotaTopic:
         warned: set[object] = set()  # kinds of errors
         is_gone = False
         while True:
+            what = "restore" if is_gone else "read"
             try:
                 records = await (self._restore(quotas) if is_gone else self._poll(_FOLLOW_POLL_S))
                 is_gone = False
             except (ClientError, ConfigError) as error:
                 is_gone = is_gone or (isinstance(error, BrokerError) and error.code in _GONE)
-                kind = getattr(error, "code", isinstance(error, ConfigError))
+                kind = what, getattr(error, "code", None), isinstance(error, ConfigError)
                 if kind not in warned:
                     warned.add(kind)
-                    hint = f"; hint: {error.hint}" if error.hint else ""
+                    hint = f"; hint: {error.hint}" if isinstance(error, ConfigError) else ""
                     _log.warning(
-                        "cannot read topic %s: %s; the quotas stay as they are%s", QUOTA_TOPIC, error, hint
+                        "cannot %s topic %s: %s; the quotas stay as they are%s",
+                        what,
+                        QUOTA_TOPIC,
+                        error,
+                        hint,
                     )
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -126,7 +138,7 @@ class QuotaTopic:
         lacks nothing. Raises `ClientError` or `ConfigError`; after an error, call it again.
         """
         if await self._create():
-            self._lacks_quotas = True
+            self._is_creator = True
         self._consumer.assign({_PLACE: EARLIEST})
         found: dict[_Quota, _Read] = {}
         await self._read(found)
@@ -141,55 +153,42 @@ class QuotaTopic:
             raise ClientError(f"quotas were not written to it within {_RESTORE_S:g} s") from error
         finally:
             quotas.changes.release()
-        self._found_empty = 0
+        self._is_creator, self._tries = False, 0
         return list(found.values())
 
-    async def _complete(self, definitions: QuotaDefinitions, found: dict[_Quota, _Read]) -> None:
-        """Write what the topic lacks. found: what it has; receives what was added meanwhile."""
-        if not found and not self._lacks_quotas and next(definitions.records(), None) is not None:
-            self._found_empty += 1
-            if self._found_empty < _MOST_EMPTY:
-                raise ClientError("it is empty, and the process that created it will write the quotas")
-            self._lacks_quotas = True
-        lacking = await self._lacking(definitions, found)
-        unread = await self._write(lacking)
-        added = [each async for each in self._read_on()]
-        found |= {_quota(record): (offset, record) for offset, record in added}
-        # Another process may have changed a quota after it was read here and before it was written here.
-        overtaken = {
-            _quota(record): record for offset, record in added if offset < unread.get(_quota(record), 0)
-        }
-        self._unread = unread | await self._write(overtaken.values())
-        if self._lacks_quotas:
-            self._lacks_quotas = False
+    async def _complete(self, definitions: QuotaDefinitions, found: Mapping[_Quota, _Read]) -> None:
+        """Write what the topic lacks. found: the last record of each quota in it.
+
+        The process that has created the topic writes the quotas in force. If it fails to do so, another process does.
+        """
+        # The last changes of this process: the process that has created the topic may not have read them.
+        lost = []
+        for entity, key in self._unread:
+            value, there = definitions.values(entity).get(key), found.get((entity, key))
+            if there is None or (there.is_restored and is_change(there.record.value, value)):
+                lost.append(QuotaRecord(entity=entity, key=key, value=value))
+        self._unread = await self._write(lost)
+        lacking = []
+        for number, record in enumerate(definitions.records()):
+            if _quota(record) not in found and _quota(record) not in self._unread:
+                lacking.append(record)
+            if number % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
+        self._tries += 1
+        if lacking and not self._is_creator and self._tries < _MOST_TRIES:
+            raise ClientError(f"the process that has created it has not yet written {len(lacking)} quotas")
+        await self._write(lacking, is_restored=True)
+        if lacking or self._is_creator:
             _log.warning(
                 "topic %s was deleted: it was created again, and %d quotas were written to it",
                 QUOTA_TOPIC,
                 len(lacking),
             )
 
-    async def _lacking(
-        self, definitions: QuotaDefinitions, found: Mapping[_Quota, _Read]
-    ) -> list[QuotaRecord]:
-        """Return the records to write to the topic, which has those that were found."""
-        lacking: dict[_Quota, QuotaRecord] = {}
-        if self._lacks_quotas:
-            for number, record in enumerate(definitions.records()):
-                if _quota(record) not in found:
-                    lacking[_quota(record)] = record
-                if number % _AT_A_TIME == 0:
-                    await asyncio.sleep(0)
-        # Changes of this process that were lost with the topic. The process that created it may not have read them.
-        for entity, key in self._unread:
-            value = definitions.values(entity).get(key)
-            if (entity, key) not in found or is_change(found[entity, key][1].value, value):
-                lacking[entity, key] = QuotaRecord(entity=entity, key=key, value=value)
-        return list(lacking.values())
-
-    async def _write(self, records: Iterable[QuotaRecord]) -> dict[_Quota, int]:
+    async def _write(self, records: Iterable[QuotaRecord], *, is_restored: bool = False) -> dict[_Quota, int]:
         """Write records, some at a time; return the offset of each. Raises `ClientError`."""
         offsets: dict[_Quota, int] = {}
-        encoded = ((_quota(record), encode_definition(record)) for record in records)
+        encoded = ((_quota(record), encode_definition(record, is_restored=is_restored)) for record in records)
         for some in lots(encoded, _bytes_of, most=_WRITTEN_AT_A_TIME, most_size=_BYTES_AT_A_TIME):
             first = await self._producer.send(*_PLACE, [record for _, record in some])
             offsets |= {quota: offset for offset, (quota, _) in enumerate(some, first)}
@@ -197,11 +196,8 @@ class QuotaTopic:
 
     async def _read(self, found: dict[_Quota, _Read]) -> None:
         """Read on to the end of the topic. found: receives the last record of each quota. Raises `ClientError`."""
-        async for offset, record in self._read_on():
-            quota = _quota(record)
-            found[quota] = offset, record
-            if self._unread.get(quota) == offset:
-                del self._unread[quota]
+        async for read in self._read_on():
+            found[_quota(read.record)] = read
 
     async def _read_on(self) -> AsyncIterator[_Read]:
         """Yield the records up to the end that the topic has now. Raises `ClientError`."""
@@ -223,7 +219,7 @@ class QuotaTopic:
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per definition that was read."""
-        return [record for _, record in self._found.values() if record.value is not None]
+        return [read.record for read in self._found.values() if read.record.value is not None]
 
     def apply_quota_records_in_slices(
         self, records: Sequence[QuotaRecord]
@@ -241,19 +237,21 @@ class QuotaTopic:
 
     def _not_outdated(self, read: Iterable[_Read]) -> Iterator[QuotaRecord]:
         """Yield records except those that precede a record of this process."""
-        for offset, record in read:
-            quota = _quota(record)
-            if offset >= self._unread.get(quota, 0):
+        for each in read:
+            quota = _quota(each.record)
+            if each.offset >= self._unread.get(quota, 0):
                 self._unread.pop(quota, None)
-                yield record
+                yield each.record
 
     async def _poll(self, timeout_s: float = _POLL_S) -> list[_Read]:
-        """Return the next definitions and their offsets."""
+        """Return the next definitions."""
         found = await self._consumer.poll(timeout_s=timeout_s)
-        decoded = [
-            (record.offset, decode_definition(record)) for records in found.values() for record in records
+        decoded = [(record, decode_definition(record)) for records in found.values() for record in records]
+        return [
+            _Read(record.offset, definition, is_restored(record))
+            for record, definition in decoded
+            if definition is not None
         ]
-        return [(offset, record) for offset, record in decoded if record is not None]
 
     async def _create(self) -> bool:
         """Create the topic if it is missing; return whether it was. Raises `ClientError` or `ConfigError`."""

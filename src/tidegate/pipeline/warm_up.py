@@ -3,7 +3,7 @@
 Each kernel is compiled separately, which takes ten to thirty seconds: the open loop of the replay, the closed loop,
 both with smooth mode, and the sums of usage. `tidegate warm-up` compiles them ahead. If a kernel is not compiled, the
 same functions process small input as Python, with equal results, while a background process compiles for later commands
-(decision 0134). On Spark, a process compiles while Spark starts.
+(decision 0134). On Spark, a process compiles while Spark starts. The compiled kernel of usage is loaded by a thread.
 """
 
 import fcntl

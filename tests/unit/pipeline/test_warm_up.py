@@ -105,7 +105,7 @@ def test_a_compiled_kernel_of_usage_is_loaded_in_a_thread(monkeypatch, is_compil
     assert threading.get_ident() not in threads
 
 
-def test_an_error_of_loading_is_raised_to_whoever_waits(monkeypatch):
+def test_an_error_of_loading_is_raised_to_the_caller(monkeypatch):
     """The thread itself prints nothing."""
 
     def load() -> None:

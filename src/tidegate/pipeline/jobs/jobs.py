@@ -122,6 +122,8 @@ class Jobs:
         wait_for_kernel = self.back_end.load_usage_kernel() if with_peaks else None
         if is_cut and top <= min(_GROUPS_SHOWN, parts.GROUPS_AT_ONCE) and self._has_many_groups(by):
             groups, shown = self._first_groups(by, top)
+            if wait_for_kernel is not None:
+                wait_for_kernel()
             return replace(self.usage(out=None, top=top, by=by, only=shown), groups=groups)
         in_all, by_minute = usage_schema(by), usage_by_minute_schema(by)
         with self._results(out, "usage", overwrite) as results, self.back_end.running("aggregating"):

@@ -30,7 +30,7 @@ def test_nulls_are_0_or_false():
 @pytest.mark.parametrize("values", [[True, None, False], [None, None, None], [False, True, True]])
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_flags_of_a_part_of_a_column(values, chunks):
-    """The first one may be at any bit of a byte."""
+    """The part may begin at any bit of a byte."""
     column = pa.chunked_array([pa.array(values * 11, pa.bool_())] * chunks)
     for first in range(20):
         for length in (0, 1, 8, 13):
