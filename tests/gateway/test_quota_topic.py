@@ -237,7 +237,7 @@ def created_again(gateways: Iterable[GatewayProcess]) -> int:
 
 
 def test_changes_while_the_topic_is_deleted_stay(secure_kafka, pair, unique, gateway_before):
-    """What each gateway has confirmed is in force at both, and at one that starts later; the topic has it."""
+    """Each change that a gateway has confirmed is in force at both gateways, and at one that starts later."""
     is_deleted, started_changes = threading.Event(), []
 
     def alter_in_a_row(gateway: GatewayProcess) -> dict[str, float]:
@@ -414,7 +414,7 @@ class PlayedTopic:
         self.topic = QuotaTopic(ClientSettings(addresses=(Address("localhost", 9092),)))
         self.quotas = QuotaAdministration(self.topic, asyncio.get_running_loop())
         self.stored: list[Record] = []
-        self.followed: asyncio.Queue[float] = asyncio.Queue()
+        self.followed: asyncio.Queue[float | None] = asyncio.Queue()
         self.sizes: list[int] = []
         self.refused_sends = self.tries = 0
         self.refusal: TidegateError | None = None
@@ -452,9 +452,14 @@ class PlayedTopic:
         self._store([encode_definition(record, is_restored=is_restored)])
 
     def let_read(self, records: int = 1) -> None:
-        """Let the process read so many records more."""
+        """Allow the process to read so many records more."""
         for _ in range(records):
             self._readable.release()
+
+    async def read(self, records: int = 1) -> list[float | None]:
+        """Wait until the process has read so many records more. Return the quota of alice after each."""
+        self.let_read(records)
+        return [await self.followed.get() for _ in range(records)]
 
     def delete(self) -> None:
         """Delete the topic."""
@@ -462,13 +467,13 @@ class PlayedTopic:
         self.let_read()
 
     def create_elsewhere(self) -> None:
-        """Delete the topic, and let another process create it before this one finds out."""
+        """Delete the topic, and create it through another process before this one notices."""
         assert self._position > 0
         self.stored = []
         self.let_read()
 
     def lose_leader(self) -> None:
-        """Let the partition have no leader for some time."""
+        """Take the leader of the partition away for some time."""
         self._has_leader = False
         self.let_read()
 
@@ -545,8 +550,7 @@ def test_own_record_is_not_undone_by_those_before_it(monkeypatch):
         await played.alter_here(3.0)
         played.alter_elsewhere(4.0)
         played.alter_elsewhere(5.0)
-        played.let_read(5)
-        assert [await played.followed.get() for _ in played.stored] == [3.0, 3.0, 3.0, 4.0, 5.0]
+        assert await played.read(5) == [3.0, 3.0, 3.0, 4.0, 5.0]
 
     play(monkeypatch, scene)
 
@@ -566,14 +570,12 @@ def test_change_while_the_topic_is_created_again_stays(monkeypatch):
 
 
 def test_change_by_another_process_while_the_topic_is_created_again_stays(monkeypatch):
-    """What another process has written to the new topic is newer than what this process has in force."""
+    """The change in the new topic is newer than the quota that this process has in force."""
 
     async def scene(played: PlayedTopic) -> None:
         for entity in (ALICE, BOB, CAROL):
             await played.alter_here(1.0, entity)
-        played.let_read(3)
-        for _ in range(3):
-            await played.followed.get()
+        await played.read(3)
         played.delete()
         played.alter_elsewhere(2.0)
         played.alter_elsewhere(None, BOB)
@@ -591,9 +593,7 @@ def test_last_changes_are_written_to_a_topic_of_another_process(monkeypatch):
     async def scene(played: PlayedTopic) -> None:
         for entity in (ALICE, BOB):
             await played.alter_here(1.0, entity)
-        played.let_read(2)
-        for _ in range(2):
-            await played.followed.get()
+        await played.read(2)
         await played.alter_here(2.0)
         await played.alter_here(None, BOB)
         await played.alter_here(3.0, CAROL)
@@ -611,9 +611,7 @@ def test_newer_change_in_a_topic_of_another_process_stays(monkeypatch):
     async def scene(played: PlayedTopic) -> None:
         for value in (1.0, 3.0):
             await played.alter_here(value)
-        played.let_read(2)
-        for _ in range(2):
-            await played.followed.get()
+        await played.read(2)
         await played.alter_here(2.0)
         played.create_elsewhere()
         played.alter_elsewhere(4.0)
@@ -643,9 +641,7 @@ def test_quotas_are_written_to_a_topic_that_stays_without(monkeypatch):
     async def scene(played: PlayedTopic) -> None:
         for entity in (ALICE, BOB):
             await played.alter_here(1.0, entity)
-        played.let_read(2)
-        for _ in range(2):
-            await played.followed.get()
+        await played.read(2)
         played.create_elsewhere()
         played.alter_elsewhere(1.0, BOB, is_restored=True)
         assert await played.followed.get() == 1.0
@@ -660,8 +656,7 @@ def test_each_reason_is_logged(monkeypatch, caplog):
 
     async def scene(played: PlayedTopic) -> None:
         await played.alter_here(1.0)
-        played.let_read()
-        await played.followed.get()
+        await played.read()
         played.refusal = ConfigError("no compaction", hint="set it")
         played.create_elsewhere()
         await until(lambda: played.tries > 3)
@@ -684,8 +679,7 @@ def test_quotas_are_written_when_the_cluster_answers_again(monkeypatch):
         played.delete()
         await until(lambda: values_of(played.stored) == [1.0])
         await played.alter_here(2.0)
-        played.let_read(2)
-        assert [await played.followed.get() for _ in range(2)] == [2.0, 2.0]
+        assert await played.read(2) == [2.0, 2.0]
 
     play(monkeypatch, scene)
 

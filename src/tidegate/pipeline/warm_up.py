@@ -126,7 +126,7 @@ def kernel_at_hand(
 def load_usage_kernel() -> Callable[[], object]:
     """Begin to load the kernel of usage, if it is compiled; return a function that waits for it.
 
-    Loading takes 0.4 s, most of it for numba, and meanwhile other threads can read files.
+    Loading takes some tenths of a second, most of it for numba; meanwhile other threads can read files.
     """
     if not _is_compiled(_KERNELS[USAGE]):
         return lambda: None
