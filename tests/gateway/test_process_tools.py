@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -38,19 +37,10 @@ def metrics_of(tools: Tools, number: int) -> str:
     return f"http://127.0.0.1:{port + METRICS_STEP * (number - 1)}"
 
 
-def settled_connections(tools: Tools) -> list[int]:
-    """Return how many descriptors each process has open, once closed connections have gone."""
-    last, found = [], connections_of(tools.gateway)
-    while last != found:
-        time.sleep(0.2)
-        last, found = found, connections_of(tools.gateway)
-    return found
-
-
 def connect_to(tools: Tools, number: int, client_id: str, closing: ExitStack) -> RawClient:
     """Return a connection at a process: the kernel chooses one at random, so others are closed again."""
     for _ in range(60):
-        before = settled_connections(tools)
+        before = connections_of(tools.gateway)
         client = closing.enter_context(RawClient(tools.port, client_id))
         wait_until(lambda before=before: sum(connections_of(tools.gateway)) > sum(before), WAIT_S)
         if connections_of(tools.gateway)[number - 1] > before[number - 1]:
