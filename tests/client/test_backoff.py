@@ -52,7 +52,8 @@ def test_nothing_is_sent_before_the_deadline():
         async with ScriptedBroker(throttling(150)) as broker:
             node = Node(broker.address, settings_for(broker))
             assert (await ask(node)).throttle_time_ms == 150
-            assert 0.1 < node.throttled_s <= 0.15
+            since_s = asyncio.get_running_loop().time() - broker.answered_s[-1]
+            assert 0.15 - since_s <= node.throttled_s <= 0.15
             await ask(node)
             assert waits_s(broker)[1] >= 0.15
             await node.close()
@@ -82,7 +83,6 @@ def test_the_latest_deadline_holds():
         async with ScriptedBroker(throttling(200, 1, 300, 2)) as broker:
             node = Node(broker.address, settings_for(broker))
             await asyncio.gather(*(ask(node) for _ in range(4)))
-            assert node.throttled_s > 0.2
             await ask(node)
             asked = broker.asked(METADATA)
             assert asked[4].at_s - asked[2].at_s >= 0.3
@@ -186,7 +186,7 @@ def test_the_longest_throttle_time_ends_with_the_timeout_of_the_call():
         script = throttling(*[LONGEST_MS] * 9)
         async with (
             ScriptedBroker(script) as broker,
-            Cluster(settings_for(broker, api_timeout_s=0.2)) as cluster,
+            Cluster(settings_for(broker, api_timeout_s=0.5)) as cluster,
         ):
             await cluster.refresh()
             with pytest.raises(
@@ -202,11 +202,11 @@ def test_a_broker_that_throttles_without_end():
     """Each answer throttles again: every request waits its time, none is early, none times out."""
 
     async def work():
-        async with ScriptedBroker(throttling(*[30] * 20)) as broker:
-            node = Node(broker.address, settings_for(broker, request_timeout_s=0.2))
+        async with ScriptedBroker(throttling(*[60] * 20)) as broker:
+            node = Node(broker.address, settings_for(broker, request_timeout_s=1.0))
             for _ in range(20):
                 await ask(node)
-            assert all(wait_s >= 0.03 for wait_s in waits_s(broker)[1:])
+            assert all(wait_s >= 0.06 for wait_s in waits_s(broker)[1:])
             await node.close()
 
     run(work)
@@ -222,7 +222,7 @@ def test_requests_in_flight_get_the_throttle_time_as_allowance():
             if request.api_key != METADATA:
                 return None
             if len(broker.asked(METADATA)) == 1:
-                return brokers_of(throttle_time_ms=400)
+                return brokers_of(throttle_time_ms=60_000)
             loop.call_later(
                 0.3, lambda: [writer.write(request.response(brokers_of())) for writer in broker._writers]
             )
@@ -253,17 +253,22 @@ def test_a_cancelled_request_keeps_its_slot_until_its_answer_or_its_timeout():
     """Requests that are given up do not add up: at most five are in flight, and a silent broker is noticed."""
 
     async def work():
-        async with ScriptedBroker(lambda request: SILENCE if request.api_key == METADATA else None) as broker:
-            node = Node(broker.address, settings_for(broker, request_timeout_s=0.3))
+        def script(request):
+            is_silent = request.api_key == METADATA and len(broker.asked(METADATA)) > 1
+            return SILENCE if is_silent else None
+
+        async with ScriptedBroker(script) as broker:
+            node = Node(broker.address, settings_for(broker, request_timeout_s=0.5))
+            await ask(node)  # connected from here on
             for _ in range(3):
                 results = await asyncio.gather(
                     *(asyncio.wait_for(ask(node), 0.01) for _ in range(MAX_IN_FLIGHT)), return_exceptions=True
                 )
                 assert {type(result) for result in results} == {TimeoutError}
-            assert len(broker.asked(METADATA)) == MAX_IN_FLIGHT
+            assert len(broker.asked(METADATA)) == 1 + MAX_IN_FLIGHT
             with pytest.raises(RequestTimeoutError):
                 await ask(node)  # waits for a slot: until the first five have timed out
-            assert len(broker.asked(METADATA)) == MAX_IN_FLIGHT + 1
+            assert len(broker.asked(METADATA)) == 1 + MAX_IN_FLIGHT + 1
             await node.close()
 
     run(work)

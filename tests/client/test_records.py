@@ -162,7 +162,7 @@ def test_a_throttle_that_is_longer_than_the_timeout_ends_the_call():
             await send(producer)
 
     answers = {PRODUCE: [stored(throttle_time_ms=60_000)]}
-    _, broker = with_client(Producer, answers, work, api_timeout_s=0.3)
+    _, broker = with_client(Producer, answers, work, api_timeout_s=1.0)
     assert len(broker.asked(PRODUCE)) == 1
 
 

@@ -24,8 +24,8 @@ from tidegate.wire import encode_request
 
 pytestmark = pytest.mark.java
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "MTLS": "SSL"}
-SILENT_S, AT_ONCE_S = 1.5, 0.7
-"""How long silence lasts; within which time who does not wait for the delay of failed logins (1 s here) is closed."""
+SILENT_S, AT_ONCE_S, DELAY_S = 4.0, 1.2, 2.0
+"""How long silence lasts; in which time a connection is closed at once; the delay of a failed login."""
 REQUEST = encode_request(
     API_VERSIONS, 3, 1, "c", {"client_software_name": "a", "client_software_version": "1"}
 )
@@ -62,7 +62,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         **certificates.settings("localhost"),
         "listener.name.mtls.ssl.client.auth": "required",
         "inter.broker.listener.name": "PLAINTEXT",
-        "connection.failed.authentication.delay.ms": "1000",
+        "connection.failed.authentication.delay.ms": f"{DELAY_S * 1000:.0f}",
     }
     ports = {name: free_port() for name in LISTENERS}
     of_kafka = {
@@ -84,17 +84,35 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     try:
         kafka.start()
         ours.start()
-        yield Sides(Side(ports), Side(own), certificates, lambda: ours.log)
+        both = Sides(Side(ports), Side(own), certificates, lambda: ours.log)
+        warm_up(both)
+        yield both
     finally:
         kafka.stop()
         ours.close()
 
 
+def warm_up(sides: Sides) -> None:
+    """Make a handshake that succeeds and one that fails at each listener: the first ones load the JVM's classes."""
+    for side in (sides.kafka, sides.ours):
+        for listener, own in (("SSL", None), ("MTLS", "carol")):
+            wire = Wire(side.ports[listener], context_of(sides.certificates, own), timeout_s=60)
+            assert wire.shake_hands()
+            assert wire.ask()
+            wire.sock.close()
+            wire = Wire(side.ports[listener], timeout_s=60)
+            wire.sock.sendall(REQUEST)
+            wire.raw_rest()
+            wire.sock.close()
+
+
 class Wire:
     """A socket, and TLS on it where a context is given; notes what happens, in words."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=SILENT_S)
+    def __init__(
+        self, port: int, context: ssl.SSLContext | None = None, *, timeout_s: float = SILENT_S
+    ) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self.seen: list[str] = []
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = None

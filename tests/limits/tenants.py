@@ -12,7 +12,6 @@ is a super user. Names such as `mallory-1` and `mallory-2` are tenants of their 
 """
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from tests.e2e.broker import Broker
 from tests.limits.frames import CREATE_ACLS
 from tests.limits.watched import Connection
+from tests.stopwatch import Stopwatch
 
 from tidegate.acl import codes as acl
 from tidegate.api_keys import SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -125,10 +125,9 @@ def grant(admin: Connection, user: str, resource_type: int, prefix: str, *operat
 @contextlib.contextmanager
 def first_operation(within_s: float = FIRST_OPERATION_S) -> Iterator[None]:
     """Check that what happens inside, a tenant's first operation with its login, takes no longer than `within_s`."""
-    began_s = time.monotonic()
-    yield
-    took_s = time.monotonic() - began_s
-    assert took_s < within_s, f"the tenant's first operation took {took_s:.2f} s"
+    with Stopwatch() as watch:
+        yield
+    assert watch.took_s < within_s, f"the tenant's first operation took {watch.took_s:.2f} s"
 
 
 def error_codes_of(answer: dict[str, Any], field: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -47,10 +48,12 @@ class Half(Callback):
 
 
 class Slow(Callback):
-    """Takes its time to be configured."""
+    """Is configured once a test allows it."""
+
+    allowed = threading.Event()
 
     def configure(self, config: Any) -> None:
-        time.sleep(0.5)
+        assert self.allowed.wait(20)
 
 
 class Broken(Callback):
@@ -223,6 +226,7 @@ def test_a_changed_setting_of_the_callback_makes_a_new_one(tmp_path: Path) -> No
 
 def test_others_are_served_while_a_class_loads(tmp_path: Path) -> None:
     """It loads on a thread; quotas can be changed meanwhile, and the new callback knows of it."""
+    Slow.allowed.clear()
 
     async def scenario(node: WholeNode) -> None:
         admin = RawClient(node.node.listeners["PLAINTEXT"].port)
@@ -231,8 +235,11 @@ def test_others_are_served_while_a_class_loads(tmp_path: Path) -> None:
         while not task.done():
             await limit(node.client, "alice", 1.0 + served)
             served += 1
+            if served == 10:
+                assert not task.done()
+                Slow.allowed.set()
         assert await task == (0, None)
-        assert served > 10
+        assert served >= 10
         told = callback_of(node).told
         assert told[-1][-1] == float(served) or told[-2][-1] == float(served)
         await admin.close()
@@ -243,9 +250,11 @@ def test_others_are_served_while_a_class_loads(tmp_path: Path) -> None:
 def test_a_class_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is answered."""
     monkeypatch.setattr(node_callback, "LOAD_S", 0.1)
+    Slow.allowed.clear()
 
     async def scenario(node: WholeNode) -> None:
         code, text = await exchange(node.client, "Slow")
+        Slow.allowed.set()
         assert (code, "not loaded within" in (text or "")) == (40, True)
         assert callback_of(node) is None
 

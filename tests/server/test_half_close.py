@@ -244,7 +244,7 @@ def test_a_client_that_has_closed_during_a_long_poll_is_noticed(with_node, monke
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
         sock = client.writer.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # its host forgets after a second
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 3)  # its host forgets after so many seconds
         client.send_fetch(max_bytes=100, max_wait_ms=60_000)
         await asyncio.sleep(0.1)
         client.writer.close()

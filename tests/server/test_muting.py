@@ -20,7 +20,7 @@ from tidegate.server.requests.slices import Slices
 
 pytestmark = pytest.mark.alone
 
-SLACK_S = 0.5  # on a busy machine; a throttle that nobody thinks of is late by 10 s and more
+SLACK_S = 5.0  # the host may stall; a throttle that nobody thinks of is late by 10 s and more
 LONGEST_HOLD_S = 0.02
 RELEASES = 2000  # of the 4,000 or so before all 200 channels are muted for long
 

@@ -23,6 +23,7 @@ from tidegate.api_keys import API_VERSIONS
 from tidegate.server.requests.handler import Answer, Deferred, Request, Work
 
 WINDOW_S = 10  # (n - 1) windows of one second
+LATE_S = 5  # a throttle that never ends is later
 
 
 def throttle_ms(*, value: int, bound: float) -> int:
@@ -109,15 +110,15 @@ def test_produce_is_answered_at_once_and_then_muted(with_node) -> None:
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
         assert (await client.alter(CLIENT, "producer_byte_rate", 1000.0))["entries"][0]["error_code"] == 0
-        size = client.send_produce(padding=10_300)
+        size = client.send_produce(padding=11_500)
         begun = time.monotonic()
         _, body, _ = await client.receive()
-        assert body["throttle_time_ms"] == throttle_ms(value=size, bound=1000.0) > 300
-        assert time.monotonic() - begun < 0.2
+        assert body["throttle_time_ms"] == throttle_ms(value=size, bound=1000.0) > 1500
+        assert (time.monotonic() - begun) * 1000 < body["throttle_time_ms"] / 2
         assert len(node.node._front.muting.queues[next(iter(node.node._front.muting.queues))]._heap) in (0, 1)
         await client.metadata()
         waited_ms = (time.monotonic() - begun) * 1000
-        assert body["throttle_time_ms"] - 5 <= waited_ms < body["throttle_time_ms"] + 500
+        assert body["throttle_time_ms"] - 5 <= waited_ms < body["throttle_time_ms"] + LATE_S * 1000
 
     with_node(scenario)
 
@@ -225,9 +226,11 @@ def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
         rows = [event for event in spool_events(node) if event["kind"] == "request"]
         charged_ns = sum(row["handler_ns"] + row["network_ns"] for row in rows)
         assert len(rows) == 6
-        assert percent == pytest.approx(charged_ns * 1e-7 / WINDOW_S, rel=0.1)
+        assert percent == pytest.approx(charged_ns * 1e-7 / (60 * WINDOW_S), rel=0.1)
 
-    with_node(scenario)
+    with_node(
+        scenario, quota_window_size_seconds="60"
+    )  # so that a stall of some seconds changes less than that
 
 
 @pytest.mark.alone
@@ -452,7 +455,7 @@ def test_requests_sent_before_leaving_are_served(with_node, how: str, acks: int,
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
         await client.alter(CLIENT, "producer_byte_rate", 1000.0)
-        client.send_produce(padding=11_400, acks=0)
+        client.send_produce(padding=13_000, acks=0)
         await asyncio.sleep(0.05)
         for _ in range(3):
             client.send_produce(padding=5, acks=acks)
@@ -505,7 +508,7 @@ def test_an_address_over_its_connection_rate_is_parked_and_closed(
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.metadata()
         took = time.monotonic() - begun
-        assert throttle_s - (begun - first) - 0.005 < took < throttle_s + 0.2
+        assert throttle_s - (begun - first) - 0.005 < took < throttle_s + LATE_S
 
     with_node(scenario)
 

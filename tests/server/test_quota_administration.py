@@ -329,12 +329,14 @@ def test_a_node_serves_before_stored_names_are_known(tmp_path, name_server, capl
         assert connections.ip_limit("127.0.0.1") > 7
         name_server.answers.set()
         async with asyncio.timeout(5):
-            while connections.ip_limit("127.0.0.1") != 7:
+            while connections.ip_limit("127.0.0.1") != 7 or "'unknown.test'" not in caplog.text:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
         await alter(client, ({"ip": "known-removed.test"}, [("connection_creation_rate", None)]))
         second = await node.connect()
         await second.metadata()
+        async with asyncio.timeout(5):
+            while not connections.address_is_full("127.0.0.1"):  # with 2 connections
+                await asyncio.sleep(0.01)
         third = await node.connect()
         assert await third.closed()
 

@@ -21,7 +21,9 @@ import tidegate
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_START_SECONDS, _JOB_SECONDS = 60, 280
+_START_SECONDS, _JOB_SECONDS = 150, 280
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def _bare_python(directory):

@@ -113,7 +113,7 @@ def test_a_request_that_does_not_come_is_refused() -> None:
         assert got is not None
         assert got.status == 408
 
-    serve(scenario, request_s=0.05)
+    serve(scenario, request_s=0.5)
 
 
 def test_a_failure_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
