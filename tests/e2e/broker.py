@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.ports import free_port
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 
@@ -72,6 +74,9 @@ class Broker:
         self._said_before = len(self.log) if self._log_path.exists() else 0
         overrides = {"log.dirs": str(self.data_dir), **self.overrides}
         has_several = "," in overrides.get("listeners", "")  # each says its own port
+        if self.nodes == 1 and not has_several:
+            # The system would give a port that another test may get, too, while this broker is down.
+            self.port = self.port or self.first_port or free_port()
         first_port = self.first_port or (self.port if self.nodes == 1 else 0)
         port = [] if has_several else ["--port", str(first_port)]
         arguments = [part for key, value in overrides.items() for part in ("--override", f"{key}={value}")]

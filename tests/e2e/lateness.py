@@ -6,6 +6,7 @@ from collections import deque
 
 _PERIOD_S = 0.005
 _KEPT = 20_000  # wake-ups remembered: some 100 s
+_STALL_S = 0.5
 
 
 class Lateness:
@@ -13,6 +14,7 @@ class Lateness:
 
     def __init__(self) -> None:
         self._late: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self._due = float("inf")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -25,13 +27,26 @@ class Lateness:
         self._thread.join()
 
     def ms_since(self, since: float) -> float:
-        """Return the milliseconds, in all, that it woke up late from `since` (monotonic) on."""
-        return 1000 * sum(late for at, late in tuple(self._late) if at >= since)
+        """Return the milliseconds, in all, that it woke up late from `since` (monotonic) on.
+
+        A delay that is not over counts, too: who asks may have been woken up first.
+        """
+        return 1000 * sum(self._delays(since))
+
+    def has_stalled(self) -> bool:
+        """Return whether it once woke up so late that other processes may have lost a session."""
+        return any(late > _STALL_S for late in self._delays(0.0))
+
+    def _delays(self, since: float) -> list[float]:
+        under_way = time.monotonic() - self._due
+        late = [late for at, late in tuple(self._late) if at >= since]
+        return [*late, under_way] if under_way > _PERIOD_S else late
 
     def _watch(self) -> None:
         while not self._stop.is_set():
-            due = time.monotonic() + _PERIOD_S
+            self._due = due = time.monotonic() + _PERIOD_S
             time.sleep(_PERIOD_S)
             now = time.monotonic()
+            self._due = float("inf")
             if now - due > _PERIOD_S:
                 self._late.append((now, now - due))

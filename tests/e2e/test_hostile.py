@@ -36,6 +36,11 @@ def send_and_wait_close(port, data, address="127.0.0.1"):
         return received
 
 
+def lines_of(broker):
+    """Return the lines of the log, but for those that count, a minute later, what has repeated before."""
+    return [line for line in broker.log.splitlines() if "similar lines in the last" not in line]
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_bad_frame_closes_only_its_connection(broker, create_topic, unique, what):
     """The sender is cut off without an answer; a neighbour goes on; the log has one line more.
@@ -47,22 +52,22 @@ def test_a_bad_frame_closes_only_its_connection(broker, create_topic, unique, wh
     with PlainClient(broker.port, unique) as neighbour:
         neighbour.send_produce(topic, value_bytes=10)
         neighbour.receive_produce()
-        before = broker.log.count("\n")
+        before = len(lines_of(broker))
         assert send_and_wait_close(broker.port, data, address) == b""
         neighbour.send_produce(topic, value_bytes=10)
         neighbour.receive_produce()
-    assert broker.log.count("\n") == before + 1, broker.log
+    assert len(lines_of(broker)) == before + 1, broker.log
     assert "Traceback" not in broker.log
 
 
 def test_bad_frames_of_one_address_are_counted(broker):
     """Three hundred bad frames of one client, each different, are one line of the log; another client has its own."""
-    before = broker.log.count("\n")
+    before = len(lines_of(broker))
     for number in range(300):
         send_and_wait_close(broker.port, struct.pack(">i", 2**31 - 1 - number), "127.0.2.1")
     send_and_wait_close(broker.port, HOSTILE["a TLS hello"], "127.0.2.1")
     send_and_wait_close(broker.port, struct.pack(">i", 2**31 - 1), "127.0.2.2")
-    lines = broker.log.splitlines()[before:]
+    lines = lines_of(broker)[before:]
     assert len(lines) == 3, lines
     assert "looks like a TLS handshake" in lines[1]
 
@@ -78,7 +83,7 @@ def test_many_half_open_frames_do_not_stop_the_others(broker, create_topic, uniq
         with PlainClient(broker.port, unique) as client:
             client.send_produce(topic, value_bytes=10)
             client.receive_produce()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
     finally:
         for client in slow:
             client.close()

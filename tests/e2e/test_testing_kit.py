@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from kafka import KafkaProducer
 from tests.e2e.left_sockets import MAY_LEAVE_SOCKETS
+from tests.waiting import wait_until
 
 from tidegate.errors import ConfigError
 from tidegate.testing import BrokerError, broker
@@ -145,7 +146,7 @@ def test_users_log_in_by_every_mechanism(mechanism):
         wrong = Producer({"bootstrap.servers": kafka.bootstrap, **login, "sasl.password": "wrong"})
         wrong.produce("t", b"x")
         assert wrong.flush(1) == 1
-        assert "failed login" in kafka.log
+        wait_until(lambda: "failed login" in kafka.log)
         assert PASSWORD not in kafka.log
     assert (throttle.user, throttle.quota_type) == ("alice", "Produce")
 

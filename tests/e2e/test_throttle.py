@@ -15,8 +15,8 @@ from tests.e2e.plain_client import FETCH_VERSION, PlainClient, fetch_request
 pytestmark = MAY_LEAVE_SOCKETS
 
 WINDOW_MS = 10_000  # (quota.window.num - 1) * quota.window.size.seconds, Kafka's defaults
-AT_ONCE_S = 0.4
-LATE_S = 0.6  # how much later than promised a shared machine may be
+AT_ONCE_S = LATE_S = 4.0
+"""How late a machine may be that others share: at once is less than half of a throttle time, which is above 9 s."""
 
 
 def burst_throttle_ms(*, size, bound):
@@ -56,7 +56,7 @@ def test_acks_0_is_muted_too(broker, topic, unique):
     alter(broker, {"client-id": unique}, producer_byte_rate=1000.0)
     with PlainClient(broker.port, unique) as client:
         started = time.monotonic()
-        size = client.send_produce(topic, value_bytes=12_000, acks=0)
+        size = client.send_produce(topic, value_bytes=20_000, acks=0)
         client.send_produce(topic, value_bytes=1)
         client.receive_produce()
         deaf_s = time.monotonic() - started
@@ -102,10 +102,10 @@ def test_a_throttled_fetch_is_empty_and_the_next_has_the_records(broker, topic, 
         assert writer.receive_produce().responses[0].partition_responses[0].error_code == 0
     alter(broker, {"client-id": unique}, consumer_byte_rate=1000.0)
     with PlainClient(broker.port, unique) as client:
+        started = time.monotonic()
         refused = fetch(client, topic)
         assert refused.throttle_time_ms > 0
         assert refused.responses == []
-        started = time.monotonic()
         given = fetch(client, topic)
         waited_s = time.monotonic() - started
     assert waited_s >= refused.throttle_time_ms / 1000 - 0.05
@@ -129,10 +129,10 @@ def test_partition_mutations_are_refused_with_89(broker, unique):
     """The first request is admitted whatever its size; the second is refused and says how long to wait."""
     alter(broker, {"client-id": unique}, controller_mutation_rate=1.0)
     with PlainClient(broker.port, unique) as client:
-        assert create(client, f"{unique}-a", 13) == (0, 0)
+        assert create(client, f"{unique}-a", 20) == (0, 0)
         error, throttle_ms = create(client, f"{unique}-b", 1)
         assert error == ThrottlingQuotaExceededError.errno
-        assert 500 < throttle_ms <= 3000
+        assert 500 < throttle_ms <= 10_000
 
 
 def test_librdkafka_reports_the_throttle_time(broker, topic, unique):

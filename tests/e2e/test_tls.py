@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from bench.ports import free_port
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -171,7 +173,7 @@ def test_who_has_no_certificate_is_told(tls_broker: TlsBroker) -> None:
     while not any("handshake" in error.lower() or "certificate" in error for error in errors):
         assert time.monotonic() < deadline, errors
         client.poll(0.1)
-    assert "TLS handshake failed: client sent no certificate" in tls_broker.log
+    tls_broker.wait_log(re.compile("TLS handshake failed: client sent no certificate"))
 
 
 def test_a_plain_client_is_told(tls_broker: TlsBroker) -> None:
@@ -179,11 +181,12 @@ def test_a_plain_client_is_told(tls_broker: TlsBroker) -> None:
     settings = {"bootstrap.servers": tls_broker.servers("TLS")}
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=2)
-    assert "a Kafka client without TLS; hint: set the client's security.protocol to SSL" in tls_broker.log
+    hint = "hint: set the client's security.protocol to SSL"
+    tls_broker.wait_log(re.compile(f"a Kafka client without TLS; {hint}"))
     settings = {**tls_broker.librdkafka("TLS"), "bootstrap.servers": tls_broker.servers("PLAIN")}
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=2)
-    assert "looks like a TLS handshake, but the listener does not use TLS" in tls_broker.log
+    tls_broker.wait_log(re.compile("looks like a TLS handshake, but the listener does not use TLS"))
 
 
 @pytest.mark.java
@@ -246,13 +249,11 @@ def test_a_user_is_throttled_and_waits(tls_broker: TlsBroker, topic: str) -> Non
 def test_restarted_and_killed(tmp_path: Path, unique: str) -> None:
     """A client goes on with a broker that was killed and comes back: nothing that was acknowledged is lost."""
     broker = TlsBroker(tmp_path)
+    listeners = ",".join(f"{name}://127.0.0.1:{free_port()}" for name in LISTENERS)
+    broker.overrides["listeners"] = listeners
+    broker.overrides["advertised.listeners"] = listeners.replace("127.0.0.1", "localhost")
     broker.start()
     try:
-        ports = broker.listener_ports()
-        broker.overrides["listeners"] = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
-        broker.overrides["advertised.listeners"] = broker.overrides["listeners"].replace(
-            "127.0.0.1", "localhost"
-        )
         settings = broker.librdkafka("MTLS", **{"reconnect.backoff.max.ms": 200})
         delivered: list[int] = []
         producer = Producer({**settings, "on_delivery": lambda error, _: delivered.append(error is None)})

@@ -97,6 +97,10 @@ class GatewayProcess:
                 return int(line.split()[1]) / 1000
         raise AssertionError("the process has ended")
 
+    def cpu_s(self) -> float:
+        """Return the processor time of the main thread, in seconds."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def descriptors(self) -> int:
         """Return how many descriptors the process has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))

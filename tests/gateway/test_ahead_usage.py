@@ -15,6 +15,7 @@ from tests.e2e.plain_client import receive_frame
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.holding_broker import HoldingBroker, connected, ids_of, produce
 from tests.gateway.test_usage import requests_of
+from tests.waiting import wait_until
 
 from tidegate.api_keys import PRODUCE
 from tidegate.cli.main import main
@@ -80,15 +81,17 @@ def test_replay_decides_as_the_gateway_did(tmp_path, observe, capsys: pytest.Cap
     try:
         ends_s = time.monotonic() + SECONDS
         clients = {name: Client(gateway, name, seed + number, ends_s) for number, name in enumerate(CLIENTS)}
-        for rate in (40_000, 10_000):
+        changed = f"{len(CLIENTS)} quotas changed"
+        for number, rate in enumerate((40_000, 10_000), 1):
             time.sleep(SECONDS / 4)
             file.write_text(quotas(rate))
             gateway.process.send_signal(signal.SIGHUP)
+            wait_until(lambda number=number: gateway.log.count(changed) == number, told=lambda: gateway.log)
         for client in clients.values():
             client.thread.join(60)
             assert not client.thread.is_alive()
         assert gateway.stop() == 0
-        assert gateway.log.count(f"{len(CLIENTS)} quotas changed") == 2
+        assert gateway.log.count(changed) == 2
         assert "Traceback" not in gateway.log
     finally:
         gateway.close()

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from bench.ports import free_port
+from tests.e2e.lateness import Lateness
 from tests.e2e.throttled_clients import Load, produce_plain_waiting
 from tests.gateway import stepped_clock
 from tests.gateway.raw_client import RawClient
@@ -66,10 +67,10 @@ def test_quotas_go_on_after_a_step(step_ms, kafka, stepped, create_topic, unique
         other.set_quotas(unique, producer_byte_rate=RATE)
         other.set_quotas("other", producer_byte_rate=RATE)
         wait_until(lambda: other.quota("other") == RATE, told=lambda: gateway.log)
-        busy.produce(topic, int(RATE * WINDOW_S * 2))
+        busy.produce(topic, int(RATE * WINDOW_S * 1.5))
         gateway.step(step_ms)
         throttled_ms = busy.produce(topic, 10)["throttle_time_ms"]
-        assert 0 < throttled_ms <= 2 * WINDOW_S * 1000
+        assert 0 < throttled_ms <= 1.5 * WINDOW_S * 1000
         time.sleep(throttled_ms / 1000 + WINDOW_S)
         for _ in range(5):
             assert busy.produce(topic, 10)["throttle_time_ms"] == 0
@@ -106,7 +107,7 @@ def test_gateways_with_different_clocks_share_a_limit(step_ms, kafka, stepped, c
         wait_until(lambda port=port: metric(port, "tidegate_cluster_quota_processes") >= 2)
     gateways[1].step(step_ms)
     begin = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, Lateness() as lateness:
         jobs = [
             pool.submit(
                 produce_plain_waiting,
@@ -115,13 +116,19 @@ def test_gateways_with_different_clocks_share_a_limit(step_ms, kafka, stepped, c
             for each in gateways
         ]
         results = [job.result() for job in jobs]
+        has_stalled = lateness.has_stalled()
     together = sum(admitted(each, begin, SECONDS) for each in results)
     limit, burst = RATE * SECONDS, RATE * WINDOW_S
     assert limit - burst <= together <= limit + 1.5 * burst, f"{together:,}"
     for gateway, port in zip(gateways, ports, strict=True):
-        assert metric(port, "tidegate_cluster_quota_cut_off") == 0, gateway.log
-        assert metric(port, "tidegate_cluster_quota_processes") >= 2, gateway.log
-        assert "cut off" not in gateway.log
+        wait_until(
+            lambda port=port: (
+                metric(port, "tidegate_cluster_quota_cut_off") == 0
+                and metric(port, "tidegate_cluster_quota_processes") >= 2
+            ),
+            told=lambda gateway=gateway: gateway.log,
+        )
+        assert has_stalled or "cut off" not in gateway.log
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])

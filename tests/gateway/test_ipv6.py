@@ -139,7 +139,7 @@ def test_max_connections_per_ip_counts_ipv6_and_mapped_addresses(limited, source
         assert all(map(is_served, clients))
         assert not is_served(closing.enter_context(connected(limited, source)))
         other = "127.0.0.5"
-        assert is_served(closing.enter_context(connected(limited, other)))
+        assert is_served(closing.enter_context(connected(limited, other)), TIMEOUT_S)
         assert "::ffff" not in limited.log
 
 

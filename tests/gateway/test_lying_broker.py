@@ -307,9 +307,9 @@ def test_metadata_of_many_partitions_holds_up_no_other_client(broker, lied_to):
                 longest_s.append(0.0)
                 until = time.monotonic() + 0.2
                 while time.monotonic() < until:
-                    begun = time.monotonic()
+                    begun_s = lied_to.cpu_s()
                     assert ask(neighbour, request(LIST_OFFSETS, 4, "neighbour"))
-                    longest_s[-1] = max(longest_s[-1], time.monotonic() - begun)
+                    longest_s[-1] = max(longest_s[-1], lied_to.cpu_s() - begun_s)
                 frame = receive_frame(client)
                 if longest_s[1:]:
                     continue

@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 from bench.ports import free_port
+from tests.e2e.lateness import Lateness
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.lying_broker import LyingCluster
 from tests.gateway.raw_client import NO_ID, RawClient
@@ -126,9 +127,21 @@ def quota_of(unique: str) -> Iterator[Callable[[int, Sequence[int]], str]]:
             admin.set_quotas(client_id, controller_mutation_rate=None)
 
 
+@pytest.fixture
+def lateness() -> Iterator[Lateness]:
+    """Return how late the machine is during the test."""
+    with Lateness() as lateness:
+        yield lateness
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_gateways_charge_one_bucket(
-    new_gateway, quota_of, unique: str, processes: int, capsys: pytest.CaptureFixture[str]
+    new_gateway,
+    quota_of,
+    unique: str,
+    processes: int,
+    lateness: Lateness,
+    capsys: pytest.CaptureFixture[str],
 ):
     """Permits that one gateway admits are charged at the other, once, in whichever process gets the requests.
 
@@ -162,7 +175,10 @@ def test_gateways_charge_one_bucket(
         assert quotas["ControllerMutation"]["utilization"] > 1.0
         assert quotas["Produce"]["scope"] == "broker"
     for gateway in gateways:
-        assert "WARNING" not in gateway.log
+        warnings = [line for line in gateway.log.splitlines() if "WARNING" in line]
+        if lateness.has_stalled():
+            warnings = [line for line in warnings if "other gateway processes" not in line]
+        assert warnings == []
     gateways[1].stop()
     assert main(["replay", str(gateways[1].usage_dir), "--in-force", "--json"]) == 0
     (plan,) = [

@@ -309,7 +309,15 @@ def test_an_ip_quota_is_of_all_processes_together(own, kafka, unique, tmp_path):
             with suppress(ConnectionError):
                 client.ask(*ASKED)
                 accepted += 1
-    assert accepted == rate * WINDOW_S
+    # One more for each third of a second that the test takes; if the processes did not share it, it would be 27.
+    assert rate * WINDOW_S <= accepted <= rate * (WINDOW_S + 1)
+
+
+def rate_at(port: int, prefix: str) -> float:
+    """Return the rate of connections in the metrics at a port."""
+    metrics = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    (found,) = re.findall(r"\n" + RATE_OF[prefix] + r" (\S+)", metrics)
+    return float(found)
 
 
 @pytest.mark.parametrize("prefix", ["", "listener.name.plaintext."])
@@ -329,9 +337,10 @@ def test_a_rate_of_connections_is_of_all_processes_together(own, kafka, unique, 
             client.send(*ASKED)
         wait_until(lambda: len(answered(clients)) >= burst, WAIT_S)
         for number in range(PROCESSES):
-            metrics = urlopen(f"http://127.0.0.1:{port + 1 + 1000 * number}/metrics").read().decode()
-            (found,) = re.findall(r"\n" + RATE_OF[prefix] + r" (\S+)", metrics)
-            assert 0.6 * rate < float(found) < 1.4 * rate
+            wait_until(
+                lambda number=number: 0.6 * rate < rate_at(port + 1 + 1000 * number, prefix) < 1.4 * rate,
+                WAIT_S,
+            )
         wait_until(lambda: len(answered(clients)) > burst + rate, WAIT_S)
         accepted, took_s = len(answered(clients)), time.monotonic() - begun_s
     assert accepted <= burst + rate * took_s + PROCESSES, took_s
@@ -375,7 +384,7 @@ def test_each_process_has_metrics_of_its_own(own):
     own.start()
     for number in range(PROCESSES):
         url = f"http://127.0.0.1:{port + 1 + 1000 * number}"
-        assert f"tidegate metrics of broker 1 at {url}/ (process {number + 1})" in own.log
+        wait_for_line(own, re.escape(f"tidegate metrics of broker 1 at {url}/ (process {number + 1})"))
         wait_until(
             lambda url=url: (
                 f"\ntidegate_gateway_processes {PROCESSES}" in urlopen(url + "/metrics").read().decode()

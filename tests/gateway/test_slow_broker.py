@@ -23,7 +23,7 @@ LARGE_BYTES, LARGE = 8 * MB, 8
 RESPONSE_BYTES = 64 * MB
 MOST_GROWTH_MB = 24
 """Two of the requests, and what sockets and the allocator hold; all would be 64 MB."""
-NEIGHBOUR_S = 2.0
+NEIGHBOUR_S = 10.0  # a neighbour that is held back waits for 30 s
 STOPPED_S = 1.0
 _HEAD = struct.Struct(">ii")
 

@@ -137,20 +137,19 @@ def test_default_number_of_partitions_is_that_of_the_cluster(tools, unique):
     """A topic without a number of partitions costs `num.partitions` permits, which are three here."""
     set_quota(tools, unique, "controller_mutation_rate", 0.5)  # 5.5 permits at once
     with LoginClient(tools.port, client_id=unique) as client:
-        codes = []
-        for number in range(3):
-            topic = {
+        topics = [
+            {
                 "name": f"{unique}-{number}",
                 "num_partitions": -1,
                 "replication_factor": -1,
                 "assignments": [],
                 "configs": [],
             }
-            answer = client.ask(
-                CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 10_000, "validate_only": False}
-            )
-            codes.append(answer["topics"][0]["error_code"])
-            if answer["topics"][0]["num_partitions"] > 0:
-                assert answer["topics"][0]["num_partitions"] == 3
-            time.sleep(answer["throttle_time_ms"] / 1000 if number < 2 else 0)
+            for number in range(3)
+        ]
+        answer = client.ask(
+            CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 10_000, "validate_only": False}
+        )
+    codes = [topic["error_code"] for topic in answer["topics"]]
     assert codes == [0, 0, error_codes.THROTTLING_QUOTA_EXCEEDED]
+    assert [topic["num_partitions"] for topic in answer["topics"][:2]] == [3, 3]

@@ -195,7 +195,7 @@ def test_replay_decides_as_the_gateway_did(
                 "replayed",
                 producer_byte_rate=rate,
                 consumer_byte_rate=rate,
-                controller_mutation_rate=1.0,
+                controller_mutation_rate=0.5,
                 request_percentage=0.01 if round_number else None,
             )
             for number in range(10):
