@@ -122,7 +122,7 @@ def test_ctrl_c(large_log: Path, tmp_path: Path) -> None:
 
 
 _INTERRUPTED = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from pathlib import Path
 from tidegate.kafka_log.workers import worker_processes
 
@@ -139,7 +139,8 @@ if __name__ == "__main__":
     threading.Thread(target=interrupt).start()
     try:
         with worker_processes(2):
-            signal.pause()
+            while True:
+                time.sleep(0.01)  # a signal that comes just before `signal.pause` would not end that
     except KeyboardInterrupt:
         sys.exit(130)
 """
