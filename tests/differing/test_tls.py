@@ -25,7 +25,7 @@ from tidegate.wire import encode_request
 pytestmark = pytest.mark.java
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "MTLS": "SSL"}
 SILENT_S, AT_ONCE_S, DELAY_S = 4.0, 1.2, 2.0
-"""How long silence lasts; in which time a connection is closed at once; the delay of a failed login."""
+"""How long silence lasts; how soon a close counts as at once; the delay after a failed login."""
 REQUEST = encode_request(
     API_VERSIONS, 3, 1, "c", {"client_software_name": "a", "client_software_version": "1"}
 )
@@ -93,7 +93,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
 
 
 def warm_up(sides: Sides) -> None:
-    """Make a handshake that succeeds and one that fails at each listener: the first ones load the JVM's classes."""
+    """Make a handshake that succeeds and one that fails at each TLS listener: the first ones load the JVM's classes."""
     for side in (sides.kafka, sides.ours):
         for listener, own in (("SSL", None), ("MTLS", "carol")):
             wire = Wire(side.ports[listener], context_of(sides.certificates, own), timeout_s=60)

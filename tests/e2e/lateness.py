@@ -5,8 +5,7 @@ import time
 from collections import deque
 
 _PERIOD_S = 0.005
-_KEPT = 20_000  # wake-ups remembered: some 100 s
-_STALL_S = 0.5
+_KEPT = 20_000  # late wake-ups remembered: at least 100 s
 
 
 class Lateness:
@@ -33,9 +32,9 @@ class Lateness:
         """
         return 1000 * sum(self._delays(since))
 
-    def has_stalled(self) -> bool:
-        """Return whether it once woke up so late that other processes may have lost a session."""
-        return any(late > _STALL_S for late in self._delays(0.0))
+    def has_stalled(self, longer_than_s: float) -> bool:
+        """Return whether it once woke up so late: other processes may have lost what has a timeout."""
+        return any(late > longer_than_s for late in self._delays(0.0))
 
     def _delays(self, since: float) -> list[float]:
         under_way = time.monotonic() - self._due

@@ -37,7 +37,7 @@ def send_and_wait_close(port, data, address="127.0.0.1"):
 
 
 def lines_of(broker):
-    """Return the lines of the log, but for those that count, a minute later, what has repeated before."""
+    """Return the lines of the log without the summaries of repeated lines, which come a minute later."""
     return [line for line in broker.log.splitlines() if "similar lines in the last" not in line]
 
 

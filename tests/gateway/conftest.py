@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.e2e.conftest import create_topic, kafka_classpath, kcat, topic
+from tests.e2e.lateness import Lateness
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.secure_kafka import SecureKafka
 
@@ -98,6 +99,13 @@ def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
 def broker(gateway: GatewayProcess) -> GatewayProcess:
     """Return the gateway: what `tests/e2e` asks of a node, its tests that are imported here ask of the gateway."""
     return gateway
+
+
+@pytest.fixture
+def lateness() -> Iterator[Lateness]:
+    """Return how late the machine is during the test."""
+    with Lateness() as lateness:
+        yield lateness
 
 
 @pytest.fixture

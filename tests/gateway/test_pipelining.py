@@ -125,10 +125,9 @@ def test_logins_are_renewed_between_requests(secure_kafka: SecureKafka, gateway_
             try:
                 renew_logins(secure_kafka, *ports)
                 return
-            except (
-                ConnectionError
-            ):  # Kafka closes a connection whose requests it reads after the session's end
-                if not tries_left or not lateness.has_stalled():
+            except ConnectionError:
+                # Kafka closes a connection whose requests it reads after the end of the session.
+                if not tries_left or not lateness.has_stalled(0.5):
                     raise
 
 

@@ -117,13 +117,15 @@ def write(secure_kafka, key: bytes, value: bytes | None, **settings: object) -> 
 def test_both_gateways_have_a_change_within_a_second(pair, unique):
     """What one gateway was told, the other one has, and the removal, too; a name of a host is one of them."""
     first, second = pair
-    took_s = []
-    for one, other, value in ((first, second, 1000.0), (second, first, 2000.0), (first, second, None)):
-        begun_s = time.monotonic()
-        assert alter(one, unique, value) == 0
-        becomes(other, unique, value)
-        took_s.append(time.monotonic() - begun_s)
-    assert min(took_s) < WITHIN_S, took_s  # one of three: the machine may stand still
+    cases = ((first, second, 1000.0), (second, first, 2000.0), (first, second, None))
+    took_s: list[list[float]] = [[] for _ in cases]
+    for _ in range(3):  # the machine may stand still in one of three tries
+        for case, (one, other, value) in enumerate(cases):
+            begun_s = time.monotonic()
+            assert alter(one, unique, value) == 0
+            becomes(other, unique, value)
+            took_s[case].append(time.monotonic() - begun_s)
+    assert max(map(min, took_s)) < WITHIN_S, took_s
     ip = {"kind": "ip", "key": "connection_creation_rate"}
     assert alter(first, "localhost", 5000.0, **ip) == 0
     becomes(second, "localhost", 5000.0, **ip)
@@ -150,9 +152,12 @@ def test_concurrent_alterations_end_alike(pair, unique):
         thread.start()
     for thread in threads:
         thread.join()
-    assert alter(pair[0], f"{unique}-end", 1.0) == 0  # behind all others in the topic
-    for gateway in pair:
-        becomes(gateway, f"{unique}-end", 1.0)
+    for gateway, other in (
+        pair,
+        pair[::-1],
+    ):  # a gateway applies its own change before it has read those before it
+        assert alter(gateway, f"{unique}-end-{gateway.port}", 1.0) == 0
+        becomes(other, f"{unique}-end-{gateway.port}", 1.0)
     for name in names:
         assert quota_of(pair[0], name) == quota_of(pair[1], name), name
 

@@ -367,5 +367,7 @@ def test_connections_of_an_address_are_created_at_its_rate(gateway):
                     assert client.topic_ids("x") is not None
                 except ConnectionError:
                     closed_s.append(time.monotonic() - begun)
-        assert max(closed_s, default=0.0) > 0.5, closed_s
+        # The first delay ends with the window in which the burst was made; the last one takes a whole window.
+        assert closed_s
+        assert closed_s[-1] > 0.5, closed_s
         assert admin.topic_ids("x") is not None

@@ -228,9 +228,8 @@ def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
         assert len(rows) == 6
         assert percent == pytest.approx(charged_ns * 1e-7 / (60 * WINDOW_S), rel=0.1)
 
-    with_node(
-        scenario, quota_window_size_seconds="60"
-    )  # so that a stall of some seconds changes less than that
+    # A stall of some seconds changes less than that with windows of a minute.
+    with_node(scenario, quota_window_size_seconds="60")
 
 
 @pytest.mark.alone
