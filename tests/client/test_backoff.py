@@ -84,6 +84,8 @@ def test_the_latest_deadline_holds():
         async with ScriptedBroker(throttling(200, 1, 300, 2)) as broker:
             node = Node(broker.address, settings_for(broker))
             await asyncio.gather(*(ask(node) for _ in range(4)))
+            left_s = node.throttled_s
+            assert left_s >= 0.3 - (asyncio.get_running_loop().time() - broker.answered_s[3])
             await ask(node)
             asked = broker.asked(METADATA)
             assert asked[4].at_s - asked[2].at_s >= 0.3

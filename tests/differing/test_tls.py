@@ -24,8 +24,8 @@ from tidegate.wire import encode_request
 
 pytestmark = pytest.mark.java
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "MTLS": "SSL"}
-SILENT_S, AT_ONCE_S, DELAY_S = 4.0, 1.2, 2.0
-"""How long silence lasts; how soon a close counts as at once; the delay after a failed login."""
+SILENT_S, AT_ONCE_S, DELAY_S = 4.0, 0.7, 2.0
+"""Seconds after which a side is silent, within which a close is at once, and for which a failed login is delayed."""
 REQUEST = encode_request(
     API_VERSIONS, 3, 1, "c", {"client_software_name": "a", "client_software_version": "1"}
 )

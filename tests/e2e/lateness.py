@@ -3,6 +3,11 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+__all__ = ["Lateness", "lateness"]
 
 _PERIOD_S = 0.005
 _KEPT = 20_000  # late wake-ups remembered: at least 100 s
@@ -28,12 +33,16 @@ class Lateness:
     def ms_since(self, since: float) -> float:
         """Return the milliseconds, in all, that it woke up late from `since` (monotonic) on.
 
-        A delay that is not over counts, too: who asks may have been woken up first.
+        A delay counts also while its thread has not woken up yet: the caller's thread may be the first to run again.
         """
         return 1000 * sum(self._delays(since))
 
+    def elapsed_s(self, since: float) -> float:
+        """Return the seconds from `since` (monotonic) until now, less those that it woke up late."""
+        return time.monotonic() - since - self.ms_since(since) / 1000
+
     def has_stalled(self, longer_than_s: float) -> bool:
-        """Return whether it once woke up so late: other processes may have lost what has a timeout."""
+        """Return whether it once woke up late by more than that; timeouts of other processes may have expired."""
         return any(late > longer_than_s for late in self._delays(0.0))
 
     def _delays(self, since: float) -> list[float]:
@@ -49,3 +58,10 @@ class Lateness:
             self._due = float("inf")
             if now - due > _PERIOD_S:
                 self._late.append((now, now - due))
+
+
+@pytest.fixture
+def lateness() -> Iterator[Lateness]:
+    """Return how late the machine is during the test."""
+    with Lateness() as lateness:
+        yield lateness

@@ -16,8 +16,8 @@ from tests.e2e.plain_client import FETCH_VERSION, PlainClient, fetch_request
 pytestmark = MAY_LEAVE_SOCKETS
 
 WINDOW_MS = 10_000  # (quota.window.num - 1) * quota.window.size.seconds, Kafka's defaults
-AT_ONCE_S = LATE_S = 4.0
-"""The longest delay of a busy machine: less than half of the throttle times that are compared with it, above 9 s."""
+AT_ONCE_S = 0.4
+LATE_S = 0.6  # how much later than promised a shared machine may be
 
 
 def burst_throttle_ms(*, size, bound):
@@ -37,32 +37,32 @@ def alter(broker, entity, **values):
 def test_a_produce_is_answered_at_once_and_its_connection_is_deaf(broker, topic, unique):
     """The throttle time equals the formula to the millisecond, and the next answer waits that long."""
     alter(broker, {"client-id": unique}, producer_byte_rate=1000.0)
-    with PlainClient(broker.port, unique) as client:
+    with PlainClient(broker.port, unique) as client, Lateness() as lateness:
         started = time.monotonic()
         size = client.send_produce(topic, value_bytes=20_000)
         client.send_produce(topic, value_bytes=1)
         first = client.receive_produce()
-        answered_s = time.monotonic() - started
+        answered_s = lateness.elapsed_s(started)
         client.receive_produce()
-        deaf_s = time.monotonic() - started
+        deaf_s, late_s = time.monotonic() - started, lateness.ms_since(started) / 1000
     expected_ms = burst_throttle_ms(size=size, bound=1000.0)
     assert 9_000 < expected_ms < 12_000
     assert first.throttle_time_ms == expected_ms
     assert answered_s < AT_ONCE_S
-    assert expected_ms / 1000 <= deaf_s < expected_ms / 1000 + LATE_S
+    assert expected_ms / 1000 <= deaf_s < expected_ms / 1000 + LATE_S + late_s
 
 
 def test_acks_0_is_muted_too(broker, topic, unique):
     """A producer that wants no answers is held all the same."""
     alter(broker, {"client-id": unique}, producer_byte_rate=1000.0)
-    with PlainClient(broker.port, unique) as client:
+    with PlainClient(broker.port, unique) as client, Lateness() as lateness:
         started = time.monotonic()
-        size = client.send_produce(topic, value_bytes=20_000, acks=0)
+        size = client.send_produce(topic, value_bytes=12_000, acks=0)
         client.send_produce(topic, value_bytes=1)
         client.receive_produce()
-        deaf_s = time.monotonic() - started
+        deaf_s, late_s = time.monotonic() - started, lateness.ms_since(started) / 1000
     expected_s = burst_throttle_ms(size=size, bound=1000.0) / 1000
-    assert expected_s <= deaf_s < expected_s + LATE_S
+    assert expected_s <= deaf_s < expected_s + LATE_S + late_s
 
 
 def test_a_quota_holds_from_the_next_request_on(broker, topic, unique):

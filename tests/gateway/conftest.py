@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.e2e.conftest import create_topic, kafka_classpath, kcat, topic
-from tests.e2e.lateness import Lateness
+from tests.e2e.lateness import lateness
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.secure_kafka import SecureKafka
 
-__all__ = ["create_topic", "kafka_classpath", "kcat", "topic"]
+__all__ = ["create_topic", "kafka_classpath", "kcat", "lateness", "topic"]
 
 ALONE = (
     "share.coordinator.state.topic.replication.factor=1",
@@ -99,13 +99,6 @@ def gateway_before(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
 def broker(gateway: GatewayProcess) -> GatewayProcess:
     """Return the gateway: what `tests/e2e` asks of a node, its tests that are imported here ask of the gateway."""
     return gateway
-
-
-@pytest.fixture
-def lateness() -> Iterator[Lateness]:
-    """Return how late the machine is during the test."""
-    with Lateness() as lateness:
-        yield lateness
 
 
 @pytest.fixture

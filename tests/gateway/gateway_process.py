@@ -97,9 +97,9 @@ class GatewayProcess:
                 return int(line.split()[1]) / 1000
         raise AssertionError("the process has ended")
 
-    def cpu_s(self) -> float:
-        """Return the processor time of the main thread, in seconds."""
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+    def waited_s(self) -> float:
+        """Return how long, in all, the main thread has waited for a processor that others used, in seconds."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
 
     def descriptors(self) -> int:
         """Return how many descriptors the process has open."""

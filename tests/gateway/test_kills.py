@@ -8,10 +8,10 @@ from tests.gateway.raw_client import RawClient, is_closed
 
 from tidegate.api_keys import METADATA
 
-ANSWERED_WITHIN_S = 5.0  # a client that is not told waits for 30 s
+ANSWERED_WITHIN_S = 1.0
 
 
-def test_kills_lose_and_double_nothing(tmp_path):
+def test_kills_lose_and_double_nothing(tmp_path, lateness):
     """The gateway is killed, and Kafka is; with Kafka gone, a client's connection closes at once."""
     with kafka_and_gateway(tmp_path) as (kafka, gateway):
         survive(kafka, gateway, (KAFKA, GATEWAY))
@@ -20,8 +20,8 @@ def test_kills_lose_and_double_nothing(tmp_path):
         with RawClient(gateway.port, "late") as client:
             with contextlib.suppress(ConnectionError):  # closed before the request was sent
                 client.send(METADATA, 9, _NO_TOPICS)
-            assert is_closed(client.socket, ANSWERED_WITHIN_S)
-        assert time.monotonic() - begun < ANSWERED_WITHIN_S
+            assert is_closed(client.socket, 10 * ANSWERED_WITHIN_S)
+        assert lateness.elapsed_s(begun) < ANSWERED_WITHIN_S
         assert gateway.process.poll() is None
 
 

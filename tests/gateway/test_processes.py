@@ -311,8 +311,8 @@ def test_an_ip_quota_is_of_all_processes_together(own, kafka, unique, tmp_path):
             with suppress(ConnectionError):
                 client.ask(*ASKED)
                 accepted += 1
-    # If the processes did not share it, it would be three times as many.
-    assert rate * WINDOW_S <= accepted <= rate * (WINDOW_S + min(connected_s, WINDOW_S)) + 1
+    # One more for each third of a second that the connections took, up to twice as many; not shared, thrice as many.
+    assert rate * WINDOW_S <= accepted <= int(rate * (WINDOW_S + min(connected_s + 0.1, WINDOW_S)))
 
 
 def rate_at(port: int, prefix: str) -> float:
@@ -332,6 +332,11 @@ def test_a_rate_of_connections_is_of_all_processes_together(own, kafka, unique, 
     )
     own.start()
     burst = int(rate * WINDOW_S)
+
+    def is_as_allowed(measured: float) -> bool:
+        assert measured < 1.4 * rate  # never: it would only sink below that with time
+        return measured > 0.6 * rate
+
     with ExitStack() as closing:
         begun_s = time.monotonic()
         clients = [closing.enter_context(RawClient(own.port, unique)) for _ in range(PROCESSES * burst)]
@@ -339,10 +344,7 @@ def test_a_rate_of_connections_is_of_all_processes_together(own, kafka, unique, 
             client.send(*ASKED)
         wait_until(lambda: len(answered(clients)) >= burst, WAIT_S)
         for number in range(PROCESSES):
-            wait_until(
-                lambda number=number: 0.6 * rate < rate_at(port + 1 + 1000 * number, prefix) < 1.4 * rate,
-                WAIT_S,
-            )
+            wait_until(lambda number=number: is_as_allowed(rate_at(port + 1 + 1000 * number, prefix)), WAIT_S)
         wait_until(lambda: len(answered(clients)) > burst + rate, WAIT_S)
         accepted, took_s = len(answered(clients)), time.monotonic() - begun_s
     assert accepted <= burst + rate * took_s + PROCESSES, took_s

@@ -292,7 +292,7 @@ def test_request_percentage_throttles(gateway, topic, unique):
         assert told > 0
 
 
-def test_observed_clients_are_not_throttled(new_gateway, kafka, unique, create_topic):
+def test_observed_clients_are_not_throttled(new_gateway, kafka, unique, create_topic, lateness):
     """In observe mode the record has what would have been, and no client waits or is limited."""
     gateway = new_gateway("--override", "tidegate.quota.observe=all")
     topic = create_topic(kafka, unique)
@@ -309,7 +309,7 @@ def test_observed_clients_are_not_throttled(new_gateway, kafka, unique, create_t
         for number in range(3):
             made = client.create_topics((f"{unique}-{number}", 2))
             assert (made["topics"][0]["error_code"], made["throttle_time_ms"]) == (0, 0)
-        assert time.monotonic() - begun < 30  # a throttle would take minutes
+        assert lateness.elapsed_s(begun) < 5
 
 
 def test_connections_are_limited_by_address(new_gateway):
@@ -360,14 +360,15 @@ def test_connections_of_an_address_are_created_at_its_rate(gateway):
         answer = admin.ask(ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
         assert [each["error_code"] for each in answer["entries"]] == [0]
         closed_s = []
+        first = time.monotonic()
         for _ in range(BURST + 2):
             begun = time.monotonic()
             with RawClient(gateway.port, "connects", source=limited) as client:
                 try:
                     assert client.topic_ids("x") is not None
                 except ConnectionError:
-                    closed_s.append(time.monotonic() - begun)
-        # The first delay ends with the window in which the burst was made; the last one takes a whole window.
+                    # The first delay ends with the window of the burst; each of the others takes a whole window.
+                    closed_s.append(time.monotonic() - (begun if closed_s else first))
         assert closed_s
-        assert closed_s[-1] > 0.5, closed_s
+        assert min(closed_s) > 0.5, closed_s
         assert admin.topic_ids("x") is not None

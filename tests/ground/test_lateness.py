@@ -1,4 +1,4 @@
-"""What tests take off as the lateness of the machine: what a stopped process was late by, and nothing else."""
+"""`Lateness` measures how long a stopped process was late, and does not count time in which it only waits."""
 
 import os
 import signal

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.lateness import lateness
 from tests.server.nodes import MemoryStore, Scenario, running_node
 
 from tidegate.server.connection.answer_memory import AnswerMemory
@@ -20,6 +21,8 @@ from tidegate.server.connection.turn_loop import TurnLoop
 from tidegate.server.muting import Muting
 from tidegate.server.requests.handler import Connection
 from tidegate.server.requests.slices import Slices
+
+__all__ = ["lateness"]
 
 
 class _TurnLoops(asyncio.DefaultEventLoopPolicy):

@@ -21,7 +21,7 @@ from tidegate.server.requests.slices import Slices
 
 pytestmark = pytest.mark.alone
 
-SLACK_S = 5.0  # the host may stall; a throttle that nobody thinks of is late by 10 s and more
+SLACK_S = 0.5  # on a busy machine; a throttle that nobody thinks of is late by 10 s and more
 LONGEST_HOLD_S = 0.02
 RELEASES = 2000  # of the 4,000 or so before all 200 channels are muted for long
 
@@ -158,7 +158,9 @@ def test_a_throttle_counts_from_when_its_answer_began_to_leave(with_muted) -> No
 
 
 @pytest.mark.parametrize("later", list(QuotaType))
-def test_a_channel_throttled_again_makes_no_other_late(with_muted, later: QuotaType) -> None:
+def test_a_channel_throttled_again_makes_no_other_late(
+    with_muted, lateness: Lateness, later: QuotaType
+) -> None:
     """One that is muted for long while it is being unmuted leaves the earlier ends of others as they are."""
 
     async def scenario(muted: Muted) -> None:
@@ -169,14 +171,14 @@ def test_a_channel_throttled_again_makes_no_other_late(with_muted, later: QuotaT
         await muted.all_released()
         for number, channel in enumerate(others):
             late_s = muted.released[channel] - begun - (100 + 10 * number) / 1000
-            assert 0 <= late_s < SLACK_S
+            assert 0 <= late_s < SLACK_S + lateness.ms_since(begun) / 1000
 
     with_muted(scenario)
 
 
-def test_none_is_late_over_many_that_are_throttled_again_and_again(with_muted) -> None:
+def test_none_is_late_over_many_that_are_throttled_again_and_again(with_muted, lateness: Lateness) -> None:
     """200 channels are muted anew whenever they are released, some for long, most for 1 to 100 ms: each in time."""
-    lateness: list[float] = []
+    late_s: list[float] = []
     begun_s = time.monotonic()
 
     async def scenario(muted: Muted) -> None:
@@ -188,23 +190,22 @@ def test_none_is_late_over_many_that_are_throttled_again_and_again(with_muted) -
             muted.muting.start(channel, throttle_ms, kinds[throttle_ms % len(kinds)])
 
         def serve(channel: Channel) -> None:
-            lateness.append(time.monotonic() - ends[channel])
-            mute(channel, 10_000 if len(lateness) % 20 == 0 else 1 + len(lateness) * 7919 % 100)
+            late_s.append(time.monotonic() - ends[channel])
+            mute(channel, 10_000 if len(late_s) % 20 == 0 else 1 + len(late_s) * 7919 % 100)
 
         muted.serve = serve
         for number in range(200):
             mute(muted.channel(frames=50), 1 + number)
-        while len(lateness) < RELEASES:
+        while len(late_s) < RELEASES:
             await asyncio.sleep(0.01)
         now = time.monotonic()
-        lateness.extend(now - end for end in ends.values() if end < now)  # they wait yet: late all the same
+        late_s.extend(now - end for end in ends.values() if end < now)  # they wait yet: late all the same
 
-    with Lateness() as of_machine:
-        with_muted(scenario)
-        slack_s = 0.5 + of_machine.ms_since(begun_s) / 1000
-    lateness.sort()
-    assert lateness[0] > -0.002
-    assert lateness[len(lateness) * 99 // 100] < slack_s
+    with_muted(scenario)
+    slack_s = SLACK_S + lateness.ms_since(begun_s) / 1000
+    late_s.sort()
+    assert late_s[0] > -0.002
+    assert late_s[len(late_s) * 99 // 100] < slack_s
 
 
 def test_throttles_that_end_together_do_not_hold_the_loop(with_muted) -> None:

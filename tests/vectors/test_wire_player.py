@@ -90,6 +90,8 @@ def test_an_answer_may_be_neither_early_nor_late(within, said) -> None:
     """Bounds of a mute are strict on both sides."""
     found = difference(ScriptedBroker((200, answer())), step(answered_within_ms=within))
     assert found.startswith(said) if said else not found
+    if said:
+        assert float(found.rpartition(" ")[2]) >= 200
 
 
 @pytest.mark.parametrize(
